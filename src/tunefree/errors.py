@@ -1,0 +1,36 @@
+"""What goes wrong, in sentences: one family of errors, so that callers can catch ours alone."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TunefreeError(Exception):
+    """Base of every error raised on purpose; its text is meant for the user."""
+
+
+class ArgumentError(TunefreeError, ValueError):
+    """An argument is out of its range, or parts do not fit together."""
+
+
+class DataError(TunefreeError, ValueError):
+    """The data cannot be used as given: missing, damaged, or of the wrong shape."""
+
+
+class ResumeError(TunefreeError):
+    """A run folder cannot be continued with these settings."""
+
+
+class CheckpointError(TunefreeError):
+    """A checkpoint cannot be read."""
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> ArgumentError:
+    """Return the error for a name that is not in the list, with the nearest one that is.
+
+    >>> print(unknown("method", "fedagv", ["fedavg", "scaffold"]))
+    Unknown method 'fedagv'. Did you mean 'fedavg'? Known: fedavg, scaffold.
+    """
+    names = sorted(known)
+    near = get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return ArgumentError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")

@@ -1,0 +1,91 @@
+"""Randomness as a function: of seed, round, client, purpose and position, never of a stream.
+
+A draw is a 64-bit mix (splitmix64's finaliser, Steele, Lea & Flood 2014) of a key and a
+position, in plain int64 tensor arithmetic, so that it is the same bits on any device, in any
+order of clients, any chunk size and any number of processes. Nothing here has state.
+
+    key  = mix(... mix(mix(seed) + purpose) + round ...) + client)
+    bits = mix(key + golden * position)
+"""
+
+import hashlib
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # as signed 64-bit; tensor arithmetic wraps
+_M1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_M2 = 0x94D049BB133111EB - (1 << 64)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical right shift; torch's `>>` on int64 keeps the sign."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(z: Tensor) -> Tensor:
+    """Scramble int64 values; a bijection in which each input bit reaches each output bit."""
+    z = (z ^ _shift(z, 30)) * _M1
+    z = (z ^ _shift(z, 27)) * _M2
+    return z ^ _shift(z, 31)
+
+
+@lru_cache
+def purpose(name: str) -> int:
+    """Return the number that stands for a purpose, the same in every process."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True)
+
+
+def key(seed: int, name: str, *parts: int | Tensor) -> Tensor:
+    """Return the key (int64) of a purpose under a seed, a round, clients, ...; parts broadcast.
+
+    >>> int(key(0, "cohort", 3)) == int(key(0, "cohort", 3))
+    True
+    >>> key(0, "batch", 3, torch.arange(5)).shape
+    torch.Size([5])
+    """
+    z = mix(torch.tensor([seed, purpose(name)], dtype=torch.int64))
+    out = mix(z[0] + _GOLDEN + z[1])
+    for part in parts:
+        value = torch.as_tensor(part, dtype=torch.int64)
+        out = mix((out.to(value.device) ^ mix(value + _GOLDEN)) + _GOLDEN)
+    return out
+
+
+def bits(key: Tensor, position: Tensor) -> Tensor:
+    """Return 64 random bits (int64) for each position under each key; shapes broadcast."""
+    return mix(mix(key + _GOLDEN * (position + 1)) + _GOLDEN)
+
+
+def uniform(key: Tensor, position: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return numbers in [0, 1): 53 bits of them in float64, 24 in float32.
+
+    >>> u = uniform(key(0, "demo"), torch.arange(10_000))
+    >>> bool((u >= 0).all() and (u < 1).all()), round(float(u.mean()), 2)
+    (True, 0.5)
+    """
+    width = 53 if dtype == torch.float64 else 24
+    return _shift(bits(key, position), 64 - width).to(dtype) * 2.0**-width
+
+
+def below(key: Tensor, position: Tensor, limit: int) -> Tensor:
+    """Return whole numbers in 0 .. limit-1 (bias at most limit / 2**53)."""
+    return (uniform(key, position) * limit).to(torch.int64).clamp(max=limit - 1)
+
+
+def subset(key: Tensor, population: int, size: int) -> Tensor:
+    """Return `size` distinct numbers below `population`, each subset equally likely, ascending.
+
+    >>> subset(key(0, "demo"), 10, 4).shape
+    torch.Size([4])
+    """
+    if size == population:
+        return torch.arange(population)
+    draws = bits(key, torch.arange(population))
+    return torch.argsort(draws, stable=True)[:size].sort().values
+
+
+def cohort(seed: int, round: int, clients: int, size: int) -> Tensor:
+    """Return the ids of the clients that take part in a round, uniformly without replacement."""
+    return subset(key(seed, "cohort", round), clients, size)
