@@ -24,6 +24,14 @@ class CheckpointError(TunefreeError):
     """A checkpoint cannot be read."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C was pressed; the run so far is in `run`, and on disk if it has a folder."""
+
+    def __init__(self, message: str, run: object) -> None:
+        super().__init__(message)
+        self.run = run
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> ArgumentError:
     """Return the error for a name that is not in the list, with the nearest one that is.
 
@@ -34,3 +42,15 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ArgumentError:
     near = get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return ArgumentError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")
+
+
+def positive(owner: str, name: str, value: float) -> None:
+    """Refuse a number that is not finite and > 0."""
+    if not 0 < value < float("inf"):
+        raise ArgumentError(f"{owner}({name}=...) must be finite and > 0, got {value!r}.")
+
+
+def within(owner: str, name: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside [low, high)."""
+    if not low <= value < high:
+        raise ArgumentError(f"{owner}({name}=...) must be in [{low:g}, {high:g}), got {value!r}.")

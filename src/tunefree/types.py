@@ -11,6 +11,8 @@ Rows: TypeAlias = Tensor
 """One row per client of a chunk: (m, d), or (m,) for one number each."""
 Inputs: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 """A batch of model inputs; every tensor's first axis counts samples."""
+Pair: TypeAlias = tuple[Inputs, Tensor]
+"""Inputs and targets, row by row."""
 State: TypeAlias = dict[str, Tensor]
 """Memory of a part between rounds, by name; plain data, so that it can be saved and compared."""
 Channels: TypeAlias = dict[str, Tensor]

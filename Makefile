@@ -1,0 +1,31 @@
+.PHONY: setup run test test-slow format clean
+PYTHON ?= python3
+BIN := .venv/bin
+
+setup: .venv/ready  ## make .venv with pinned dependencies
+
+.venv/ready: constraints.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tunefree needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch .venv/ready
+
+run: setup  ## train on the embedded digits
+	$(BIN)/tunefree run
+
+test: setup  ## format, lint, types, tests, doctests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not slow"
+
+test-slow: setup  ## the tests that take minutes
+	$(BIN)/pytest -m slow
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

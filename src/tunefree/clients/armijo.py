@@ -1,0 +1,97 @@
+"""Stochastic Armijo line search on the client: the largest step that pays for itself.
+
+Vaswani et al., NeurIPS 2019, arXiv:1905.09997; in federated form FedSLS / FedExpSLS.
+
+    lr = first trial;   while phi(y - lr d) > phi(y) - c lr |d|^2:  lr <- backtrack lr
+    y  <- y - lr d
+    first trial of a round: max_lr.  Later steps, by `reset`:
+        "keep":  the last accepted lr
+        "reset": max_lr
+        "grow":  min(max_lr, last lr * growth^(batch size / client samples))
+
+phi is the batch loss as bent by the direction, on the same batch and dropout masks for every
+trial, so that the test holds with a proximal pull or control variates too.
+
+Differences from the paper: growth is capped at max_lr, as the analysis needs; after
+max_backtracks failures the step is 1e-6, and a gradient shorter than 1e-8 is not followed (both
+as in the authors' code); max_backtracks = 0 takes the first trial untested.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from ..errors import ArgumentError, positive, unknown
+from ..types import Channels, Rows, State
+from .rule import Phi, Step, Tick, row_sq
+
+
+@dataclass(frozen=True)
+class Armijo(Step):
+    """Step found by backtracking, each client for itself.
+
+    Args:
+        c: Share of the predicted decrease that must be met, in (0, 1).
+        backtrack: Factor after a failed trial, in (0, 1).
+        max_lr: Largest step, > 0; the first trial of a round.
+        max_backtracks: Most failures before giving up, >= 0.
+        reset: Where the next search starts: "grow", "reset" or "keep".
+        growth: How much "grow" adds in one pass over the client's data, >= 1.
+    """
+
+    c: float = 0.1
+    backtrack: float = 0.9
+    max_lr: float = 1.0
+    max_backtracks: int = 100
+    reset: Literal["grow", "reset", "keep"] = "grow"
+    growth: float = 2.0
+    sets_lr: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("c", "backtrack"):
+            value = getattr(self, name)
+            if not 0 < value < 1:
+                raise ArgumentError(f"Armijo({name}=...) must be between 0 and 1, got {value!r}.")
+        positive("Armijo", "max_lr", self.max_lr)
+        if self.max_backtracks < 0:
+            raise ArgumentError(
+                f"Armijo(max_backtracks=...) must be >= 0, got {self.max_backtracks!r}."
+            )
+        if self.reset not in ("grow", "reset", "keep"):
+            raise unknown("Armijo reset", self.reset, ("grow", "reset", "keep"))
+        if not 1 <= self.growth < float("inf"):
+            raise ArgumentError(f"Armijo(growth=...) must be >= 1, got {self.growth!r}.")
+
+    def begin(self, y: Rows, down: Channels) -> State:
+        """Start the first search at max_lr, with no trial made."""
+        return {"lr": y.new_full(y.shape[:1], self.max_lr), "trials": y.new_zeros(y.shape[:1])}
+
+    def _first(self, last: Rows, tick: Tick) -> Rows:
+        if tick.index == 0 or self.reset == "reset":
+            return torch.full_like(last, self.max_lr)
+        if self.reset == "keep":
+            return last
+        return (last * self.growth ** tick.share.to(last.dtype)).clamp(max=self.max_lr)
+
+    def take(
+        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+    ) -> tuple[Rows, Rows, State]:
+        """Backtrack until each client's trial is accepted, and go there."""
+        sq = row_sq(d)
+        lr = self._first(scratch["lr"], tick)
+        open_ = sq.sqrt() >= 1e-8  # clients that still search
+        moving, here = open_, phi.here()
+        trials = scratch["trials"]
+        if self.max_backtracks > 0:
+            for left in range(self.max_backtracks, -1, -1):
+                trials = trials + open_
+                enough = phi.at(y - lr[:, None] * d) <= here - self.c * lr * sq  # NaN fails
+                open_ = open_ & ~enough
+                if not bool(open_.any()):
+                    break
+                shorter = lr * self.backtrack if left else torch.full_like(lr, 1e-6)
+                lr = torch.where(open_, shorter, lr)
+        y = torch.where(moving[:, None], y - lr[:, None] * d, y)
+        return y, lr * moving, {"lr": lr, "trials": trials}

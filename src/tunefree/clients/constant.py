@@ -1,0 +1,33 @@
+"""A constant step: gradient descent on the client.
+
+    y <- y - lr d
+
+Differences from the paper: none (McMahan et al., AISTATS 2017, FederatedAveraging's ClientUpdate).
+"""
+
+from dataclasses import dataclass
+
+from ..errors import positive
+from ..types import Channels, Rows, State
+from .rule import Phi, Step, Tick
+
+
+@dataclass(frozen=True)
+class Constant(Step):
+    """Step of fixed size, times the schedule's factor.
+
+    Args:
+        lr: Step size, > 0; a choice, since no value fits every problem.
+    """
+
+    lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        positive("Constant", "lr", self.lr)
+
+    def take(
+        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+    ) -> tuple[Rows, Rows, State]:
+        """Go lr along -d."""
+        lr = self.lr * tick.factor
+        return y - lr * d, y.new_full(y.shape[:1], lr), scratch

@@ -1,0 +1,91 @@
+"""Federated DoG and DoWG: the step size is distance travelled over gradients seen.
+
+Ivgi, Hinder & Carmon, ICML 2023, equation (DoG), arXiv:2302.12022; Khaled, Mishchenko & Jin,
+NeurIPS 2023, Algorithm 1 (DoWG), arXiv:2305.16284
+
+    clients:  y <- y - lr d,   q_i = sum_k |g_i|^2             K local steps at the broadcast lr
+    server:   z <- z + mean_i delta_i,   r <- max(r, |z|)
+              v <- v + omega(r) mean_i q_i,   lr = rho(r) / sqrt(v)
+    DoG:      rho(r) = r,    omega(r) = 1
+    DoWG:     rho(r) = r^2,  omega(r) = r^2
+    start:    z = 0,   r = r_rel (1 + |x|),   v = omega(r) K (mean_i |grad f_i(x)|^2 + 1e-8)
+
+Differences from the paper: both papers are about one machine; here every local step counts as a
+step, and distances are measured once a round. z is where plain averaging would have moved, so
+that an extrapolating server cannot inflate the distance that sets the next client step (with
+plain averaging z = x - x^(0)). r_rel is 1e-2 instead of DoG's 1e-6: with K steps a round, a tiny
+start costs rounds. v starts from one exchange of gradient norms in round 0, which is counted.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..errors import positive
+from ..types import Channels, Rows, State, Vector
+from .rule import Ask, Phi, Plan, Round, Step, Tick, Work
+
+
+@dataclass(frozen=True)
+class DoG(Step):
+    """Step whose size the federation finds by itself.
+
+    Args:
+        r_rel: First distance relative to 1 + |x|, > 0; enters the result through a logarithm.
+        weighted: False is DoG, True is DoWG, which weights gradients by the distance so far.
+    """
+
+    r_rel: float = 1e-2
+    weighted: bool = False
+    uploads: ClassVar[tuple[str, ...]] = ("grad_sq",)
+    sets_lr: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive("DoG", "r_rel", self.r_rel)
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        """The gradients' squared norms."""
+        return ("grad_sq",)
+
+    def _lr(self, r: Vector, v: Vector) -> Vector:
+        return (r.square() if self.weighted else r) / v.sqrt()
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Return the first distance; v waits for the first gradients."""
+        r = self.r_rel * (1 + torch.linalg.vector_norm(x))
+        shared = {"z": torch.zeros_like(x), "r": r, "v": torch.zeros_like(r)}
+        return {}, shared | {"lr": torch.zeros_like(r), "steps": torch.full_like(r, plan.steps)}
+
+    def open(self, x: Vector, shared: State, t: Round, ask: Ask) -> State:
+        """Ask for the first gradient norms, once."""
+        if t.index > 0:
+            return shared
+        (q,) = ask("grad_sq", [x])
+        r = shared["r"]
+        v = (r.square() if self.weighted else 1.0) * shared["steps"] * (q + 1e-8)
+        return shared | {"v": v, "lr": self._lr(r, v)}
+
+    def down(self, shared: State) -> Channels:
+        """Send the step size."""
+        return {"lr": shared["lr"]}
+
+    def take(
+        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+    ) -> tuple[Rows, Rows, State]:
+        """Go the broadcast lr along -d."""
+        lr = down["lr"]
+        return y - lr * d, lr.expand(y.shape[:1]), scratch
+
+    def upload(self, work: Work, x: Vector, down: Channels, own: State) -> tuple[Channels, State]:
+        """Send the sum of squared gradient norms."""
+        assert work.grad_sq is not None
+        return {"grad_sq": work.grad_sq}, own
+
+    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+        """Update distance, gradient sum and the next step size."""
+        z = shared["z"] + mean["delta"]
+        r = torch.maximum(shared["r"], torch.linalg.vector_norm(z))
+        v = shared["v"] + (r.square() if self.weighted else 1.0) * mean["grad_sq"]
+        return shared | {"z": z, "r": r, "v": v, "lr": self._lr(r, v)}

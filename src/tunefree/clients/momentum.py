@@ -1,0 +1,43 @@
+"""Heavy-ball momentum on the client, started afresh each round.
+
+    v <- momentum v + d,     y <- y - lr v          v = 0 at the start of a round
+
+Differences from the paper: none; PyTorch's SGD with momentum (Sutskever et al., ICML 2013).
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import positive, within
+from ..types import Channels, Rows, State
+from .rule import Phi, Step, Tick
+
+
+@dataclass(frozen=True)
+class Momentum(Step):
+    """Step with a running sum of directions.
+
+    Args:
+        lr: Step size, > 0; a choice.
+        momentum: Share of the last move that is kept, in [0, 1).
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        positive("Momentum", "lr", self.lr)
+        within("Momentum", "momentum", self.momentum, 0, 1)
+
+    def begin(self, y: Rows, down: Channels) -> State:
+        """Start at rest."""
+        return {"v": torch.zeros_like(y)}
+
+    def take(
+        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+    ) -> tuple[Rows, Rows, State]:
+        """Go lr along the running sum."""
+        lr = self.lr * tick.factor
+        v = self.momentum * scratch["v"] + d
+        return y - lr * v, y.new_full(y.shape[:1], lr), {"v": v}

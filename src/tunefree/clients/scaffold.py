@@ -1,0 +1,66 @@
+"""SCAFFOLD: cancel client drift with control variates.
+
+Karimireddy et al., ICML 2020, Algorithm 1. arXiv:1910.06378
+
+    y_i <- y_i - lr (g_i - c_i + c)                     each local step
+    option I:   c_i+ = grad f_i(x) over all of the client's data
+    option II:  c_i+ = mean of the K_i local gradients  = c_i - c + (x - y_i) / (K_i lr)
+    c   <- c + (1/n) sum_{i in cohort} (c_i+ - c_i)     server
+
+Differences from the paper: K_i may differ between clients; option II is written as the mean
+gradient, so that it also holds for line search, schedules, momentum and clipping.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from ..errors import unknown
+from ..types import Channels, State, Vector
+from .rule import Direction, Local, Plan, Round, Work
+
+
+@dataclass(frozen=True)
+class Scaffold(Direction):
+    """Direction; pairs with any step and any server rule, since those see only delta.
+
+    Memory: a client owns c_i, the server shares c.
+
+    Args:
+        option: "II" (default) or "I", how a client renews c_i.
+    """
+
+    option: Literal["I", "II"] = "II"
+    uploads: ClassVar[tuple[str, ...]] = ("control",)
+
+    def __post_init__(self) -> None:
+        if self.option not in ("I", "II"):
+            raise unknown("Scaffold option", self.option, ("I", "II"))
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        """What the new c_i is made of."""
+        return ("grad_mean",) if self.option == "II" else ("grad_full",)
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Return c_i = 0 and c = 0."""
+        return {"control": torch.zeros_like(x)}, {"control": torch.zeros_like(x)}
+
+    def down(self, shared: State) -> Channels:
+        """Send c."""
+        return {"control": shared["control"]}
+
+    def local(self, x: Vector, down: Channels, own: State) -> Local:
+        """Return the tilt c - c_i."""
+        return Local(tilt=down["control"] - own["control"])
+
+    def upload(self, work: Work, x: Vector, down: Channels, own: State) -> tuple[Channels, State]:
+        """Send c_i+ - c_i and keep c_i+."""
+        new = work.grad_mean if self.option == "II" else work.grad_full
+        assert new is not None
+        return {"control": new - own["control"]}, {"control": new}
+
+    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+        """Add the mean change; clients that were absent count as no change."""
+        return {"control": shared["control"] + t.fraction * mean["control"]}

@@ -1,0 +1,19 @@
+"""Who owns what: federations, partitioners and dataset loaders."""
+
+from .catalogue import describe, load, names
+from .dataset import Dataset
+from .federation import Federation
+from .partition import ByOwner, Dirichlet, Iid, Partitioner, Shards
+
+__all__ = [
+    "ByOwner",
+    "Dataset",
+    "Dirichlet",
+    "Federation",
+    "Iid",
+    "Partitioner",
+    "Shards",
+    "describe",
+    "load",
+    "names",
+]

@@ -1,0 +1,227 @@
+"""Turn what users have (arrays, lists, Datasets) into checked tensors, or say what is wrong."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError, DataError
+from ..types import Inputs, map_inputs, tensors
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Pair: TypeAlias = tuple[Inputs, Tensor]
+"""Inputs and targets, row by row."""
+
+_SAMPLED = 256  # rows of each input that a sum reads
+
+
+def as_pair(x: Any, y: Any, of: str = "") -> Pair:
+    """Convert and check inputs and targets; `of` says whose they are, "" for the training data."""
+    inputs, target = _as_inputs(x, of), _as_tensor(y, "y", of)
+    if is_class(target):
+        target = target.long()
+    arrays = [*_named(inputs), ("y", target)]
+    if len(arrays) == 1:
+        raise DataError(f"{_what('x', of)} must hold at least one array, got {x!r}.")
+    for name, t in arrays:
+        if t.ndim == 0:
+            raise DataError(f"{_what(name, of)} must have one row per sample, got one number.")
+    for name, t in arrays:
+        if len(t) != len(target):
+            raise DataError(
+                f"{_what(name, of)} must have as many rows as y, got {len(t)} and {len(target)}."
+            )
+    if len(target) == 0:
+        raise DataError(f"{_what('y', of)} must have at least one row, but has no samples.")
+    for name, t in arrays:
+        _check_finite(t, name, of)
+    return inputs, target
+
+
+def as_second(pair: Any, of: str, first: Pair) -> Pair | None:
+    """Convert the test or held set and compare its form with the training data."""
+    if pair is None:
+        return None
+    if not isinstance(pair, Sequence) or len(pair) != 2:
+        raise DataError(f"Federation({of}=...) must be a pair (x, y), got {type(pair).__name__}.")
+    out = as_pair(pair[0], pair[1], of)
+    check_match(out, first, of, "the training data")
+    return out
+
+
+def check_match(a: Pair, b: Pair, a_name: str, b_name: str) -> None:
+    """Refuse two sets whose samples differ in form."""
+    ours, theirs = _form(a), _form(b)
+    if ours != theirs:
+        raise DataError(
+            f"Federation: {a_name} must have the same arrays and shapes per sample as {b_name}, "
+            f"got {ours} and {theirs}."
+        )
+    if is_class(a[1]) != is_class(b[1]):
+        raise DataError(
+            f"Federation: y of {a_name} and of {b_name} must both be whole-number labels or both "
+            f"not, got {a[1].dtype} and {b[1].dtype}."
+        )
+
+
+def as_labels(owner: Any, name: str, rows: int) -> Array:
+    """Return owners, whole numbers or strings, as an array with one entry per sample."""
+    labels = owner.cpu().numpy() if isinstance(owner, Tensor) else np.asarray(owner)
+    if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat):
+        labels = labels.astype(str)
+    if labels.dtype.kind not in "iuU" or labels.ndim != 1:
+        raise DataError(
+            f"Federation({name}=...) must be one whole number or string per sample, got "
+            f"{labels.dtype} of shape {labels.shape}."
+        )
+    if len(labels) != rows:
+        raise DataError(
+            f"Federation({name}=...) must have one entry per sample, got {len(labels)} for {rows} "
+            "samples."
+        )
+    return labels
+
+
+def as_ids(labels: Array, clients: int) -> Array:
+    """Return owners as ids, which they must already be where the number of clients is given."""
+    if isinstance(clients, bool) or int(clients) != clients or clients < 1:
+        raise ArgumentError(
+            f"Federation(clients=...) must be a whole number >= 1, got {clients!r}."
+        )
+    text = labels.dtype.kind == "U"
+    wrong = labels if text else labels[(labels < 0) | (labels >= clients)]
+    if len(wrong):
+        raise DataError(
+            f"Federation(owner=...) must be whole numbers in 0..{clients - 1} with "
+            f"clients={clients}, got {wrong[0].item()!r}."
+        )
+    return labels.astype(np.int64)
+
+
+def is_class(y: Tensor) -> bool:
+    """Say whether targets are class labels: whole numbers in one axis."""
+    whole = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
+    return whole and y.ndim == 1
+
+
+def take(pair: Pair, rows: Tensor) -> Pair:
+    """Return some rows of inputs and targets."""
+    return map_inputs(lambda t: t[rows.to(t.device)], pair[0]), pair[1][rows.to(pair[1].device)]
+
+
+def join(parts: Sequence[Inputs]) -> Inputs:
+    """Put inputs of one form one after the other."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat([tensors(part)[0] for part in parts])
+    columns = zip(*(tensors(part) for part in parts), strict=True)
+    joined = [torch.cat(column) for column in columns]
+    return dict(zip(first, joined, strict=True)) if isinstance(first, dict) else tuple(joined)
+
+
+def read_all(part: Any, of: str) -> Pair:
+    """Return all samples of a Dataset, or of a pair of arrays."""
+    if isinstance(part, torch.utils.data.TensorDataset) and len(part.tensors) == 2:
+        part = part.tensors
+    if isinstance(part, tuple | list) and len(part) == 2:
+        return as_pair(part[0], part[1], of)
+    if not (hasattr(part, "__len__") and hasattr(part, "__getitem__")):
+        raise DataError(
+            f"Federation.of: {of} must be a Dataset with a length or a pair (x, y), got "
+            f"{type(part).__name__}."
+        )
+    if len(part) == 0:
+        raise DataError(f"Federation.of: {of} has no samples; leave it out or give it one.")
+    samples = [part[i] for i in range(len(part))]
+    if not all(isinstance(sample, tuple | list) and len(sample) == 2 for sample in samples):
+        raise DataError(f"Federation.of: {of} must return a pair (x, y) for every sample.")
+    try:
+        x, y = _stack([x for x, _ in samples]), _stack([y for _, y in samples])
+    except (ValueError, TypeError, RuntimeError, KeyError) as error:
+        raise DataError(
+            f"Federation.of: {of} must return samples of one form and shape, made of arrays, "
+            f"tensors or numbers ({error})."
+        ) from error
+    return as_pair(x, y, of)
+
+
+def hash_pair(total: "hashlib._Hash", pair: Pair | None) -> None:
+    """Add the form of a set, all its targets, and evenly spaced rows of its inputs to a sum."""
+    if pair is None:
+        total.update(b"none")
+        return
+    x, y = pair
+    total.update(str([(name, t.dtype, tuple(t.shape)) for name, t in _named(x)]).encode())
+    total.update(str((y.dtype, tuple(y.shape))).encode())
+    rows = torch.linspace(0, len(y) - 1, min(len(y), _SAMPLED), dtype=torch.float64).long()
+    for t in [*(t[rows.to(t.device)] for t in tensors(x)), y]:
+        total.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+
+
+def _what(name: str, of: str) -> str:
+    return f"Federation: {name} of {of}" if of else f"Federation({name}=...)"
+
+
+def _as_tensor(value: Any, name: str, of: str) -> Tensor:
+    """Return an array as a tensor of the same dtype, or say why it cannot be one."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise DataError(f"{_what(name, of)} must have rows of one shape ({error}).") from error
+    if array.dtype.kind not in "fiub":
+        raise DataError(
+            f"{_what(name, of)} must hold numbers, got an array of {array.dtype}; turn text into "
+            "numbers and give every sample the same shape."
+        )
+    if array.dtype == np.longdouble or not array.dtype.isnative:
+        kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+        array = array.astype(kind)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()  # torch shares memory and wants it writeable and forward
+    return torch.from_numpy(array)
+
+
+def _as_inputs(value: Any, of: str) -> Inputs:
+    if isinstance(value, dict):
+        return {str(k): _as_tensor(part, f"x[{k!r}]", of) for k, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_as_tensor(part, f"x[{i}]", of) for i, part in enumerate(value))
+    return _as_tensor(value, "x", of)
+
+
+def _named(x: Inputs) -> list[tuple[str, Tensor]]:
+    if isinstance(x, Tensor):
+        return [("x", x)]
+    items: Iterable[tuple[object, Tensor]] = x.items() if isinstance(x, dict) else enumerate(x)
+    return [(f"x[{name!r}]", part) for name, part in items]
+
+
+def _form(pair: Pair) -> str:
+    parts = [*_named(pair[0]), ("y", pair[1])]
+    return ", ".join(f"{name} {tuple(t.shape[1:])}" for name, t in parts)
+
+
+def _check_finite(t: Tensor, name: str, of: str) -> None:
+    if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+        row = int((~torch.isfinite(t)).reshape(len(t), -1).any(1).nonzero()[0])
+        kind = "NaN" if bool(torch.isnan(t[row]).any()) else "Inf"
+        raise DataError(
+            f"{_what(name, of)} must be finite, but row {row} holds {kind}; drop or fill such rows "
+            "first."
+        )
+
+
+def _stack(values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        return {name: _stack([value[name] for value in values]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(_stack(list(column)) for column in zip(*values, strict=True))
+    if isinstance(first, Tensor):
+        return torch.stack(values)
+    return np.stack([np.asarray(value) for value in values])

@@ -1,0 +1,73 @@
+"""a9a: UCI Adult as 123 binary features, in LIBSVM's sparse text form."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+from .dataset import Dataset
+from .sources import Folder, Part, Source, read
+
+FEATURES = 123
+A9A = Source(
+    name="a9a",
+    folders=("a9a",),
+    url="https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/",
+    parts=(
+        Part(
+            "a9a",
+            {
+                "": "sha256:f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+                ".xz": "sha256:cea7c541c650d123ac692cb8e2244d1c2e82f67c75cbfeccdb25a4b6fc88ef72",
+            },
+        ),
+        Part(
+            "a9a.t",
+            {
+                "": "sha256:1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
+                ".xz": "sha256:11dcdf09d2c3502c1e972986b8d8022b5adf895311e41e37e06e26ebc1ef45f3",
+            },
+        ),
+    ),
+)
+LICENCE = "CC BY 4.0 (UCI Adult, Becker & Kohavi 1996), encoded by LIBSVM, Chang & Lin 2011."
+
+
+def a9a(folder: Folder = None) -> Dataset:
+    """Return 32,561 training and 16,281 test rows of 123 features; y is 1 for income over 50K."""
+    train, test = (
+        parse_libsvm(data, part.file, FEATURES)
+        for part, data in zip(A9A.parts, read(A9A, folder), strict=True)
+    )
+    return Dataset(name="a9a", x=train[0], y=train[1], test=test, classes=2, licence=LICENCE)
+
+
+def parse_libsvm(data: bytes, file: str, features: int) -> tuple[Tensor, Tensor]:
+    """Return dense features (n, features) float32 and labels 0/1 from lines "+1 3:1 11:1 ...".
+
+    >>> x, y = parse_libsvm(b"-1 1:1\\n+1 2:0.5 3:1\\n", "demo", 3)
+    >>> x.tolist(), y.tolist()
+    ([[1.0, 0.0, 0.0], [0.0, 0.5, 1.0]], [0, 1])
+    """
+    rows = [line.split() for line in data.splitlines() if line.strip()]
+    if not rows:
+        raise DataError(f"{file} must hold one line per row, but is empty; fetch it again.")
+    x, y = np.zeros((len(rows), features), np.float32), np.empty(len(rows), np.int64)
+    for i, (label, *entries) in enumerate(rows):
+        try:
+            sign = float(label)
+            pairs = [entry.split(b":") for entry in entries]
+            columns = [int(column) - 1 for column, _ in pairs]
+            values = [float(value) for _, value in pairs]
+        except ValueError as error:
+            raise DataError(
+                f"{file} must hold lines such as '+1 3:1 11:1', but line {i + 1} is not."
+            ) from error
+        if sign not in (-1.0, 1.0) or any(not 0 <= column < features for column in columns):
+            raise DataError(
+                f"{file} must hold labels +1 or -1 and features 1..{features}, but line {i + 1} "
+                "does not."
+            )
+        x[i, columns] = values
+        y[i] = sign > 0
+    return torch.from_numpy(x), torch.from_numpy(y)

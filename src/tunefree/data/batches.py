@@ -1,0 +1,155 @@
+"""Which rows a client sees at each local step, as a function of seed, round and client id.
+
+Every client has an endless stream of shuffled passes over its own rows. In round t, pass e of
+client i is the order of the draws `bits(key(seed, "batch", t, i), e n_i + j)` over its rows
+j = 0 .. n_i - 1 (ties by j). From that stream
+
+    steps   batch k is stream[k b : (k + 1) b] with b = min(B, n_i): always full, it may run
+            from one pass into the next; with b = n_i it is all rows in their own order
+    epochs  each pass is cut into ceil(n_i / B) batches, the last one smaller, as a DataLoader does
+    no B    every batch is all rows in their own order; an epoch is then one step
+
+A draw depends on the client's id and not on its place in the call, so it is the same in any chunk
+and any order. Nothing loops over clients, and memory is about the rows of the clients drawn for.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError
+from ..random import bits, key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """How local work is cut into batches.
+
+    Args:
+        batch: Samples in a batch, B; None takes all of a client's samples.
+        steps: Local steps K, the same for every client; or
+        epochs: passes over the client's own samples. Exactly one of the two is given.
+    """
+
+    batch: int | None = None
+    steps: int | None = None
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise ArgumentError(
+                "Cut(steps=..., epochs=...) needs exactly one of the two, got "
+                f"steps={self.steps!r} and epochs={self.epochs!r}."
+            )
+        for name in ("batch", "steps", "epochs"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+                raise ArgumentError(
+                    f"Cut({name}=...) must be a whole number >= 1 or None, got {value!r}."
+                )
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The batches of m clients in one round; K is the most steps of any, B the widest batch.
+
+    Attributes:
+        index: Rows of the federation, (m, K, B) int64; where masked, the client's first row.
+        mask: Which entries of `index` are samples, (m, K, B) bool.
+        steps: Local steps of each client, (m,) int64.
+        share: Batch size over n_i, (m, K) float64; 0 after a client's last step.
+    """
+
+    index: Tensor
+    mask: Tensor
+    steps: Tensor
+    share: Tensor
+
+
+def plan_steps(sizes: Tensor, cut: Cut) -> Tensor:
+    """Return the number of local steps of clients with these sizes, (m,).
+
+    >>> plan_steps(torch.tensor([5, 10]), Cut(batch=4, epochs=2))
+    tensor([4, 6])
+    """
+    if cut.steps is not None:
+        return torch.full_like(sizes, cut.steps)
+    assert cut.epochs is not None
+    return cut.epochs * (torch.ones_like(sizes) if cut.batch is None else -(-sizes // cut.batch))
+
+
+def width(sizes: Tensor, cut: Cut) -> int:
+    """Return the widest batch among clients with these sizes, to keep shapes fixed over rounds."""
+    largest = int(sizes.max())
+    return largest if cut.batch is None else min(cut.batch, largest)
+
+
+def draw(
+    seed: int,
+    round: int,
+    ids: Tensor,
+    sizes: Tensor,
+    starts: Tensor,
+    cut: Cut,
+    *,
+    width: int | None = None,
+    length: int | None = None,
+) -> Draws:
+    """Return the batches of clients `ids` in a round.
+
+    Args:
+        seed: The run's seed.
+        round: Number of the round, t.
+        ids: The clients, (m,).
+        sizes: Their numbers of samples n_i, (m,).
+        starts: Their first rows in the federation, (m,).
+        cut: Batch size, and steps or epochs.
+        width: Pad batches to this many entries; by default the widest of these clients.
+        length: Pad to this many steps; by default the most steps of these clients.
+    """
+    batch = sizes if cut.batch is None else sizes.clamp(max=cut.batch)  # b_i
+    steps = plan_steps(sizes, cut)
+    wide = _at_least("width", width, int(batch.max()))
+    long = _at_least("length", length, int(steps.max()))
+    k = torch.arange(long, device=ids.device)[None, :]
+    if cut.steps is not None or cut.batch is None:
+        whole = batch == sizes  # natural order, no shuffling
+        first = k * batch[:, None]
+        amount = batch[:, None].expand(-1, long)
+        passes = torch.where(whole, 0, -(-steps * batch // sizes))
+    else:
+        per_pass = -(-sizes // cut.batch)[:, None]
+        begin = k % per_pass * cut.batch
+        first = k // per_pass * sizes[:, None] + begin
+        amount = (sizes[:, None] - begin).clamp(max=cut.batch)
+        whole = torch.zeros_like(sizes, dtype=torch.bool)
+        passes = torch.full_like(sizes, cut.epochs or 0)
+    amount = amount * (k < steps[:, None])  # (m, K)
+    stream, offset = _streams(key(seed, "batch", round, ids), sizes, passes)
+    q = torch.arange(wide, device=ids.device)
+    mask = q < amount[:, :, None]  # (m, K, B)
+    place = torch.where(mask, (offset[:, None] + first)[:, :, None] + q, 0)
+    place = place.masked_fill(whole[:, None, None], 0)
+    inside = torch.where(whole[:, None, None], q, stream[place])  # row within the client
+    index = starts[:, None, None] + torch.where(mask, inside, 0)
+    return Draws(index, mask, steps, amount.double() / sizes[:, None])
+
+
+def _at_least(name: str, given: int | None, needed: int) -> int:
+    if given is not None and given < needed:
+        raise ArgumentError(f"draw({name}=...) must be at least {needed} here, got {given!r}.")
+    return needed if given is None else given
+
+
+def _streams(keys: Tensor, sizes: Tensor, passes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all clients' shuffled passes end to end, and where each client's begin."""
+    counts = passes * sizes
+    offset = counts.cumsum(0) - counts
+    who = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), counts)
+    position = torch.arange(len(who), device=sizes.device) - offset[who]  # e n_i + j
+    segment = (passes.cumsum(0) - passes)[who] + position // sizes[who]
+    order = torch.argsort(bits(keys[who], position), stable=True)
+    order = order[torch.argsort(segment[order], stable=True)]
+    stream = (position % sizes[who])[order]
+    return (stream if len(stream) else stream.new_zeros(1)), offset

@@ -1,0 +1,307 @@
+"""Who owns what: every client's rows in one set of tensors, client after client.
+
+Rows are reordered once so that client i owns rows starts[i] .. starts[i] + sizes[i] - 1, in the
+order in which they were given. Batches are then plain index tensors, and unequal clients need no
+padding.
+"""
+
+import copy
+import hashlib
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError, DataError
+from ..random import bits, key
+from ..types import Inputs, map_inputs
+from ._arrays import (
+    Array,
+    Pair,
+    as_ids,
+    as_labels,
+    as_pair,
+    as_second,
+    check_match,
+    hash_pair,
+    is_class,
+    join,
+    read_all,
+    take,
+)
+
+
+class Federation:
+    """Samples, and the client that owns each.
+
+    Integer targets in one axis are classes and are kept as int64, which is what torch's losses
+    take; other tensors keep their dtype until `to`.
+
+    Args:
+        x: Inputs: an array or tensor, or a tuple or dict of them; first axis counts samples.
+        y: Targets, one row per sample; integers in one axis mean classes.
+        owner: Client of each sample, whole numbers or strings; clients are sorted by it.
+        test: Inputs and targets of the common test set.
+        held: Inputs and targets that the server itself holds.
+        test_owner: Owner of each test sample; one that owns no training samples becomes id -1.
+        classes: Number of classes; by default the largest label seen, plus 1.
+        clients: Number of clients N; owners must then be 0 .. N-1, each with a sample.
+        name: What tables and reports call this data.
+
+    Attributes:
+        sizes: Samples of each client, (N,).
+        starts: First row of each client, (N,).
+        names: The owner label of each client.
+
+    >>> fed = Federation([[1.0], [2.0], [3.0]], [0, 1, 1], owner=["b", "a", "b"])
+    >>> fed.names, fed.sizes.tolist(), fed.x.flatten().tolist()
+    (('a', 'b'), [1, 2], [2.0, 1.0, 3.0])
+    """
+
+    x: Inputs
+    y: Tensor
+    sizes: Tensor
+    starts: Tensor
+    names: tuple[int | str, ...]
+    test: Pair | None
+    test_owner: Tensor | None
+    held: Pair | None
+    classes: int | None
+    name: str
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        owner: Any,
+        *,
+        test: tuple[Any, Any] | None = None,
+        held: tuple[Any, Any] | None = None,
+        test_owner: Any = None,
+        classes: int | None = None,
+        clients: int | None = None,
+        name: str = "custom",
+    ) -> None:
+        self.name = name
+        x, y = as_pair(x, y)
+        labels = as_labels(owner, "owner", len(y))
+        if clients is None:
+            unique, ids = np.unique(labels, return_inverse=True)
+        else:
+            unique, ids = np.arange(clients), as_ids(labels, clients)
+        sizes = torch.from_numpy(np.bincount(ids, minlength=len(unique)))
+        if not bool(sizes.all()):
+            empty = int((sizes == 0).nonzero()[0])
+            raise DataError(
+                f"Federation(owner=...) must give every client a sample, but client {empty} has no "
+                f"samples; lower clients={clients} or give it one."
+            )
+        if (np.diff(ids) < 0).any():
+            order = torch.from_numpy(np.argsort(ids, kind="stable"))
+            x, y = take((x, y), order)
+        self.x, self.y, self.sizes = x, y, sizes
+        self.starts = sizes.cumsum(0) - sizes
+        self.names = tuple(unique.tolist())
+        self.test = as_second(test, "test", (x, y))
+        self.held = as_second(held, "held", (x, y))
+        self.classes = self._classes(classes)
+        self.test_owner = None if test_owner is None else self._test_ids(test_owner, unique)
+
+    @classmethod
+    def of(
+        cls,
+        parts: Iterable[Any],
+        *,
+        test: Any = None,
+        held: Any = None,
+        classes: int | None = None,
+        name: str = "custom",
+    ) -> Self:
+        """Join one torch Dataset, or one pair (x, y) of arrays, per client.
+
+        Args:
+            parts: For each client a map-style Dataset of (x, y) samples, or a pair of arrays.
+            test: The common test set, in either form.
+            held: The server's own sample, in either form.
+            classes: Number of classes, as in the class itself.
+            name: What tables and reports call this data.
+
+        >>> Federation.of([([[1.0]], [0]), ([[2.0], [3.0]], [1, 0])]).sizes.tolist()
+        [1, 2]
+        """
+        pairs = [read_all(part, f"client {i}") for i, part in enumerate(parts)]
+        if not pairs:
+            raise DataError("Federation.of(parts=...) must hold at least one client, got none.")
+        for i, pair in enumerate(pairs):
+            check_match(pair, pairs[0], f"client {i}", "client 0")
+        x, y = join([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
+        owner = np.repeat(np.arange(len(pairs)), [len(pair[1]) for pair in pairs])
+        return cls(
+            x,
+            y,
+            owner,
+            test=None if test is None else read_all(test, "test"),
+            held=None if held is None else read_all(held, "held"),
+            classes=classes,
+            name=name,
+        )
+
+    @property
+    def clients(self) -> int:
+        """Number of clients, N."""
+        return len(self.sizes)
+
+    @property
+    def samples(self) -> int:
+        """Number of training samples of all clients together."""
+        return len(self.y)
+
+    def client(self, i: int) -> Pair:
+        """Return the inputs and targets of client i."""
+        if not 0 <= i < self.clients:
+            raise ArgumentError(
+                f"Federation.client(i=...) must be in 0..{self.clients - 1}, got {i!r}."
+            )
+        start, size = int(self.starts[i]), int(self.sizes[i])
+        return map_inputs(lambda t: t[start : start + size], self.x), self.y[start : start + size]
+
+    def owners(self) -> Tensor:
+        """Return the client id of each row, (samples,)."""
+        return torch.repeat_interleave(
+            torch.arange(self.clients, device=self.sizes.device), self.sizes
+        )
+
+    def label_counts(self) -> Tensor:
+        """Return how often each client has each class, (N, classes)."""
+        if self.classes is None:
+            raise DataError(
+                f"Federation.label_counts() needs class labels, but y of {self.name!r} is "
+                f"{self.y.dtype} of shape {tuple(self.y.shape)}; give whole numbers in one axis."
+            )
+        cell = self.owners().to(self.y.device) * self.classes + self.y
+        return torch.bincount(cell, minlength=self.clients * self.classes).view(self.clients, -1)
+
+    def hold_out(self, fraction: float, seed: int = 0) -> tuple["Federation", Pair]:
+        """Take a validation sample out of each client and return the rest and the sample.
+
+        Each client gives round(fraction * n_i) of its samples but keeps at least one. Which ones
+        depends on the seed and the client's number alone.
+
+        >>> fed = Federation([[float(i)] for i in range(10)], [0] * 10, [0] * 6 + [1] * 4)
+        >>> rest, (x, y) = fed.hold_out(0.5, seed=0)
+        >>> rest.sizes.tolist(), len(y)
+        ([3, 2], 5)
+        """
+        if not 0 < fraction < 1:
+            raise ArgumentError(
+                f"Federation.hold_out(fraction=...) must be between 0 and 1, got {fraction!r}."
+            )
+        give = (self.sizes.double() * fraction).round().long().minimum(self.sizes - 1)
+        if not bool(give.any()):
+            raise DataError(
+                f"Federation.hold_out(fraction={fraction!r}) takes no sample from any of the "
+                f"{self.clients} clients; use a larger fraction."
+            )
+        ids = self.owners()
+        position = torch.arange(self.samples, device=ids.device) - self.starts[ids]
+        draws = bits(key(seed, "hold-out", ids), position)
+        order = torch.argsort(draws, stable=True)
+        order = order[torch.argsort(ids[order], stable=True)]  # shuffled within each client
+        taken = torch.zeros_like(ids, dtype=torch.bool)
+        taken[order] = position < give[ids]
+        rest = self._with(sizes=self.sizes - give)
+        rest.starts = rest.sizes.cumsum(0) - rest.sizes
+        rest.x, rest.y = take((self.x, self.y), (~taken).nonzero().squeeze(1))
+        return rest, take((self.x, self.y), taken.nonzero().squeeze(1))
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> "Federation":
+        """Return the same data on a device, with every floating tensor in `dtype`."""
+
+        def move(t: Tensor) -> Tensor:
+            return t.to(device=device, dtype=dtype if t.is_floating_point() else None)
+
+        def move_pair(pair: Pair | None) -> Pair | None:
+            return None if pair is None else (map_inputs(move, pair[0]), move(pair[1]))
+
+        return self._with(
+            x=map_inputs(move, self.x),
+            y=move(self.y),
+            sizes=move(self.sizes),
+            starts=move(self.starts),
+            test=move_pair(self.test),
+            held=move_pair(self.held),
+            test_owner=None if self.test_owner is None else move(self.test_owner),
+        )
+
+    def renamed(
+        self, names: tuple[int | str, ...], test_owner: Tensor | None = None
+    ) -> "Federation":
+        """Return the same data with other client names, and owners of the test rows as ids."""
+        assert len(names) == self.clients
+        return self._with(names=names, test_owner=test_owner)
+
+    def digest(self) -> str:
+        """Return 16 hex digits that tell this data from other data.
+
+        Reads every shape, dtype, client size and target, and a few hundred evenly spaced rows of
+        each input, so that it takes a moment even for a gigabyte; the device does not matter.
+        """
+        total = hashlib.sha256()
+        for pair in ((self.x, self.y), self.test, self.held):
+            hash_pair(total, pair)
+        total.update(str(self.sizes.tolist()).encode())
+        return total.hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        kind = "regression" if self.classes is None else f"{self.classes} classes"
+        tested = "no test set" if self.test is None else f"{len(self.test[1])} test samples"
+        return (
+            f"Federation({self.name!r}, {self.clients} clients, {self.samples} samples, {kind}, "
+            f"{tested})"
+        )
+
+    def _with(self, **changes: Any) -> "Federation":
+        other = copy.copy(self)
+        other.__dict__.update(changes)
+        return other
+
+    def _classes(self, classes: int | None) -> int | None:
+        """Check labels against the number of classes; None where y is not a class."""
+        if classes is not None and classes < 1:
+            raise ArgumentError(f"Federation(classes=...) must be at least 1, got {classes!r}.")
+        if not is_class(self.y):
+            if classes is not None:
+                raise DataError(
+                    f"Federation(classes={classes!r}) needs whole-number labels in one axis, but y "
+                    f"is {self.y.dtype} of shape {tuple(self.y.shape)}."
+                )
+            return None
+        named = [("y", self.y)]
+        named += [(f"y of {n}", p[1]) for n, p in (("test", self.test), ("held", self.held)) if p]
+        count = classes or max(int(y.max()) for _, y in named) + 1
+        for what, y in named:
+            wrong = ((y < 0) | (y >= count)).nonzero()
+            if len(wrong):
+                row = int(wrong[0])
+                raise DataError(
+                    f"Federation(y=...) must hold labels in 0..{count - 1}, but {what} has "
+                    f"{int(y[row])} in row {row}; number the classes from 0, or give floats for "
+                    "regression."
+                )
+        return count
+
+    def _test_ids(self, test_owner: Any, unique: Array) -> Tensor:
+        if self.test is None:
+            raise DataError("Federation(test_owner=...) needs test=(x, y) as well, got test=None.")
+        labels = as_labels(test_owner, "test_owner", len(self.test[1]))
+        if labels.dtype.kind != unique.dtype.kind and "U" in (labels.dtype.kind, unique.dtype.kind):
+            raise DataError(
+                "Federation(test_owner=...) must use the labels of owner, but one of them holds "
+                "strings and the other whole numbers."
+            )
+        place = np.searchsorted(unique, labels).clip(max=len(unique) - 1)
+        return torch.from_numpy(np.where(unique[place] == labels, place, -1).astype(np.int64))

@@ -1,0 +1,104 @@
+"""FEMNIST: letters and digits by writer, in the json files that LEAF's scripts make.
+
+Caldas et al. 2018, arXiv:1812.01097. LEAF makes two folders, train and test, each with json files
+of the form {"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}},
+x being 784 numbers in [0, 1] per image. How rows are sampled and split is chosen when LEAF is run,
+so there is no sum to compare with; form and ranges are checked instead.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+from ._arrays import Array
+from .dataset import Dataset
+from .sources import Folder, cache, places
+
+CLASSES, PIXELS = 62, 784
+LICENCE = "Public domain in the US (NIST Special Database 19); cite Caldas et al. 2018 (LEAF)."
+_Rows = tuple[Array, Array, list[str]]
+
+
+def femnist(folder: Folder = None) -> Dataset:
+    """Return the images, (1, 28, 28) in [0, 1], 62 classes, with writers as natural owners."""
+    where = locate(folder)
+    if where is None:
+        raise DataError(
+            "'femnist' was not found; run LEAF's data/femnist/preprocess.sh and put the folders "
+            f"train and test that it makes into {cache() / 'femnist'}, or into a folder femnist "
+            "under one that folder=... or $TUNEFREE_DATA names."
+        )
+    x, y, users = _folder(where / "train")
+    x_test, y_test, test_users = _folder(where / "test")
+    names = sorted(set(users))
+    number = {name: i for i, name in enumerate(names)}
+    return Dataset(
+        name="femnist",
+        x=_images(x),
+        y=torch.from_numpy(y),
+        test=(_images(x_test), torch.from_numpy(y_test)),
+        classes=CLASSES,
+        owner=torch.tensor([number[user] for user in users]),
+        owners=tuple(names),
+        test_owner=torch.tensor([number.get(user, -1) for user in test_users]),
+        licence=LICENCE,
+        note="As sampled and split by LEAF's scripts.",
+    )
+
+
+def locate(folder: Folder = None) -> Path | None:
+    """Return the folder that holds train and test, or None."""
+    for place in places(folder):
+        for sub in ("femnist", "femnist/data", ""):
+            path = place / sub
+            if all(any((path / part).glob("*.json")) for part in ("train", "test")):
+                return path
+    return None
+
+
+def _folder(path: Path) -> _Rows:
+    parts = [_file(file) for file in sorted(path.glob("*.json"))]
+    x = np.concatenate([part[0] for part in parts])
+    return x, np.concatenate([part[1] for part in parts]), [user for p in parts for user in p[2]]
+
+
+def _file(path: Path) -> _Rows:
+    try:
+        content = json.loads(path.read_bytes())
+        users, rows = content["users"], content["user_data"]
+        pairs = [(user, rows[user]["x"], rows[user]["y"]) for user in users]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} must be a LEAF json file with 'users' and 'user_data' of 'x' and 'y' "
+            f"({type(error).__name__}: {error})."
+        ) from error
+    xs, ys, owners = [], [], []
+    for user, x, y in pairs:
+        try:
+            images, labels = np.array(x, np.float32), np.array(y)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path}: user {user!r} must have images of 784 numbers.") from error
+        if images.shape != (len(labels), PIXELS) or len(labels) == 0:
+            raise DataError(
+                f"{path}: user {user!r} must have as many images of {PIXELS} numbers as labels, "
+                f"got shape {images.shape} for {len(labels)} labels."
+            )
+        whole = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < CLASSES
+        if not whole or not (np.isfinite(images).all() and 0 <= images.min() <= images.max() <= 1):
+            raise DataError(
+                f"{path}: user {user!r} must have labels in 0..{CLASSES - 1} and pixels in [0, 1]."
+            )
+        xs.append(images)
+        ys.append(labels.astype(np.int64))
+        owners += [str(user)] * len(labels)
+    if not xs:
+        raise DataError(f"{path} must hold at least one user, got none.")
+    return np.concatenate(xs), np.concatenate(ys), owners
+
+
+def _images(x: Array) -> Tensor:
+    return torch.from_numpy(x).view(-1, 1, 28, 28)

@@ -1,0 +1,251 @@
+"""Deal a dataset's rows to clients: evenly, by label skew, by shards, or to their natural owners.
+
+A partitioner is a frozen dataclass with `assign`, which returns the client of each row. Every row
+goes to exactly one client (`ByOwner` may leave rows out, marked -1), every client gets at least
+`min_samples`, and the same seed gives the same assignment.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError, DataError, unknown
+from ..random import bits, key, purpose
+from ._arrays import Array
+from ._dirichlet import cut_classes, deal_evenly, top_up
+
+
+@runtime_checkable
+class Partitioner(Protocol):
+    """Anything that says which client owns each row."""
+
+    def assign(self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None) -> Tensor:
+        """Return the client of each row, (n,) int64; -1 leaves a row out.
+
+        Args:
+            y: Targets, (n, ...).
+            clients: Number of clients.
+            seed: Decides every random choice.
+            owner: Natural owner of each row, where the dataset knows it.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Iid:
+    """Deal shuffled rows evenly; sizes differ by at most 1.
+
+    >>> Iid().assign(torch.zeros(5), 2, 0).bincount().tolist()
+    [3, 2]
+    """
+
+    def assign(
+        self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
+    ) -> Tensor:
+        """Return the client of each row."""
+        n = len(y)
+        clients = _enough("Iid", n, clients, 1)
+        out = np.empty(n, np.int64)
+        out[_generator(seed, "iid").permutation(n)] = np.arange(n) % clients
+        return torch.from_numpy(out)
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Skewed labels: the smaller alpha, the fewer classes a client has.
+
+    Per class (Hsu et al. 2019, arXiv:1909.06335, in the form of Yurochkin et al. 2019): draw
+    p ~ Dir(alpha) over clients and cut the class's shuffled rows in these proportions; client
+    sizes then differ. With `balanced`, sizes differ by at most 1: each client draws its
+    preference p_i ~ Dir(alpha) over classes, and rows are dealt one at a time, clients in random
+    order, without replacement; p_i is renormalised over what is left when a class runs out (as in
+    the code of FedDyn and FedExP).
+
+    Differences from the papers: drawn once instead of again until every client has enough; clients
+    that end short of `min_samples` get random rows of the largest clients, which are levelled down
+    together. So it ends for any alpha. Gammas are drawn in log space, so tiny alphas are exact.
+    In the balanced form the order of clients is a shuffle of all places to fill.
+
+    Args:
+        alpha: Concentration, > 0; 0.1 is strong skew, 100 nearly none.
+        balanced: Give every client the same number of rows.
+        min_samples: Rows that every client gets at least, >= 1.
+
+    >>> y = torch.arange(100) % 10
+    >>> Dirichlet(0.1, balanced=True).assign(y, 4, 0).bincount().tolist()
+    [25, 25, 25, 25]
+    """
+
+    alpha: float
+    balanced: bool = False
+    min_samples: int = 1
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.alpha) and self.alpha > 0):
+            raise ArgumentError(
+                f"Dirichlet(alpha=...) must be a finite number > 0, got {self.alpha!r}."
+            )
+        _check_min("Dirichlet", self.min_samples)
+
+    def assign(
+        self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
+    ) -> Tensor:
+        """Return the client of each row."""
+        labels = _class_labels("Dirichlet", y)
+        clients = _enough("Dirichlet", len(y), clients, self.min_samples)
+        rng = _generator(seed, "dirichlet")
+        if self.balanced:
+            return torch.from_numpy(deal_evenly(labels, clients, self.alpha, rng))
+        out = cut_classes(labels, clients, self.alpha, rng)
+        return torch.from_numpy(top_up(out, clients, self.min_samples, rng))
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Sort rows by label, cut them into clients * k shards, deal k to each client.
+
+    McMahan et al. 2017, arXiv:1602.05629, section 3. Differences from the paper: shards may differ
+    by one row where the number of rows does not divide.
+
+    Args:
+        k: Shards per client, >= 1; about the number of classes a client sees.
+
+    >>> Shards(1).assign(torch.tensor([0, 1, 0, 1]), 2, 0).bincount().tolist()
+    [2, 2]
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.k, bool) or int(self.k) != self.k or self.k < 1:
+            raise ArgumentError(f"Shards(k=...) must be a whole number >= 1, got {self.k!r}.")
+
+    def assign(
+        self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
+    ) -> Tensor:
+        """Return the client of each row."""
+        labels, n = _class_labels("Shards", y), len(y)
+        clients = _enough("Shards", n, clients, 1)
+        shards = clients * self.k
+        if n < shards:
+            raise DataError(
+                f"Shards(k={self.k}) with clients={clients} needs at least {shards} rows, but "
+                f"there are {n}; use fewer shards or clients."
+            )
+        dealt = _generator(seed, "shards").permutation(np.arange(shards) // self.k)
+        out = np.empty(n, np.int64)
+        out[np.argsort(labels, kind="stable")] = dealt[np.arange(n) * shards // n]
+        return torch.from_numpy(out)
+
+
+@dataclass(frozen=True)
+class ByOwner:
+    """The dataset's natural owners: writers, speaking roles.
+
+    With `clients` smaller than the number of owners, that many are taken in a random order of
+    owners set by the seed, so that more clients always include the earlier ones.
+
+    Args:
+        min_samples: Owners with fewer rows are left out, >= 1.
+
+    >>> ByOwner().assign(torch.zeros(3), None, 0, torch.tensor([4, 4, 7])).tolist()
+    [0, 0, 1]
+    """
+
+    min_samples: int = 1
+
+    def __post_init__(self) -> None:
+        _check_min("ByOwner", self.min_samples)
+
+    def assign(
+        self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
+    ) -> Tensor:
+        """Return the client of each row, -1 for rows of owners that are left out."""
+        if owner is None:
+            raise DataError(
+                "ByOwner() needs a dataset that knows the owner of each row; use Iid, Dirichlet or "
+                "Shards for this one."
+            )
+        kept = self.owners(owner, clients, seed)
+        place = torch.searchsorted(kept, owner).clamp(max=len(kept) - 1)
+        return torch.where(kept[place] == owner, place, -1)
+
+    def owners(self, owner: Tensor, clients: int | None, seed: int) -> Tensor:
+        """Return the owners that become clients, ascending."""
+        labels, counts = np.unique(owner.cpu().numpy(), return_counts=True)
+        found = torch.from_numpy(labels[counts >= self.min_samples])
+        count = len(found) if clients is None else clients
+        if not 1 <= count <= len(found):
+            raise DataError(
+                f"ByOwner(min_samples={self.min_samples}) with clients={clients} must take between "
+                f"1 and {len(found)} clients, as {len(found)} owners have that many rows."
+            )
+        draws = bits(key(seed, "owners"), found)
+        return found[torch.argsort(draws, stable=True)[:count]].sort().values
+
+
+def parse(text: str) -> Partitioner:
+    """Return the partitioner that a command-line word stands for.
+
+    >>> parse("dirichlet:0.1:balanced")
+    Dirichlet(alpha=0.1, balanced=True, min_samples=1)
+    >>> parse("iid"), parse("shards:2"), parse("owner")
+    (Iid(), Shards(k=2), ByOwner(min_samples=1))
+    """
+    kind, *rest = text.strip().lower().split(":")
+    forms = {
+        "iid": "iid",
+        "dirichlet": "dirichlet:ALPHA or dirichlet:ALPHA:balanced",
+        "shards": "shards:K",
+        "owner": "owner",
+    }
+    if kind not in forms:
+        raise unknown("split", kind, forms)
+    try:
+        if kind == "iid" and not rest:
+            return Iid()
+        if kind == "owner" and not rest:
+            return ByOwner()
+        if kind == "shards" and len(rest) == 1:
+            return Shards(int(rest[0]))
+        if kind == "dirichlet" and (len(rest) == 1 or rest[1:] == ["balanced"]):
+            return Dirichlet(float(rest[0]), balanced=len(rest) == 2)
+    except ValueError as error:
+        if isinstance(error, ArgumentError):
+            raise
+    raise ArgumentError(f"The split {text!r} must be written {forms[kind]}.")
+
+
+def _generator(seed: int, name: str) -> np.random.Generator:
+    mask = (1 << 64) - 1
+    return np.random.Generator(np.random.Philox([seed & mask, purpose(f"split {name}") & mask]))
+
+
+def _check_min(name: str, value: int) -> None:
+    if isinstance(value, bool) or int(value) != value or value < 1:
+        raise ArgumentError(f"{name}(min_samples=...) must be a whole number >= 1, got {value!r}.")
+
+
+def _enough(name: str, rows: int, clients: int | None, min_samples: int) -> int:
+    if clients is None:
+        raise ArgumentError(f"{name} needs the number of clients; give split(..., clients=...).")
+    if isinstance(clients, bool) or int(clients) != clients or clients < 1:
+        raise ArgumentError(f"{name}: clients=... must be a whole number >= 1, got {clients!r}.")
+    if clients * min_samples > rows:
+        raise DataError(
+            f"{name} cannot give {clients} clients at least {min_samples} of {rows} rows each; use "
+            f"at most {rows // min_samples} clients."
+        )
+    return clients
+
+
+def _class_labels(name: str, y: Tensor) -> Array:
+    if y.ndim != 1 or y.is_floating_point():
+        raise DataError(
+            f"{name} needs class labels, whole numbers in one axis, but y is {y.dtype} of shape "
+            f"{tuple(y.shape)}; use Iid or ByOwner."
+        )
+    return y.cpu().numpy()

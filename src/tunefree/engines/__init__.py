@@ -1,0 +1,5 @@
+"""Where rounds run."""
+
+from .simulate import Simulation
+
+__all__ = ["Simulation"]

@@ -1,0 +1,208 @@
+"""All clients in this process: chunks of rows through the batched loss."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..clients.rule import Plan, Round, What, Who
+from ..data.batches import Cut, draw, plan_steps, width
+from ..data.federation import Federation
+from ..errors import ArgumentError
+from ..methods import Method
+from ..models.augment import CropFlip
+from ..models.losses import Batch, Engine, Losses, choose
+from ..models.problem import Problem
+from ..random import bits, key
+from ..rounds import Answer, Task, answer, first_memory, pack
+from ..server.aggregate import Mean, shares
+from ..types import Channels, Rows, Vector, map_inputs
+from ..wire import Ledger
+from .memory import Memory
+
+log = logging.getLogger("tunefree")
+
+BLOCK = 512  # rows of a client's data seen at once in a full pass
+COMPILE_STEPS, COMPILE_FLOPS = 20_000, 1e13  # above either, compiling on a CPU pays for itself
+CACHE = 1 << 20  # bytes of client rows that a CPU core keeps close
+
+
+@dataclass(frozen=True)
+class Local:
+    """How clients work here.
+
+    Args:
+        engine: "vmap", "loop" or "auto".
+        compile: True, False, or None for a choice by the amount of work (the same every time).
+        chunk: Clients trained at once, or None for a choice by the model's size.
+        augment: What is done to a batch of images, or None.
+    """
+
+    engine: Engine = "auto"
+    compile: bool | None = None
+    chunk: int | None = None
+    augment: CropFlip | None = None
+
+
+class Simulation:
+    """A crew that lives here: data, batched losses and the clients' memory."""
+
+    def __init__(
+        self,
+        method: Method,
+        problem: Problem,
+        federation: Federation,
+        cut: Cut,
+        plan: Plan,
+        seed: int,
+        local: Local,
+    ) -> None:
+        self.method, self.problem, self.fed, self.cut = method, problem, federation, cut
+        self.seed, self.augment = seed, local.augment
+        self._width = width(federation.sizes, cut)
+        self._shares = shares(method.weights, federation.sizes)
+        compile = self._worth_compiling(plan) if local.compile is None else local.compile
+        self.chunk = self._chunk(plan, local.chunk, compile)
+        probe = torch.arange(self.chunk)
+        self.losses: Losses = choose(problem, self._probe(probe), local.engine, compile)
+        self.memory = Memory(first_memory(method, problem.start, plan), plan.clients)
+
+    def _worth_compiling(self, plan: Plan) -> bool:
+        if self.problem.device.type != "cpu":
+            return False
+        steps = plan.rounds * plan.steps
+        flops = 6.0 * plan.layout.size * self._width * plan.cohort * steps
+        return steps >= COMPILE_STEPS or flops >= COMPILE_FLOPS
+
+    def _chunk(self, plan: Plan, chunk: int | None, compile: bool) -> int:
+        if chunk is not None:
+            if chunk < 1:
+                raise ArgumentError(f"fit(chunk=...) must be >= 1, got {chunk!r}.")
+            return min(chunk, plan.cohort)
+        if not compile or self.problem.device.type != "cpu":
+            return plan.cohort
+        row = plan.layout.size * torch.finfo(self.problem.dtype).bits // 8
+        most = max(1, CACHE // row)
+        return max(c for c in range(1, plan.cohort + 1) if plan.cohort % c == 0 and c <= most)
+
+    def _probe(self, ids: Tensor) -> Batch:
+        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
+        draws = draw(self.seed, 0, ids, sizes, starts, self.cut, width=self._width)
+        return self._batch(draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids))
+
+    def _batch(self, index: Tensor, mask: Tensor, keys: Tensor, train: bool = True) -> Batch:
+        device = self.problem.device
+        index = index.to(device)
+        inputs = map_inputs(lambda t: t[index], self.fed.x)
+        keys = keys.to(device)
+        if train and self.augment is not None:
+            spots = torch.arange(index.shape[1], device=device)
+            sample_keys = bits(keys[:, None], spots)  # (m, B)
+            augment = self.augment
+            inputs = map_inputs(lambda t: augment(t, sample_keys), inputs)
+        return Batch(inputs, self.fed.y[index], mask.to(device), keys)
+
+    def fraction(self, ids: Tensor) -> float:
+        """Return these clients' share of the population's weight."""
+        return float(self._shares[ids].sum())
+
+    def _chunks(self, ids: Tensor) -> Iterator[Tensor]:
+        yield from torch.split(ids, self.chunk)
+
+    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
+        """Train the cohort, chunk by chunk, and return the means."""
+        mean = Mean(float(self._shares[ids].sum()))
+        measured = Mean(float(self._shares[ids].sum()))
+        gradients = trials = 0.0
+        kept = []
+        for part in self._chunks(ids):
+            sent, own, work = answer(
+                self.method, self._task(part, t.index), down, self.memory.gather(part), t
+            )
+            mean.add(self._shares[part], pack(self.method, sent, ledger))
+            measured.add(self._shares[part], {"loss": work.loss, "lr": work.lr})
+            gradients += float(work.steps.sum())
+            trials += float(work.trials.sum())
+            kept.append((part, own))
+        for part, own in kept:
+            self.memory.scatter(part, own)
+        means = measured.result()
+        row = {"lr": float(means["lr"]), "gradients": int(gradients)}
+        if trials:
+            row["trials"] = trials / gradients
+        return Answer(mean.result(), float(means["loss"]), row)
+
+    def _task(self, ids: Tensor, t: int) -> Task:
+        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
+        draws = draw(self.seed, t, ids, sizes, starts, self.cut, width=self._width)
+        device = self.problem.device
+
+        def fetch(k: int) -> Batch:
+            keys = key(self.seed, "dropout", t, ids, k)
+            return self._batch(draws.index[:, k], draws.mask[:, k], keys)
+
+        return Task(
+            losses=self.losses,
+            fetch=fetch,
+            steps=draws.steps.to(device),
+            share=draws.share.to(device),
+            full_grad=lambda x: self._full(ids, x, t, grad=True)[1],
+        )
+
+    def _full(self, ids: Tensor, x: Vector, t: int, grad: bool) -> tuple[Rows, Rows]:
+        """Return losses (m,) and gradients (m, d) at x over all data of these clients."""
+        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
+        y = x.expand(len(ids), -1)
+        values, grads = y.new_zeros(len(ids)), torch.zeros_like(y) if grad else y[:, :0]
+        keys = key(self.seed, "full", t, ids)
+        for low in range(0, int(sizes.max()), BLOCK):
+            spot = low + torch.arange(min(BLOCK, int(sizes.max()) - low))
+            mask = spot < sizes[:, None]  # (m, B)
+            weight = (mask.sum(1) / sizes).to(y.device, y.dtype)
+            mask[:, 0] = True  # a client that is through counts with weight 0
+            index = starts[:, None] + torch.where(mask, spot, 0).clamp(max=sizes[:, None] - 1)
+            batch = self._batch(index, mask, keys, train=False)
+            if grad:
+                value, g = self.losses.value_and_grad(y, batch)
+                grads = grads + weight[:, None] * g
+            else:
+                value = self.losses.value(y, batch)
+            values = values + weight * value
+        return values, grads
+
+    def ask(
+        self, ids: Tensor, t: int, what: What, at: list[Vector], who: Who, ledger: Ledger
+    ) -> list[Tensor]:
+        """Return the mean of `what` at each point over the clients asked, and count the bytes."""
+        whom = ids if who == "cohort" else torch.arange(self.fed.clients)
+        out = []
+        for x in at:
+            mean = Mean(float(self._shares[whom].sum()))
+            ledger.send_down({"ask": x}, len(whom))
+            for part in self._chunks(whom):
+                values, grads = self._full(part, x, t, grad=what != "loss")
+                rows = {"loss": values, "grad": grads, "grad_sq": grads.square().sum(-1)}[what]
+                ledger.send_up(what, rows.numel() * rows.element_size())
+                mean.add(self._shares[part], {what: rows})
+            out.append(mean.result()[what])
+        return out
+
+    def facts(self) -> dict[str, Any]:
+        """Return what was chosen, for the record."""
+        return {"engine": self.losses.name, "chunk": self.chunk}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the clients' memory for a checkpoint."""
+        return self.memory.tensors()
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take the clients' memory from a checkpoint."""
+        self.memory.restore(tensors)
+
+
+def mean_steps(federation: Federation, cut: Cut) -> float:
+    """Return the mean number of local steps over all clients, the papers' K."""
+    return float(plan_steps(federation.sizes, cut).to(torch.float64).mean())

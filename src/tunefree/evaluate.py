@@ -1,0 +1,84 @@
+"""Measuring a model: loss, accuracy, the user's own metrics, and how clients fare one by one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .data.federation import Federation
+from .errors import ArgumentError
+from .models.problem import Problem
+from .types import Pair, Vector, map_inputs
+
+Metric = Callable[[Tensor, Tensor], Tensor | float]
+ROWS = 4096  # rows evaluated at once
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is measured, and on what.
+
+    Args:
+        problem: Model and loss.
+        test: Inputs and targets, on the problem's device.
+        classes: Number of classes; None for regression.
+        metrics: Further numbers, each f(all outputs, all targets).
+        groups: For each client, the weight of each test row (N, rows); see `per_client`.
+    """
+
+    problem: Problem
+    test: Pair
+    classes: int | None
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    groups: Tensor | None = None
+
+    def measure(self, x: Vector, prefix: str = "test") -> dict[str, float]:
+        """Return the numbers for one model, by name."""
+        inputs, target = self.test
+        outputs, losses = [], []
+        for low in range(0, len(target), ROWS):
+            part = map_inputs(lambda t, low=low: t[low : low + ROWS], inputs)  # type: ignore[misc]
+            output = self.problem.outputs(x, part)
+            losses.append(self.problem.losses(output, target[low : low + ROWS]))
+            outputs.append(output)
+        output, loss = torch.cat(outputs), torch.cat(losses)
+        out = {f"{prefix}_loss": float(loss.to(torch.float64).mean())}
+        score = loss
+        if self.classes is not None:
+            score = (output.argmax(1) == target).to(torch.float64)
+            score = score.reshape(len(target), -1).mean(1)
+            out[f"{prefix}_accuracy"] = float(score.mean())
+        for name, metric in self.metrics.items():
+            out[f"{prefix}_{name}"] = float(metric(output, target))
+        if self.groups is not None:
+            each = (self.groups @ score.to(self.groups.dtype)).cpu()  # (N,)
+            worst = each.min() if self.classes is not None else each.max()
+            out["client_worst"], out["client_spread"] = float(worst), float(each.std(correction=0))
+        return out
+
+
+def per_client(federation: Federation) -> Tensor:
+    """Return how much each test row counts for each client: (N, rows), rows sum to 1.
+
+    With `test_owner`, a client's own test rows. Otherwise the common test set, weighted so that
+    its classes have the client's own training shares.
+    """
+    if federation.test is None:
+        raise ArgumentError("fit(per_client=True) needs a test set; give Federation(test=...).")
+    target = federation.test[1]
+    if federation.test_owner is not None:
+        ids = torch.arange(federation.clients)[:, None]
+        weight = (federation.test_owner[None, :] == ids).to(torch.float64)
+        weight = weight[weight.sum(1) > 0]
+    elif federation.classes is not None and target.ndim == 1:
+        counts = federation.label_counts().to(torch.float64)  # (N, C)
+        weight = counts[:, target.cpu()]
+        totals = torch.bincount(target.cpu(), minlength=counts.shape[1]).clamp(min=1)
+        weight = weight / totals[target.cpu()]
+    else:
+        raise ArgumentError(
+            "fit(per_client=True) needs to know which client a test row belongs to; give "
+            "Federation(test_owner=...)."
+        )
+    return (weight / weight.sum(1, keepdim=True)).to(target.device)

@@ -1,0 +1,8 @@
+"""The problem: modules as flat vectors, batched losses and gradients, reference networks."""
+
+from .augment import CropFlip
+from .nets import build, names
+from .norms import groupnorm
+from .problem import Layout, Problem
+
+__all__ = ["CropFlip", "Layout", "Problem", "build", "groupnorm", "names"]

@@ -1,0 +1,84 @@
+"""Image augmentation on whole batches: index arithmetic on the device, draws by counter.
+
+The usual CIFAR recipe (He et al., CVPR 2016, section 4.2): pad with zeros, crop the old size at a
+random place, mirror left-right with probability 1/2. Each sample's draw depends on its own key
+alone, so that batch mates, chunks and devices do not matter.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError, unknown
+from ..random import below
+
+
+@dataclass(frozen=True)
+class CropFlip:
+    """Random crop after zero padding, then a random horizontal flip; shapes stay.
+
+    Args:
+        pad: Pixels of padding on every side, >= 0; 0 means no crop. The padding is 0 in the units
+            of the input, i.e. the mean after the usual normalisation.
+        flip: Whether to mirror half of the images.
+
+    >>> CropFlip()(torch.ones(2, 3, 8, 8), torch.tensor([1, 2])).shape
+    torch.Size([2, 3, 8, 8])
+    """
+
+    pad: int = 4
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.pad, bool) or not isinstance(self.pad, int) or self.pad < 0:
+            raise ArgumentError(f"CropFlip(pad=...) must be a whole number >= 0, got {self.pad!r}.")
+
+    def __call__(self, x: Tensor, key: Tensor) -> Tensor:
+        """Return the changed images.
+
+        Args:
+            x: Images (B, C, H, W), or (m, B, C, H, W) for m clients.
+            key: One int64 key per image: (B,) or (m, B).
+        """
+        if x.ndim < 4 or key.shape != x.shape[:-3]:
+            raise ArgumentError(
+                "CropFlip takes images of shape (..., C, H, W) with one key each, got "
+                f"{tuple(x.shape)!r} with keys of shape {tuple(key.shape)!r}."
+            )
+        if self.pad == 0 and not self.flip:
+            return x
+        high, wide = x.shape[-2:]
+        row = torch.arange(high, device=x.device).expand(*key.shape, high)  # source pixels
+        col = torch.arange(wide, device=x.device).expand(*key.shape, wide)
+        draw = key.unsqueeze(-1)
+        if self.flip:
+            mirrored = below(draw, draw.new_zeros(()), 2) == 1
+            col = torch.where(mirrored, wide - 1 - col, col)
+        if self.pad:
+            row = row + below(draw, draw.new_full((), 1), 2 * self.pad + 1) - self.pad
+            col = col + below(draw, draw.new_full((), 2), 2 * self.pad + 1) - self.pad
+        in_row, in_col = (row >= 0) & (row < high), (col >= 0) & (col < wide)
+        inside = in_row.unsqueeze(-1) & in_col.unsqueeze(-2)  # (..., H, W)
+        source = row.clamp(0, high - 1).unsqueeze(-1) * wide + col.clamp(0, wide - 1).unsqueeze(-2)
+        flat = source.flatten(-2).unsqueeze(-2).expand(*x.shape[:-2], high * wide)
+        moved = x.flatten(-2).gather(-1, flat).reshape(x.shape)
+        return torch.where(inside.unsqueeze(-3), moved, torch.zeros_like(moved))
+
+
+AUGMENTATIONS: dict[str, CropFlip] = {
+    "none": CropFlip(pad=0, flip=False),
+    "crop-flip": CropFlip(),
+}
+"""The augmentations that settings may name."""
+
+
+def parse(text: str) -> CropFlip:
+    """Return the augmentation of that name: "none" or "crop-flip".
+
+    >>> parse("crop-flip")
+    CropFlip(pad=4, flip=True)
+    """
+    if text not in AUGMENTATIONS:
+        raise unknown("augmentation", text, AUGMENTATIONS)
+    return AUGMENTATIONS[text]

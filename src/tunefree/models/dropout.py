@@ -1,0 +1,141 @@
+"""Dropout whose masks are a function of a key and a position, not of a stream.
+
+Srivastava et al., JMLR 2014. With u the random 64 bits of (key, layer, call, position):
+
+    out = x / (1 - p)  where u >= p 2^64,  else 0
+
+Differences from nn.Dropout: only where the bits come from. A client's mask then does not depend
+on who else is in the chunk, on the device, or on how often the step was tried (line search).
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ArgumentError
+from ..random import bits, mix
+from ..types import Inputs, tensors
+
+_UNITS = (nn.Dropout,)
+_FEATURES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_REFUSED = (nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+class CounterDropout(nn.Module):
+    """Dropout with counter-based masks; the identity in evaluation mode.
+
+    The buffer `key` (int64, scalar, not saved) decides the mask: pass a fresh one per seed, round,
+    client and step through torch.func.functional_call. Under vmap it is one scalar per client. A
+    layer that a forward pass uses several times draws another mask each time.
+
+    Args:
+        p: Probability of dropping a unit, in [0, 1].
+        layer: Number of this layer in its model; layers with one key draw different masks.
+        features: Whether to drop whole channels (the second axis) instead of single units.
+    """
+
+    key: Tensor
+
+    def __init__(self, p: float, layer: int = 0, features: bool = False) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ArgumentError(f"CounterDropout(p=...) must be between 0 and 1, got {p!r}.")
+        self.p, self.layer, self.features = float(p), layer, features
+        self.calls = 0  # in this forward pass; `with_counter_dropout` sets it back before each
+        self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` with some units at zero and the rest scaled to keep the mean."""
+        if not self.training or self.p == 0:
+            return x
+        call, self.calls = self.calls, self.calls + 1
+        if self.p == 1:
+            return torch.zeros_like(x)
+        shape = x.shape
+        if self.features:
+            shape = torch.Size([*x.shape[:2], *(1 for _ in x.shape[2:])])
+        position = torch.arange(shape.numel(), device=x.device).reshape(shape)
+        draws = bits(mix(self.key ^ (self.layer + (call << 32))), position)
+        keep = draws >= int(self.p * 2**64) - 2**63  # draws are signed: the lowest is -2^63
+        return torch.where(keep, x / (1 - self.p), 0.0)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for printing."""
+        return f"p={self.p}, layer={self.layer}, features={self.features}"
+
+
+def with_counter_dropout(module: nn.Module) -> tuple[nn.Module, list[str]]:
+    """Return a copy with counter-based dropout, and the names of its key buffers.
+
+    Every nn.Dropout, Dropout1d, Dropout2d and Dropout3d with p > 0 is replaced by a
+    `CounterDropout`; those with p = 0 become the identity. Channel-wise ones take the batch first
+    and the channels second, always. The model itself is left as it is.
+
+    >>> net, keys = with_counter_dropout(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)))
+    >>> keys
+    ['1.key']
+    """
+    module = copy.deepcopy(module)
+    done: dict[nn.Module, nn.Module] = {}
+    for path, layer in module.named_modules():
+        if isinstance(layer, _REFUSED):
+            place = f"layer {path!r}" if path else "the model itself"
+            raise ArgumentError(
+                f"Cannot train this model: {place} is a {type(layer).__name__}, which has no "
+                "counter-based form; use nn.Dropout."
+            )
+        if isinstance(layer, _UNITS + _FEATURES):
+            done[layer] = _converted(layer.p, len(done), isinstance(layer, _FEATURES))
+            done[layer].train(layer.training)
+    if module in done:
+        module = done[module]
+    for parent in list(module.modules()):
+        for name, child in parent._modules.items():
+            if child in done:
+                parent._modules[name] = done[child]
+    layers = {
+        name: layer for name, layer in module.named_modules() if isinstance(layer, CounterDropout)
+    }
+    if layers:
+        module.register_forward_pre_hook(_restart)
+    return module, [f"{name}.key" if name else "key" for name in layers]
+
+
+def _converted(p: float, layer: int, features: bool) -> nn.Module:
+    return CounterDropout(p, layer, features) if p > 0 else nn.Identity()
+
+
+def _restart(module: nn.Module, args: Any) -> None:
+    for layer in module.modules():
+        if isinstance(layer, CounterDropout):
+            layer.calls = 0
+
+
+def draws_random_numbers(module: nn.Module, inputs: Inputs) -> bool:
+    """Return whether a forward pass in training mode draws from PyTorch's own generator.
+
+    Such a model (a bare F.dropout, nn.RReLU, the dropout inside nn.MultiheadAttention) would not
+    give the same bits twice. Neither the model nor the generator is changed.
+
+    >>> draws_random_numbers(nn.Dropout(0.5), torch.ones(2, 3))
+    True
+    >>> draws_random_numbers(with_counter_dropout(nn.Dropout(0.5))[0], torch.ones(2, 3))
+    False
+    """
+    trial = copy.deepcopy(module).train()
+    gpus = sorted({t.device.index for t in tensors(inputs) if t.device.type == "cuda"})
+    with torch.random.fork_rng(devices=gpus), torch.no_grad():
+        before = _generators(gpus)
+        if isinstance(inputs, Tensor):
+            trial(inputs)
+        elif isinstance(inputs, dict):
+            trial(**inputs)
+        else:
+            trial(*inputs)
+        return any(not torch.equal(a, b) for a, b in zip(before, _generators(gpus), strict=True))
+
+
+def _generators(gpus: list[int]) -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]

@@ -1,0 +1,156 @@
+"""Values and gradients of m clients at once: two engines that must agree.
+
+`Vmapped` runs all rows in one call (optionally compiled); `Looped` runs one client after
+another in plain PyTorch, for modules that vmap cannot batch and for finding faults.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from ..errors import ArgumentError, unknown
+from ..types import Inputs, Rows, map_inputs
+from .problem import Problem
+
+log = logging.getLogger("tunefree")
+
+Engine = Literal["auto", "vmap", "loop"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch per client; `mask` marks real samples, `key` seeds the dropout masks."""
+
+    inputs: Inputs  # (m, B, ...)
+    target: Tensor  # (m, B, ...)
+    mask: Tensor  # (m, B)
+    key: Tensor  # (m,)
+
+    def row(self, i: int) -> tuple[Inputs, Tensor, Tensor, Tensor]:
+        """Return client i's own batch, padding cut off."""
+        keep = self.mask[i]
+        inputs = map_inputs(lambda t: t[i][keep], self.inputs)
+        return inputs, self.target[i][keep], keep[keep], self.key[i]
+
+
+class Losses(Protocol):
+    """The batch loss of each client at its own point."""
+
+    name: str
+
+    def value(self, y: Rows, batch: Batch) -> Rows:
+        """Return the losses (m,) at the rows of y (m, d)."""
+        ...
+
+    def value_and_grad(self, y: Rows, batch: Batch) -> tuple[Rows, Rows]:
+        """Return the losses (m,) and their gradients (m, d)."""
+        ...
+
+
+class Vmapped:
+    """All clients in one batched call.
+
+    Args:
+        problem: What is differentiated.
+        compile: Whether to compile the two functions; a few seconds at first use, then faster.
+    """
+
+    def __init__(self, problem: Problem, compile: bool = False) -> None:
+        self.name = "vmap, compiled" if compile else "vmap"
+        layout = problem.layout
+        key_axis = 0 if problem.random else None
+        axes = (0, 0, 0, 0, key_axis)
+        value = vmap(problem.value, in_dims=axes)
+        both = vmap(grad_and_value(problem.value), in_dims=axes)
+
+        def values(y: Rows, x: Inputs, t: Tensor, mask: Tensor, key: Tensor) -> Rows:
+            return value(layout.split(y), x, t, mask, key)
+
+        def gradients(
+            y: Rows, x: Inputs, t: Tensor, mask: Tensor, key: Tensor
+        ) -> tuple[Rows, Rows]:
+            grads, loss = both(layout.split(y), x, t, mask, key)
+            return loss, layout.join(grads, lead=1)
+
+        self._values: Callable[..., Rows] = values
+        self._gradients: Callable[..., tuple[Rows, Rows]] = gradients
+        if compile:
+            self._values = torch.compile(values, dynamic=False)
+            self._gradients = torch.compile(gradients, dynamic=False)
+
+    def value(self, y: Rows, batch: Batch) -> Rows:
+        """Return the losses (m,)."""
+        with torch.no_grad():
+            return self._values(y, batch.inputs, batch.target, batch.mask, batch.key)
+
+    def value_and_grad(self, y: Rows, batch: Batch) -> tuple[Rows, Rows]:
+        """Return the losses (m,) and gradients (m, d)."""
+        return self._gradients(y, batch.inputs, batch.target, batch.mask, batch.key)
+
+
+class Looped:
+    """One client after another, through ordinary autograd."""
+
+    name = "loop"
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def value(self, y: Rows, batch: Batch) -> Rows:
+        """Return the losses (m,)."""
+        layout, value = self._problem.layout, self._problem.value
+        with torch.no_grad():
+            rows = [value(layout.split(y[i]), *batch.row(i)) for i in range(y.shape[0])]
+        return torch.stack(rows)
+
+    def value_and_grad(self, y: Rows, batch: Batch) -> tuple[Rows, Rows]:
+        """Return the losses (m,) and gradients (m, d)."""
+        values, grads = [], []
+        for i in range(y.shape[0]):
+            point = [p.detach().requires_grad_() for p in self._problem.layout.split(y[i])]
+            loss = self._problem.value(point, *batch.row(i))
+            grad = torch.autograd.grad(loss, point, materialize_grads=True)
+            values.append(loss.detach())
+            grads.append(self._problem.layout.join(grad))
+        return torch.stack(values), torch.stack(grads)
+
+
+def choose(problem: Problem, probe: Batch, engine: Engine, compile: bool) -> Losses:
+    """Return the fastest engine that can run this problem, and say so when it had to fall back.
+
+    Args:
+        problem: What is differentiated.
+        probe: A batch in the shape that training uses (also what a compiler specialises on).
+        engine: "vmap" or "loop" insist; "auto" prefers vmap.
+        compile: Whether to compile where that works.
+    """
+    if engine not in ("auto", "vmap", "loop"):
+        raise unknown("engine", engine, ("auto", "vmap", "loop"))
+    if engine == "loop":
+        return Looped(problem)
+    m = probe.mask.shape[0]
+    y = problem.start.expand(m, -1).contiguous()
+    try:
+        Vmapped(problem).value_and_grad(y, probe)
+    except Exception as error:  # any operation vmap cannot batch ends here
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        if engine == "vmap":
+            raise ArgumentError(
+                f"fit(engine='vmap') cannot batch this model: {reason} Use engine='loop'."
+            ) from error
+        log.warning("This model cannot be batched over clients (%s); clients run in turn.", reason)
+        return Looped(problem)
+    if compile:
+        fast = Vmapped(problem, compile=True)
+        try:
+            fast.value_and_grad(y, probe)
+            return fast
+        except Exception as error:  # no C++ compiler, or an operation it cannot lower
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            log.warning("Compilation is not available here (%s); running without it.", reason)
+    return Vmapped(problem)

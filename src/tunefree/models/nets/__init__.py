@@ -1,0 +1,129 @@
+"""Reference networks of the papers, by name, with their exact parameter counts.
+
+All of them are plain operations without data-dependent control flow, so that torch.func batches
+them over clients. A batch that is a tensor calls `module(x)`, a tuple `module(*x)`, a dict
+`module(**x)`.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import ArgumentError, unknown
+from .cnn import CnnDropout, CnnP2, CnnP4
+from .convex import Convex
+from .linear import Linear, Regression
+from .lstm import Lstm
+from .mlp import Mlp
+from .resnet import ResNet18
+from .text import Text
+from .vit import ViT
+
+NETS: dict[str, Callable[..., nn.Module]] = {
+    "linear": Linear,
+    "regression": Regression,
+    "mlp": Mlp,
+    "convex": Convex,
+    "cnn-p1": CnnDropout,
+    "cnn-p2": CnnP2,
+    "cnn-p4": CnnP4,
+    "cnn-pfl": partial(CnnDropout, init="xavier"),
+    "lstm": Lstm,
+    "resnet18": ResNet18,
+    "vit": ViT,
+    "text": Text,
+}
+"""Every reference network; each takes `shape` and `classes`, and its own keyword arguments."""
+
+
+def names() -> list[str]:
+    """Return the names that `build` knows, in alphabetical order."""
+    return sorted(NETS)
+
+
+def build(
+    name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, **args: Any
+) -> nn.Module:
+    """Return a freshly initialised network: the same numbers for the same seed, always.
+
+    PyTorch's global generator is left as it was found.
+
+    Args:
+        name: One of `names()`.
+        shape: Shape of one sample, without the batch axis.
+        classes: Number of classes; 1 for `regression`.
+        seed: Seed of the initialisation.
+        **args: The network's own arguments, such as `hidden` of `mlp` or `stem` of `resnet18`.
+
+    >>> net = build("mlp", shape=(1, 28, 28), classes=10)
+    >>> sum(p.numel() for p in net.parameters())
+    109386
+    """
+    if name not in NETS:
+        raise unknown("model", name, NETS)
+    known = set(inspect.signature(NETS[name]).parameters) - {"shape", "classes"}
+    for arg in args:
+        if arg not in known:
+            if not known:
+                raise ArgumentError(f"Model {name!r} takes no arguments of its own, got {arg!r}.")
+            raise unknown(f"argument of model {name!r}", arg, known)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ArgumentError(f"build(seed=...) must be a whole number >= 0, got {seed!r}.")
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
+        return NETS[name](tuple(shape), classes, **args)
+
+
+def default_for(
+    shape: tuple[int, ...] | Mapping[str, tuple[int, ...]],
+    classes: int,
+    dtype_is_integer: bool = False,
+    name: str = "",
+) -> str:
+    """Return the name of the network to train when the user names none.
+
+    Args:
+        shape: Shape of one sample; for a dict batch, the shapes by name.
+        classes: Number of classes; below 2 the target is a real number.
+        dtype_is_integer: Whether the inputs are tokens rather than measurements.
+        name: Name of the dataset, where it has one.
+
+    >>> default_for((3, 32, 32), 10)
+    'cnn-p4'
+    >>> default_for((80,), 80, dtype_is_integer=True)
+    'lstm'
+    """
+    if isinstance(shape, Mapping):
+        return "text"
+    if classes < 2:
+        return "regression"
+    if dtype_is_integer and len(shape) == 1:
+        return "lstm"
+    if name == "a9a":
+        return "linear"
+    if len(shape) == 3 and shape[0] > 1:
+        return "cnn-p4"
+    return "mlp"
+
+
+__all__ = [
+    "NETS",
+    "CnnDropout",
+    "CnnP2",
+    "CnnP4",
+    "Convex",
+    "Linear",
+    "Lstm",
+    "Mlp",
+    "Regression",
+    "ResNet18",
+    "Text",
+    "ViT",
+    "build",
+    "default_for",
+    "names",
+]

@@ -1,0 +1,85 @@
+"""Normalisation: batch statistics do not federate, so BatchNorm is refused and can be converted.
+
+Running means belong to no client's gradient, and a batch's own statistics couple its samples.
+Group normalisation (Wu & He, ECCV 2018, arXiv:1803.08494) has neither; the papers that train
+ResNets here (P0, P1, P3) use it with 2 groups.
+"""
+
+import copy
+from math import gcd
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from ..errors import ArgumentError
+
+
+def groupnorm(model: nn.Module, groups: int = 2) -> nn.Module:
+    """Return a copy of the model with a GroupNorm in the place of every BatchNorm.
+
+    The affine weights (and their `requires_grad`), eps and the training flag are kept, running
+    statistics are dropped: a trained model has to be trained on. A layer shared by several places
+    stays shared. BatchNorm1d, 2d, 3d and SyncBatchNorm are converted.
+
+    Args:
+        model: Any module; it is left as it is.
+        groups: Groups per layer, >= 1; a layer whose channels it does not divide gets the greatest
+            common divisor of the two.
+
+    >>> type(groupnorm(nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)))[1]).__name__
+    'GroupNorm'
+    """
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
+        raise ArgumentError(f"groupnorm(groups=...) must be a whole number >= 1, got {groups!r}.")
+    for path, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.num_features < 1:
+            raise ArgumentError(
+                f"groupnorm(model=...) must know its channels, but {_place(path)} is a "
+                f"{type(module).__name__} that has not seen a batch; run one through the model "
+                "first."
+            )
+    model = copy.deepcopy(model)
+    done: dict[nn.Module, nn.GroupNorm] = {
+        module: _converted(module, groups)
+        for module in model.modules()
+        if isinstance(module, _BatchNorm)
+    }
+    if model in done:
+        return done[model]
+    for module in model.modules():
+        for name, child in module._modules.items():
+            if child in done:
+                module._modules[name] = done[child]
+    return model
+
+
+def _converted(old: _BatchNorm, groups: int) -> nn.GroupNorm:
+    channels = old.num_features
+    new = nn.GroupNorm(gcd(groups, channels), channels, eps=old.eps, affine=old.affine)
+    new.weight, new.bias = old.weight, old.bias
+    return new.train(old.training)
+
+
+def refuse_batchnorm(model: nn.Module) -> None:
+    """Raise a sentence if the model holds a layer that keeps or mixes statistics of a batch.
+
+    >>> refuse_batchnorm(nn.Sequential(nn.Linear(4, 2)))
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, _BatchNorm):
+            raise ArgumentError(
+                f"Cannot train this model: {_place(path)} is a {type(module).__name__}, whose "
+                "statistics mix the samples of a batch and belong to no client; "
+                "use tf.models.groupnorm(model), which replaces it by GroupNorm."
+            )
+        if isinstance(module, _InstanceNorm) and module.track_running_stats:
+            raise ArgumentError(
+                f"Cannot train this model: {_place(path)} is a {type(module).__name__} with "
+                "track_running_stats=True, whose running statistics belong to no client; "
+                "build it with track_running_stats=False."
+            )
+
+
+def _place(path: str) -> str:
+    return f"layer {path!r}" if path else "the model itself"

@@ -1,0 +1,238 @@
+"""The problem: any module and loss as a plain function of one flat vector.
+
+    value(x; batch) = sum_j mask_j loss_j(x) / sum_j mask_j
+
+Only parameters with `requires_grad` are in the vector; frozen ones and buffers are constants.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..errors import ArgumentError, unknown
+from ..types import Inputs, Vector, map_inputs, tensors
+from .dropout import draws_random_numbers, with_counter_dropout
+from .norms import refuse_batchnorm
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def _mse(output: Tensor, target: Tensor) -> Tensor:
+    if output.shape != target.shape and output.numel() == target.numel():
+        output = output.reshape(target.shape)  # (B, 1) against (B,)
+    return (output - target).square()
+
+
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+LOSSES: dict[str, Loss] = {"cross_entropy": _cross_entropy, "mse": _mse}
+
+
+def get_loss(loss: str | Loss) -> Loss:
+    """Return the per-sample loss for a name, or the function itself."""
+    if callable(loss):
+        return loss
+    if loss not in LOSSES:
+        raise unknown("loss", loss, LOSSES)
+    return LOSSES[loss]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each trainable tensor lies in the flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers in each tensor."""
+        return [torch.Size(shape).numel() for shape in self.shapes]
+
+    @property
+    def size(self) -> int:
+        """Numbers in the vector, the papers' d."""
+        return sum(self.sizes)
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Cut (..., d) into views of the tensors' own shapes, leading axes kept."""
+        lead = x.shape[:-1]
+        parts = torch.split(x, self.sizes, dim=-1)
+        return tuple(p.reshape(*lead, *s) for p, s in zip(parts, self.shapes, strict=True))
+
+    def join(self, parts: Sequence[Tensor], lead: int = 0) -> Tensor:
+        """Undo `split`; `lead` is the number of leading axes."""
+        return torch.cat([p.reshape(*p.shape[:lead], -1) for p in parts], dim=-1)
+
+
+class Problem:
+    """One model and one loss, seen as functions of a flat vector.
+
+    Args:
+        module: Any module; it is copied, never changed.
+        loss: A name ("cross_entropy", "mse") or f(output, target) -> loss of each sample.
+        dtype: torch.float32 or torch.float64.
+        device: Where the constants live.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: str | Loss = "cross_entropy",
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not isinstance(module, nn.Module):
+            raise ArgumentError(f"fit(model=...) must be a torch.nn.Module, got {module!r}.")
+        if dtype not in (torch.float32, torch.float64):
+            raise ArgumentError(
+                f"fit(dtype=...) must be torch.float32 or torch.float64, got {dtype}."
+            )
+        refuse_batchnorm(module)
+        self.loss = get_loss(loss)
+        self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__name__", "custom")
+        self.dtype, self.device = dtype, torch.device(device)
+        self._original = copy.deepcopy(module)
+        twin, self._key_names = with_counter_dropout(module)
+        self._module = twin.to(device=self.device, dtype=dtype).train()
+        trainable = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise ArgumentError(
+                f"fit(model=...) has no parameter with requires_grad, so there is nothing to "
+                f"train, got {type(module).__name__}."
+            )
+        self.layout = Layout(tuple(trainable), tuple(tuple(p.shape) for p in trainable.values()))
+        self.start: Vector = self.layout.join([p.detach() for p in trainable.values()])
+        if not bool(torch.isfinite(self.start).all()):
+            raise ArgumentError(
+                "fit(model=...) must start from finite parameters, got NaN or Inf in it."
+            )
+
+    @property
+    def random(self) -> bool:
+        """Whether a training pass uses dropout, hence needs a key."""
+        return bool(self._key_names)
+
+    def _call(self, params: Sequence[Tensor], inputs: Inputs, extra: dict[str, Tensor]) -> Tensor:
+        named = dict(zip(self.layout.names, params, strict=True)) | extra
+        if isinstance(inputs, dict):
+            return functional_call(self._module, named, (), dict(inputs))  # type: ignore[no-any-return]
+        args = inputs if isinstance(inputs, tuple) else (inputs,)
+        return functional_call(self._module, named, args)  # type: ignore[no-any-return]
+
+    def value(
+        self, params: Sequence[Tensor], inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor
+    ) -> Tensor:
+        """Return one client's training loss: the mean over the batch's real samples."""
+        extra = dict.fromkeys(self._key_names, key)
+        each = self.loss(self._call(params, inputs, extra), target)  # (B,) or (B, ...)
+        each = each.reshape(each.shape[0], -1).mean(1)
+        weight = mask.to(each.dtype)
+        return (each * weight).sum() / weight.sum()
+
+    def outputs(self, x: Vector, inputs: Inputs) -> Tensor:
+        """Return the model's outputs in evaluation mode."""
+        self._module.eval()
+        try:
+            with torch.no_grad():
+                return self._call(self.layout.split(x), inputs, {})
+        finally:
+            self._module.train()
+
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of each sample: (B,)."""
+        each = self.loss(output, target)
+        return each.reshape(each.shape[0], -1).mean(1)
+
+    def prepare(self, inputs: Inputs) -> Inputs:
+        """Bring a batch to the device, floating parts in the problem's dtype."""
+
+        def move(t: Tensor) -> Tensor:
+            return t.to(self.device, self.dtype if t.is_floating_point() else None)
+
+        return map_inputs(move, inputs)
+
+    def module_at(self, x: Vector) -> nn.Module:
+        """Return a copy of the user's module that holds `x`, in evaluation mode."""
+        module = copy.deepcopy(self._original).to(self.dtype)
+        named = dict(module.named_parameters())
+        parts = self.layout.split(x.detach().to("cpu"))
+        with torch.no_grad():
+            for name, part in zip(self.layout.names, parts, strict=True):
+                named[name].copy_(part)
+        return module.eval()
+
+    def vector_of(self, module: nn.Module) -> Vector:
+        """Return the flat vector held by a module of the same form (a warm start)."""
+        named = dict(module.named_parameters())
+        found = tuple(tuple(named[n].shape) if n in named else None for n in self.layout.names)
+        if found != self.layout.shapes:
+            raise ArgumentError(
+                "fit(start=...) must be a module with the model's own trainable parameters, "
+                f"got {type(module).__name__} whose names or shapes differ."
+            )
+        parts = [named[n].detach().to(self.device, self.dtype) for n in self.layout.names]
+        return self.layout.join(parts)
+
+    def check(self, inputs: Inputs, target: Tensor, classes: int | None) -> None:
+        """Run a few samples through model and loss; turn what fails into a sentence."""
+        shapes = ", ".join(str(tuple(t.shape[1:])) for t in tensors(inputs))
+        params = self.layout.split(self.start)
+        try:
+            output = self._call(params, inputs, {})
+        except Exception as error:
+            raise ArgumentError(
+                f"The model {type(self._original).__name__} does not accept samples of shape "
+                f"{shapes}: {_first_line(error)}"
+            ) from error
+        if not isinstance(output, Tensor) or output.shape[:1] != target.shape[:1]:
+            got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise ArgumentError(
+                f"The model must return one tensor with a row per sample, got {got} for "
+                f"{target.shape[0]} samples."
+            )
+        if draws_random_numbers(self._module, inputs):
+            raise ArgumentError(
+                f"The model {type(self._original).__name__} draws random numbers by itself in "
+                "forward, so runs could not be repeated; use nn.Dropout modules, whose masks "
+                "we draw, instead of functional dropout."
+            )
+        if self.loss is _cross_entropy:
+            self._check_classes(output, target, classes)
+        try:
+            each = self.loss(output, target)
+        except Exception as error:
+            raise ArgumentError(
+                f"The loss {self.loss_name} does not accept outputs of shape "
+                f"{tuple(output.shape)} ({output.dtype}) with targets of shape "
+                f"{tuple(target.shape)} ({target.dtype}): {_first_line(error)}"
+            ) from error
+        if not isinstance(each, Tensor) or each.shape[:1] != target.shape[:1]:
+            got = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+            raise ArgumentError(
+                f"fit(loss=...) must return one loss per sample, so {target.shape[0]} rows, got "
+                f"{got}; use reduction='none'."
+            )
+
+    def _check_classes(self, output: Tensor, target: Tensor, classes: int | None) -> None:
+        if target.is_floating_point():
+            raise ArgumentError(
+                "fit(loss='cross_entropy') needs whole-number labels, got targets of dtype "
+                f"{target.dtype}; use loss='mse' for regression."
+            )
+        if output.ndim < 2 or (classes is not None and output.shape[1] < classes):
+            raise ArgumentError(
+                f"The model returns outputs of shape {tuple(output.shape[1:])} per sample, but "
+                f"the labels need {classes} scores; give the last layer {classes} outputs."
+            )
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__

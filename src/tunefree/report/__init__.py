@@ -1,0 +1,1 @@
+"""What people look at: the progress bar and tables in the terminal."""

@@ -1,0 +1,101 @@
+"""What a run leaves: the model, the history, and where they are kept."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .errors import ArgumentError, CheckpointError
+from .folder import Folder, pack_tensors, write_atomically
+from .models.problem import LOSSES, Problem
+from .types import Inputs, Vector
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result of `fit`.
+
+    Attributes:
+        x: The server's last iterate, flat.
+        output: The flat model that the method ships (an average, the best, ...).
+        history: One dict per round.
+        settings: What was asked for.
+        status: "finished", "stopped early", "interrupted", "diverged" or "unfinished".
+        path: The run's folder, or None.
+    """
+
+    x: Vector
+    output: Vector
+    history: list[dict[str, Any]]
+    settings: dict[str, Any]
+    status: str
+    path: Path | None = None
+    problem: Problem | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the module that holds `output`, in evaluation mode."""
+        if self.problem is None:
+            raise ArgumentError("Run.load(path, model=...) needs the module to give one back.")
+        return self.problem.module_at(self.output)
+
+    def predict(self, inputs: Inputs) -> Tensor:
+        """Return the shipped model's outputs for a batch of inputs."""
+        if self.problem is None:
+            raise ArgumentError("Run.load(path, model=...) needs the module to predict.")
+        return self.problem.outputs(self.output, self.problem.prepare(inputs)).cpu()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Totals and last measurements, by name."""
+        rows = self.history
+        out: dict[str, Any] = {"status": self.status, "rounds": len(rows)}
+        for name in ("bytes_up", "bytes_down", "seconds", "gradients"):
+            out[name] = sum(row.get(name) or 0 for row in rows)
+        for row in rows:
+            out |= {k: v for k, v in row.items() if k.startswith(("test_", "validation_"))}
+        accuracy = [r["test_accuracy"] for r in rows if r.get("test_accuracy") is not None]
+        if accuracy:
+            out["best_test_accuracy"] = max(accuracy)
+        return out
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the shipped model: `.safetensors`, or `.pt` for torch.load(weights_only=True)."""
+        target = Path(path)
+        state = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
+        if target.suffix == ".safetensors":
+            write_atomically(target, pack_tensors(state))
+        elif target.suffix == ".pt":
+            torch.save(state, target)
+        else:
+            raise ArgumentError(
+                f"Run.export(path) must end in .safetensors or .pt, got {str(path)!r}."
+            )
+        return target
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> "Run":
+        """Read a run folder; with `model`, a module of the same form, it can also predict."""
+        folder = Folder(path)
+        settings = folder.settings()
+        found = folder.load()
+        if found is None:
+            raise CheckpointError(f"The run in {str(path)!r} has no checkpoint yet.")
+        rounds, tensors, facts = found
+        problem = None
+        if model is not None:
+            dtype = getattr(torch, settings["dtype"])
+            known = settings["loss"] in LOSSES  # a user's own loss is not needed to predict
+            problem = Problem(model, settings["loss"] if known else "mse", dtype)
+            if problem.layout.size != tensors["x"].numel():
+                raise ArgumentError(
+                    f"Run.load(model=...) must have the run's {tensors['x'].numel()} trainable "
+                    f"numbers, got {problem.layout.size}."
+                )
+        status = str(facts.get("status", "unfinished"))
+        history = folder.history()[:rounds]
+        x, output = tensors["x"], tensors["shipped"]
+        return Run(x, output, history, settings, status, folder.path, problem)

@@ -1,0 +1,40 @@
+"""From rows to means: the server sees weighted means over the cohort, nothing else."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..types import Channels
+
+Weights = Literal["uniform", "samples"]
+
+
+def shares(weights: Weights, sizes: Tensor) -> Tensor:
+    """Return each client's share of the whole population's weight: (N,), sum 1, float64."""
+    if weights == "samples":
+        return sizes.to(torch.float64) / sizes.sum()
+    return torch.full(sizes.shape, 1 / sizes.numel(), dtype=torch.float64)
+
+
+class Mean:
+    """A weighted mean that takes chunks of rows as they come; memory O(d).
+
+    Args:
+        weight: Total weight of the cohort; rows' weights are divided by it.
+    """
+
+    def __init__(self, weight: float) -> None:
+        self._weight = weight
+        self._sum: Channels = {}
+
+    def add(self, p: Tensor, rows: Channels) -> None:
+        """Add rows (m, ...) with weights p (m,)."""
+        for name, value in rows.items():
+            w = (p / self._weight).to(value.device, value.dtype)
+            part = torch.tensordot(w, value, dims=1)
+            self._sum[name] = self._sum[name] + part if name in self._sum else part
+
+    def result(self) -> Channels:
+        """Return the means."""
+        return self._sum

@@ -1,0 +1,52 @@
+"""FedExP: let the server step grow while clients pull in different directions.
+
+Jhunjhunwala, Wang & Joshi, ICLR 2023, Algorithm 1. arXiv:2301.09604
+
+    delta = mean_i delta_i,   q = mean_i |delta_i|^2
+    eta   = max(1, q / (2 (|delta|^2 + eps)))
+    x    <- x + eta delta
+
+Differences from the paper: the mean may be weighted; delta_i = y_i - x is the move itself, so
+the server adds; averaging the last two iterates is the method's `output`; the cap
+max_server_step is FedExpSLS's option. The authors' code uses cohort * eps instead of eps and
+lets it decay by 0.998^2 a round; here eps is constant, as printed.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..clients.rule import Round
+from ..errors import ArgumentError
+from ..types import Channels, State, Trace, Vector
+from .rule import Server
+
+
+@dataclass(frozen=True)
+class FedExP(Server):
+    """Server rule with an extrapolated step size, never below FedAvg's 1.
+
+    Args:
+        eps: Keeps eta finite as delta vanishes, >= 0; in units of |delta|^2.
+        max_server_step: Largest eta, >= 1, or None for no cap.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
+    eps: float = 1e-3
+    max_server_step: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps < float("inf"):
+            raise ArgumentError(f"FedExP(eps=...) must be finite and >= 0, got {self.eps!r}.")
+        if self.max_server_step is not None and self.max_server_step < 1:
+            raise ArgumentError(
+                f"FedExP(max_server_step=...) must be >= 1, got {self.max_server_step!r}."
+            )
+
+    def step(
+        self, x: Vector, mean: Channels, state: State, t: Round
+    ) -> tuple[Vector, State, Trace]:
+        """Add the extrapolated mean move."""
+        delta, q = mean["delta"], mean["delta_sq"]  # (d,), ()
+        ratio = q / (2 * (delta.square().sum() + self.eps))
+        eta = ratio.nan_to_num(nan=1.0).clamp(min=1.0, max=self.max_server_step)  # 0/0: no move
+        return x + eta * delta, state, {"server_step": eta}

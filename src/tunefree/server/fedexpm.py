@@ -1,0 +1,52 @@
+"""FedExPM: FedExP's extrapolation along a momentum.
+
+Jhunjhunwala, Wang & Joshi, ICLR 2023, appendix on FedExP with momentum. arXiv:2301.09604
+
+    v <- mean_i delta_i + momentum v,     Q <- mean_i |delta_i|^2 + (momentum / 2) Q
+    eta = Q / (2 (|v|^2 + eps)),          x <- x + eta v
+
+Differences from the paper: none; there is no lower clip. (The momentum branch of the authors'
+code is inert, because of a misspelt name; this is the formula.)
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..clients.rule import Plan, Round
+from ..errors import ArgumentError, within
+from ..types import Channels, State, Trace, Vector
+from .rule import Server
+
+
+@dataclass(frozen=True)
+class FedExPM(Server):
+    """Server rule with momentum and an extrapolated step size.
+
+    Args:
+        eps: Keeps eta finite as v vanishes, >= 0; in units of |delta|^2.
+        momentum: Share of the last v that is kept, in [0, 1).
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
+    eps: float = 1e-3
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps < float("inf"):
+            raise ArgumentError(f"FedExPM(eps=...) must be finite and >= 0, got {self.eps!r}.")
+        within("FedExPM", "momentum", self.momentum, 0, 1)
+
+    def init(self, x: Vector, plan: Plan) -> State:
+        """Start at rest."""
+        return {"v": torch.zeros_like(x), "q": x.new_zeros(())}
+
+    def step(
+        self, x: Vector, mean: Channels, state: State, t: Round
+    ) -> tuple[Vector, State, Trace]:
+        """Add the extrapolated momentum."""
+        v = mean["delta"] + self.momentum * state["v"]
+        q = mean["delta_sq"] + (self.momentum / 2) * state["q"]
+        eta = (q / (2 * (v.square().sum() + self.eps))).nan_to_num(nan=0.0)  # 0/0: no move
+        return x + eta * v, {"v": v, "q": q}, {"server_step": eta}

@@ -1,0 +1,1 @@
+"""Slow NumPy loops, one client at a time, written from the papers."""

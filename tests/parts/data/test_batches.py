@@ -1,0 +1,132 @@
+import math
+
+import pytest
+import torch
+
+from tunefree.data.batches import Cut, draw, plan_steps, width
+from tunefree.errors import ArgumentError
+from tunefree.random import bits, key
+
+SIZES = torch.tensor([7, 1, 12, 4, 30, 5])
+STARTS = SIZES.cumsum(0) - SIZES
+CUTS = [
+    Cut(batch=4, steps=9),
+    Cut(batch=5, steps=1),
+    Cut(batch=100, steps=3),
+    Cut(batch=4, epochs=3),
+    Cut(batch=100, epochs=2),
+    Cut(batch=1, epochs=1),
+    Cut(steps=3),
+    Cut(epochs=2),
+]
+
+
+def one_client(seed, t, i, n, cut):
+    """One client's batches, rows counted within the client, straight from the module's text."""
+
+    def shuffled(e):
+        j = torch.arange(n)
+        draws = bits(key(seed, "batch", t, i), e * n + j).tolist()
+        return sorted(range(n), key=lambda row: (draws[row], row))
+
+    if cut.batch is None:
+        return [list(range(n))] * (cut.steps or cut.epochs)
+    if cut.steps is not None:
+        b = min(cut.batch, n)
+        if b == n:
+            return [list(range(n))] * cut.steps
+        stream = [row for e in range(math.ceil(cut.steps * b / n)) for row in shuffled(e)]
+        return [stream[k * b : (k + 1) * b] for k in range(cut.steps)]
+    return [
+        shuffled(e)[s : s + cut.batch] for e in range(cut.epochs) for s in range(0, n, cut.batch)
+    ]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_agrees_with_the_loop_over_clients(cut):
+    ids = torch.tensor([4, 0, 1, 5, 3, 2])
+    got = draw(3, 11, ids, SIZES[ids], STARTS[ids], cut)
+    assert torch.equal(got.steps, plan_steps(SIZES[ids], cut))
+    assert got.index.shape == got.mask.shape == (6, int(got.steps.max()), width(SIZES, cut))
+    for row, i in enumerate(ids.tolist()):
+        want = one_client(3, 11, i, int(SIZES[i]), cut)
+        assert len(want) == int(got.steps[row])
+        for k in range(got.index.shape[1]):
+            batch = want[k] if k < len(want) else []
+            mask = got.mask[row, k]
+            assert mask.tolist() == [True] * len(batch) + [False] * (len(mask) - len(batch))
+            assert (got.index[row, k][mask] - STARTS[i]).tolist() == batch
+            assert (got.index[row, k][~mask] == STARTS[i]).all()
+            assert float(got.share[row, k]) == len(batch) / int(SIZES[i])
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_a_client_alone_draws_what_it_draws_with_others(cut):
+    ids = torch.arange(6)
+    wide, long = width(SIZES, cut), int(plan_steps(SIZES, cut).max())
+    together = draw(0, 2, ids, SIZES, STARTS, cut)
+    for i in range(6):
+        one = torch.tensor([i])
+        alone = draw(0, 2, one, SIZES[one], STARTS[one], cut, width=wide, length=long)
+        assert torch.equal(alone.index[0], together.index[i])
+        assert torch.equal(alone.mask[0], together.mask[i])
+        assert torch.equal(alone.share[0], together.share[i])
+
+
+def test_each_pass_sees_each_row_once_and_rounds_differ():
+    cut = Cut(batch=4, steps=6)  # 24 rows: two passes over client 2
+    one = torch.tensor([2])
+    rows = draw(0, 0, one, SIZES[one], STARTS[one], cut).index.flatten() - STARTS[2]
+    assert sorted(rows[:12].tolist()) == sorted(rows[12:].tolist()) == list(range(12))
+    other = draw(0, 1, one, SIZES[one], STARTS[one], cut).index.flatten() - STARTS[2]
+    assert not torch.equal(rows, other)
+
+
+def test_every_row_is_equally_likely_first():
+    size = torch.tensor([5]).expand(4000)
+    first = draw(0, 0, torch.arange(4000), size, torch.zeros_like(size), Cut(batch=1, steps=1))
+    counts = first.index.flatten().bincount()
+    assert counts.sum() == 4000
+    assert ((counts - 800).abs() < 5 * math.sqrt(800)).all()
+
+
+def test_plan_and_width():
+    sizes = torch.tensor([5, 10, 4])
+    assert plan_steps(sizes, Cut(batch=4, epochs=3)).tolist() == [6, 9, 3]
+    assert plan_steps(sizes, Cut(epochs=3)).tolist() == [3, 3, 3]
+    assert plan_steps(sizes, Cut(batch=4, steps=7)).tolist() == [7, 7, 7]
+    assert width(sizes, Cut(batch=4, steps=1)) == 4
+    assert width(sizes, Cut(batch=64, steps=1)) == 10
+    assert width(sizes, Cut(steps=1)) == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {},
+            "Cut(steps=..., epochs=...) needs exactly one of the two, got steps=None and "
+            "epochs=None.",
+        ),
+        (
+            dict(steps=1, epochs=1),
+            "Cut(steps=..., epochs=...) needs exactly one of the two, got steps=1 and epochs=1.",
+        ),
+        (dict(steps=0), "Cut(steps=...) must be a whole number >= 1 or None, got 0."),
+        (dict(epochs=1.5), "Cut(epochs=...) must be a whole number >= 1 or None, got 1.5."),
+        (
+            dict(batch=-1, steps=1),
+            "Cut(batch=...) must be a whole number >= 1 or None, got -1.",
+        ),
+    ],
+)
+def test_bad_cuts(arguments, sentence):
+    with pytest.raises(ArgumentError) as caught:
+        Cut(**arguments)
+    assert str(caught.value) == sentence
+
+
+def test_width_below_what_is_needed_is_refused():
+    one = torch.tensor([2])
+    with pytest.raises(ArgumentError, match=r"draw\(width=...\) must be at least 4 here, got 3"):
+        draw(0, 0, one, SIZES[one], STARTS[one], Cut(batch=4, steps=1), width=3)

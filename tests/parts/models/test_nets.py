@@ -1,0 +1,279 @@
+"""Reference networks: exact sizes, shapes, and batched gradients equal to a loop over clients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from tunefree.errors import ArgumentError
+from tunefree.models import nets
+from tunefree.models.dropout import with_counter_dropout
+from tunefree.types import map_inputs
+
+GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+
+
+def count(module, trainable=False):
+    return sum(p.numel() for p in module.parameters() if p.requires_grad or not trainable)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "args", "expected"),
+    [
+        ("linear", GREY, 10, {}, 7_850),  # P4
+        ("linear", (123,), 2, {}, 248),  # P4, A9A
+        ("linear", GREY, 62, {}, 48_670),  # P3, FEMNIST
+        ("regression", (1000,), 1, {}, 1_000),  # P1
+        ("regression", (1000,), 1, {"bias": True}, 1_001),
+        ("mlp", GREY, 10, {}, 784 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10),  # P4
+        ("mlp", (64,), 10, {"hidden": (32,)}, 64 * 32 + 32 + 32 * 10 + 10),
+        ("cnn-p1", GREY, 62, {}, 320 + 18_496 + 1_179_776 + 7_998),
+        ("cnn-p2", GREY, 10, {}, 21_840),
+        ("cnn-p2", (28, 28), 10, {}, 21_840),
+        ("cnn-p4", GREY, 10, {}, 268_362),
+        ("cnn-p4", COLOUR, 10, {}, 268_650),
+        ("cnn-pfl", COLOUR, 10, {}, 1_626_442),
+        ("lstm", (80,), 80, {}, 80 * 256 + 1_052_672 + 256 * 80 + 80),
+        ("lstm", (80,), 80, {"embedding": 8}, 819_920),
+        ("resnet18", GREY, 10, {"stem": "imagenet"}, 11_175_370),  # P4
+        ("resnet18", COLOUR, 10, {"stem": "imagenet"}, 11_181_642),  # P4
+        ("resnet18", COLOUR, 10, {}, 11_173_962),
+        ("vit", COLOUR, 10, {}, 810_890),
+        ("text", (50,), 2, {}, 10_000 * 64 + 64 * 2 + 2),
+    ],
+)
+def test_parameter_count_and_output_shape(name, shape, classes, args, expected):
+    net = nets.build(name, shape=shape, classes=classes, **args).eval()
+    assert count(net) == expected
+    x = torch.zeros(2, *shape, dtype=torch.int64 if name in ("lstm", "text") else torch.float32)
+    with torch.no_grad():
+        out = net(x, torch.ones_like(x)) if name == "text" else net(x)
+    assert out.shape == ((2,) if name == "regression" else (2, classes))
+
+
+def test_layers_that_the_papers_count():
+    cnn = nets.build("cnn-p1", shape=GREY, classes=62)
+    assert cnn.fc1.in_features == 9_216
+    assert count(cnn.fc1) == 1_179_776
+    assert count(nets.build("lstm", shape=(80,), classes=80).lstm) == 1_052_672
+
+
+def test_convex_trains_its_head_alone():
+    net = nets.build("convex", shape=GREY, classes=10)
+    assert count(net, trainable=True) == 81_930
+    assert count(net) == 784 * 8192 + 8192 + 81_930
+    assert [n for n, p in net.named_parameters() if p.requires_grad] == ["head.weight", "head.bias"]
+
+
+# Every net once, small: shape, classes, arguments.
+SMALL = {
+    "linear": ((2, 3), 4, {}),
+    "regression": ((6,), 1, {"bias": True}),
+    "mlp": ((1, 4, 4), 3, {"hidden": (8, 5)}),
+    "convex": ((6,), 3, {"hidden": 16}),
+    "cnn-p1": ((1, 8, 8), 3, {}),
+    "cnn-p2": ((1, 16, 16), 3, {}),
+    "cnn-p4": ((2, 9, 7), 3, {}),
+    "cnn-pfl": ((3, 8, 8), 3, {}),
+    "lstm": ((5,), 7, {"embedding": 3, "hidden": 6}),
+    "resnet18": ((1, 8, 8), 3, {"width": 4}),
+    "vit": ((3, 8, 8), 3, {"width": 8, "layers": 2, "heads": 2, "hidden": 12}),
+    "text": ((5,), 3, {"vocab": 11, "width": 4}),
+}
+
+
+def small(name, **more):
+    shape, classes, args = SMALL[name]
+    return nets.build(name, shape=shape, classes=classes, **{**args, **more})
+
+
+def batch(name, *lead):
+    """Random inputs and targets with leading axes, e.g. (clients, samples)."""
+    shape, classes, args = SMALL[name]
+    g = torch.Generator().manual_seed(5)
+    if name == "lstm":
+        x = torch.randint(classes, (*lead, *shape), generator=g)
+    elif name == "text":
+        ids = torch.randint(args["vocab"], (*lead, *shape), generator=g)
+        x = {"ids": ids, "mask": (torch.rand(ids.shape, generator=g) < 0.7).double()}
+    else:
+        x = torch.randn(*lead, *shape, generator=g, dtype=torch.float64)
+    if name == "regression":
+        return x, torch.randn(*lead, generator=g, dtype=torch.float64)
+    return x, torch.randint(classes, lead, generator=g)
+
+
+def call(module, values, x):
+    if isinstance(x, dict):
+        return functional_call(module, values, (), x)
+    return functional_call(module, values, (x,))
+
+
+def test_every_net_is_listed_here():
+    assert sorted(SMALL) == nets.names()
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [*((n, {}) for n in SMALL), ("resnet18", {"stem": "imagenet"})]
+)
+def test_batched_gradients_equal_a_loop(name, more):
+    clients, samples = 3, 2
+    module, key_names = with_counter_dropout(small(name, **more).double().train())
+    frozen = {n: p.detach() for n, p in module.named_parameters() if not p.requires_grad}
+    g = torch.Generator().manual_seed(1)
+    params = {
+        n: p.detach() + 0.1 * torch.randn(clients, *p.shape, generator=g, dtype=torch.float64)
+        for n, p in module.named_parameters()
+        if p.requires_grad
+    }
+    keys = {n: torch.tensor([11, 12, 13]) for n in key_names}
+    x, y = batch(name, clients, samples)
+
+    def loss(params, keys, x, y):
+        out = call(module, {**params, **frozen, **keys}, x)
+        assert out.shape == ((samples,) if name == "regression" else (samples, SMALL[name][1]))
+        return F.mse_loss(out, y) if name == "regression" else F.cross_entropy(out, y)
+
+    grads, values = vmap(grad_and_value(loss))(params, keys, x, y)
+    for i in range(clients):
+        mine = {n: p[i].clone().requires_grad_() for n, p in params.items()}
+        value = loss(
+            mine, {n: k[i] for n, k in keys.items()}, map_inputs(lambda t, i=i: t[i], x), y[i]
+        )
+        loop = torch.autograd.grad(value, list(mine.values()))
+        assert values[i] == pytest.approx(value.item(), abs=1e-10)
+        for n, one in zip(mine, loop, strict=True):
+            torch.testing.assert_close(grads[n][i], one, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_build_is_deterministic_and_leaves_the_generator_alone(name):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first = small(name, seed=7).state_dict()
+    torch.rand(5)
+    second, other = small(name, seed=7).state_dict(), small(name, seed=8).state_dict()
+    assert all(torch.equal(first[k], second[k]) for k in first)
+    if name != "regression":  # starts at zero
+        assert any(not torch.equal(first[k], other[k]) for k in first)
+    torch.set_rng_state(before)
+    small(name)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("embedding", [3, 6])
+def test_lstm_equals_torch(embedding):
+    net = nets.build("lstm", shape=(9,), classes=7, embedding=embedding, hidden=6).double()
+    reference = nn.LSTM(embedding, 6, num_layers=2, batch_first=True).double()
+    reference.load_state_dict(net.lstm.state_dict())
+    ids = torch.randint(7, (4, 9), generator=torch.Generator().manual_seed(0))
+    expected = net.head(reference(net.embed(ids))[0][:, -1])
+    torch.testing.assert_close(net(ids), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_vit_attention_equals_torch():
+    net = small("vit").double()
+    layer = net.layers[0]
+    reference = nn.MultiheadAttention(8, 2, batch_first=True).double()
+    reference.in_proj_weight.data = layer.qkv.weight.data
+    reference.in_proj_bias.data = layer.qkv.bias.data
+    reference.out_proj.load_state_dict(layer.out.state_dict())
+    x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(layer._attend(x), reference(x, x, x)[0], rtol=1e-12, atol=1e-12)
+
+
+def test_text_ignores_padding():
+    net = small("text")
+    ids = torch.tensor([[1, 2, 3, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 0, 0]])
+    torch.testing.assert_close(net(ids, mask), net(ids[:, :3], mask[:, :3]))
+    assert net(ids, 0 * mask).isfinite().all()
+
+
+def test_cnn_p4_pads_on_all_sides():
+    net = nets.build("cnn-p4", shape=(28, 28), classes=10)
+    x = torch.randn(2, 28, 28, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(net(x), net(x.reshape(2, 1, 28, 28)))
+    big = nets.build("cnn-p4", shape=(32, 32), classes=10)
+    torch.testing.assert_close(net(x), big(F.pad(x, (2, 2, 2, 2))))
+
+
+def test_pfl_weights_are_xavier():
+    net = nets.build("cnn-pfl", shape=COLOUR, classes=10)
+    bound = (6 / (32 * 9 + 64 * 9)) ** 0.5
+    assert net.conv2.weight.detach().abs().max() == pytest.approx(bound, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "integer", "data", "expected"),
+    [
+        ((1, 8, 8), 10, False, "digits", "mlp"),
+        ((64,), 10, False, "digits", "mlp"),
+        (GREY, 10, False, "fashion-mnist", "mlp"),
+        ((28, 28), 10, False, "mnist", "mlp"),
+        (COLOUR, 10, False, "cifar10", "cnn-p4"),
+        ((123,), 2, False, "a9a", "linear"),
+        ((80,), 80, True, "shakespeare", "lstm"),
+        ({"ids": (50,), "mask": (50,)}, 2, True, "sst2", "text"),
+        ((1000,), 1, False, "synthetic", "regression"),
+        ((2,), 0, False, "toy", "regression"),
+    ],
+)
+def test_default_for(shape, classes, integer, data, expected):
+    assert nets.default_for(shape, classes, integer, data) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "sentence"),
+    [
+        ("mpl", {}, "Unknown model 'mpl'. Did you mean 'mlp'?"),
+        ("mlp", {"hiden": 3}, "Unknown argument of model 'mlp' 'hiden'. Did you mean 'hidden'?"),
+        ("linear", {"bias": 3}, "Model 'linear' takes no arguments of its own, got 'bias'."),
+        ("mlp", {"seed": -1}, "build(seed=...) must be a whole number >= 0, got -1."),
+        ("mlp", {"hidden": ()}, "Mlp(hidden=...) must name at least one width, got ()"),
+        ("mlp", {"hidden": (0,)}, "Mlp(hidden=...) must be a whole number >= 1, got 0."),
+        ("mlp", {"classes": 1}, "Mlp(classes=...) must be a whole number >= 2, got 1"),
+        ("linear", {"shape": ()}, "Linear(shape=...) must hold sizes >= 1, got ()."),
+        ("regression", {"classes": 3}, "Regression(classes=...) must be 1"),
+        ("convex", {"hidden": 0}, "Convex(hidden=...) must be a whole number >= 1, got 0."),
+        ("cnn-p2", {"shape": (784,)}, "CnnP2(shape=...) must be (channels, height, width) or"),
+        ("cnn-p2", {"shape": (1, 8, 8)}, "height and width >= 16, got (1, 8, 8)."),
+        ("cnn-p1", {"init": "he"}, "CnnDropout(init=...) must be 'torch' or 'xavier', got 'he'."),
+        ("lstm", {"shape": (8, 8)}, "Lstm(shape=...) must be (length,), got (8, 8)."),
+        ("resnet18", {"stem": "x"}, "ResNet18(stem=...) must be 'cifar' or 'imagenet', got 'x'."),
+        ("resnet18", {"groups": 3}, "ResNet18(groups=...) must divide the width 64, got 3."),
+        ("vit", {"heads": 3}, "ViT(heads=...) must divide the width 128, got 3."),
+        ("vit", {"patch": 5}, "ViT(patch=...) must divide the image's sides 28 and 28, got 5."),
+        ("text", {"shape": (5,), "vocab": 0}, "Text(vocab=...) must be a whole number >= 1, got 0"),
+    ],
+)
+def test_bad_arguments_get_a_sentence(name, args, sentence):
+    with pytest.raises(ArgumentError) as error:
+        nets.build(name, **{"shape": (1, 28, 28), "classes": 10, **args})
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "sentence"),
+    [
+        ("mlp", (torch.ones(2, 15),), "Mlp takes batches of shape (B, 16), got (2, 15)."),
+        ("mlp", (torch.ones(2, 16).long(),), "Mlp takes floating-point inputs, got torch.int64."),
+        (
+            "cnn-pfl",
+            (torch.ones(2, 8, 8, 3),),
+            "CnnDropout takes batches of shape (B, 3, 8, 8), got (2, 8, 8, 3).",
+        ),
+        ("lstm", (torch.ones(2, 5),), "Lstm takes whole numbers (int64 tokens), got torch.float32"),
+        ("lstm", (torch.ones(5).long(),), "Lstm takes batches of shape (B, length), got (5,)."),
+        (
+            "text",
+            (torch.ones(2, 5).long(), torch.ones(2, 4)),
+            "Text takes a mask of the ids' shape (2, 5), got (2, 4).",
+        ),
+    ],
+)
+def test_bad_batches_get_a_sentence(name, inputs, sentence):
+    with pytest.raises(ArgumentError) as error:
+        small(name)(*inputs)
+    assert sentence in str(error.value)
