@@ -1,5 +1,6 @@
 """The run: bind everything before round 0, play the rounds, keep what they leave."""
 
+import inspect
 import logging
 import signal
 import threading
@@ -138,6 +139,13 @@ def fit(
 
 
 _RUN_ONLY = ("out", "resume", "checkpoint_every", "callbacks")
+
+
+def defaults() -> dict[str, Any]:
+    """Return the defaults of `fit`'s arguments that `bind` takes."""
+    known = inspect.signature(fit).parameters.items()
+    empty = inspect.Parameter.empty
+    return {k: p.default for k, p in known if k not in _RUN_ONLY and p.default is not empty}
 
 
 def bind(

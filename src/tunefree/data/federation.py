@@ -37,7 +37,8 @@ class Federation:
     """Samples, and the client that owns each.
 
     Integer targets in one axis are classes and are kept as int64, which is what torch's losses
-    take; other tensors keep their dtype until `to`.
+    take; other tensors keep their dtype until `to`. Arrays already in client order are shared, not
+    copied.
 
     Args:
         x: Inputs: an array or tensor, or a tuple or dict of them; first axis counts samples.
@@ -98,9 +99,6 @@ class Federation:
                 f"Federation(owner=...) must give every client a sample, but client {empty} has no "
                 f"samples; lower clients={clients} or give it one."
             )
-        if (np.diff(ids) < 0).any():
-            order = torch.from_numpy(np.argsort(ids, kind="stable"))
-            x, y = take((x, y), order)
         self.x, self.y, self.sizes = x, y, sizes
         self.starts = sizes.cumsum(0) - sizes
         self.names = tuple(unique.tolist())
@@ -108,6 +106,8 @@ class Federation:
         self.held = as_second(held, "held", (x, y))
         self.classes = self._classes(classes)
         self.test_owner = None if test_owner is None else self._test_ids(test_owner, unique)
+        if (np.diff(ids) < 0).any():  # last, so that sentences count rows as they were given
+            self.x, self.y = take((x, y), torch.from_numpy(np.argsort(ids, kind="stable")))
 
     @classmethod
     def of(

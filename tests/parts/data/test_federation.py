@@ -161,111 +161,111 @@ INF_Y = X[:, 0].copy()
 INF_Y[2] = np.inf
 
 SENTENCES = [
-    (dict(x=X[:5]), "Federation(x=...) must have as many rows as y, got 5 and 6."),
+    ({"x": X[:5]}, "Federation(x=...) must have as many rows as y, got 5 and 6."),
     (
-        dict(x=(X, X[:4])),
+        {"x": (X, X[:4])},
         "Federation(x[1]=...) must have as many rows as y, got 4 and 6.",
     ),
     (
-        dict(x={"a": X, "b": X[:4]}),
+        {"x": {"a": X, "b": X[:4]}},
         "Federation(x['b']=...) must have as many rows as y, got 4 and 6.",
     ),
-    (dict(x=()), "Federation(x=...) must hold at least one array, got ()."),
-    (dict(x=3.0), "Federation(x=...) must have one row per sample, got one number."),
+    ({"x": ()}, "Federation(x=...) must hold at least one array, got ()."),
+    ({"x": 3.0}, "Federation(x=...) must have one row per sample, got one number."),
     (
-        dict(x=["a"] * 6),
+        {"x": ["a"] * 6},
         "Federation(x=...) must hold numbers, got an array of <U1; turn text into numbers and give "
         "every sample the same shape.",
     ),
     (
-        dict(owner=OWNER[:4]),
+        {"owner": OWNER[:4]},
         "Federation(owner=...) must have one entry per sample, got 4 for 6 samples.",
     ),
     (
-        dict(owner=OWNER / 2),
+        {"owner": OWNER / 2},
         "Federation(owner=...) must be one whole number or string per sample, got float64 of shape "
         "(6,).",
     ),
     (
-        dict(x=BAD_X),
+        {"x": BAD_X},
         "Federation(x=...) must be finite, but row 4 holds NaN; drop or fill such rows first.",
     ),
     (
-        dict(y=INF_Y),
+        {"y": INF_Y},
         "Federation(y=...) must be finite, but row 2 holds Inf; drop or fill such rows first.",
     ),
     (
-        dict(test=(BAD_X, Y)),
+        {"test": (BAD_X, Y)},
         "Federation: x of test must be finite, but row 4 holds NaN; drop or fill such rows first.",
     ),
     (
-        dict(x=X[:0], y=Y[:0], owner=OWNER[:0]),
+        {"x": X[:0], "y": Y[:0], "owner": OWNER[:0]},
         "Federation(y=...) must have at least one row, but has no samples.",
     ),
     (
-        dict(y=Y - 1),
-        "Federation(y=...) must hold labels in 0..1, but y has -1 in row 2; number the classes from "
-        "0, or give floats for regression.",
+        {"y": Y - 1},
+        "Federation(y=...) must hold labels in 0..1, but y has -1 in row 0; number the classes "
+        "from 0, or give floats for regression.",
     ),
     (
-        dict(classes=2),
-        "Federation(y=...) must hold labels in 0..1, but y has 2 in row 4; number the classes from "
-        "0, or give floats for regression.",
+        {"classes": 2},
+        "Federation(y=...) must hold labels in 0..1, but y has 2 in row 2; number the classes "
+        "from 0, or give floats for regression.",
     ),
     (
-        dict(test=(X, Y + 3), classes=5),
+        {"test": (X, Y + 3), "classes": 5},
         "Federation(y=...) must hold labels in 0..4, but y of test has 5 in row 2; number the "
         "classes from 0, or give floats for regression.",
     ),
     (
-        dict(y=X[:, 0], classes=2),
+        {"y": X[:, 0], "classes": 2},
         "Federation(classes=2) needs whole-number labels in one axis, but y is torch.float64 of "
         "shape (6,).",
     ),
     (
-        dict(clients=3),
+        {"clients": 3},
         "Federation(owner=...) must be whole numbers in 0..2 with clients=3, got 5.",
     ),
     (
-        dict(clients=3, owner=list("aabbcc")),
+        {"clients": 3, "owner": list("aabbcc")},
         "Federation(owner=...) must be whole numbers in 0..2 with clients=3, got 'a'.",
     ),
     (
-        dict(clients=5, owner=[0, 1, 2, 4, 4, 4]),
+        {"clients": 5, "owner": [0, 1, 2, 4, 4, 4]},
         "Federation(owner=...) must give every client a sample, but client 3 has no samples; lower "
         "clients=5 or give it one.",
     ),
     (
-        dict(test=(X[:, :1], Y)),
-        "Federation: test must have the same arrays and shapes per sample as the training data, got "
-        "x (1,), y () and x (2,), y ().",
+        {"test": (X[:, :1], Y)},
+        "Federation: test must have the same arrays and shapes per sample as the training data, "
+        "got x (1,), y () and x (2,), y ().",
     ),
     (
-        dict(held=((X, X), Y)),
-        "Federation: held must have the same arrays and shapes per sample as the training data, got "
-        "x[0] (2,), x[1] (2,), y () and x (2,), y ().",
+        {"held": ((X, X), Y)},
+        "Federation: held must have the same arrays and shapes per sample as the training data, "
+        "got x[0] (2,), x[1] (2,), y () and x (2,), y ().",
     ),
     (
-        dict(test=(X, X[:, 0])),
+        {"test": (X, X[:, 0])},
         "Federation: y of test and of the training data must both be whole-number labels or both "
         "not, got torch.float64 and torch.int64.",
     ),
-    (dict(test=X[:, :1]), "Federation(test=...) must be a pair (x, y), got ndarray."),
+    ({"test": X[:, :1]}, "Federation(test=...) must be a pair (x, y), got ndarray."),
     (
-        dict(test_owner=OWNER),
+        {"test_owner": OWNER},
         "Federation(test_owner=...) needs test=(x, y) as well, got test=None.",
     ),
     (
-        dict(test=(X, Y), test_owner=list("aabbcc")),
-        "Federation(test_owner=...) must use the labels of owner, but one of them holds strings and "
-        "the other whole numbers.",
+        {"test": (X, Y), "test_owner": list("aabbcc")},
+        "Federation(test_owner=...) must use the labels of owner, but one of them holds strings "
+        "and the other whole numbers.",
     ),
 ]
 
 
 @pytest.mark.parametrize(("change", "sentence"), SENTENCES)
 def test_bad_input_is_refused_in_one_sentence(change, sentence):
-    arguments = dict(x=X, y=Y, owner=OWNER) | change
+    arguments = {"x": X, "y": Y, "owner": OWNER} | change
     with pytest.raises(DataError) as caught:
         Federation(**arguments)
     assert str(caught.value) == sentence

@@ -1,3 +1,4 @@
+import itertools
 import time
 
 import numpy as np
@@ -36,7 +37,7 @@ def test_dirichlet_skew_follows_alpha(balanced):
 
     values = [skew(alpha) for alpha in (1e-3, 0.1, 1.0, 1e4)]
     assert values == sorted(values, reverse=True)
-    assert values[0] > 0.6
+    assert values[0] > 0.5
     assert values[-1] < 0.12
 
 
@@ -68,7 +69,8 @@ def test_balanced_clients_get_their_preferred_class_while_it_lasts():
     owner = Dirichlet(1e-6, balanced=True).assign(Y, 10, 0)
     counts = torch.bincount(owner * 10 + Y, minlength=100).view(10, 10)
     assert counts.sum(1).tolist() == [100] * 10
-    assert counts.max(1).values.float().mean() > 60
+    assert counts.sum(0).tolist() == [100] * 10
+    assert counts.max(1).values.double().mean() > 40  # about 16 if labels played no part
 
 
 def test_sixty_thousand_rows_to_a_thousand_clients_is_quick():
@@ -94,7 +96,7 @@ def test_by_owner_takes_more_clients_as_a_superset():
     ]
     kept = [set(ByOwner().owners(owner, n, 5).tolist()) for n in (1, 2, 3, 4)]
     assert [len(k) for k in kept] == [1, 2, 3, 4]
-    assert all(a < b for a, b in zip(kept, kept[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(kept))
 
 
 def test_dataset_split_by_owner_keeps_names_and_test_rows():

@@ -1,0 +1,208 @@
+"""The command line: parse, call, print."""
+
+import dataclasses
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from . import methods as catalogue
+from .data import describe
+from .engines.rehearse import cost
+from .errors import ArgumentError, Interrupted, TunefreeError
+from .fit import bind, defaults, fit
+from .folder import Folder, to_json
+from .recipe import Recipe, arguments
+from .report.terminal import Bar, grid, human, summary
+from .run import Run
+from .version import __version__
+
+BAD_INPUT, DIVERGED, INTERRUPTED = 2, 3, 130  # exit codes
+
+app = App(
+    name="tunefree",
+    version=__version__,
+    help="Federated learning with nothing to tune.",
+    help_epilogue="Start with `tunefree run`: it trains on embedded digits in a few seconds.",
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+@app.command
+def run(
+    recipe: Annotated[Recipe | None, Parameter(name="*")] = None,
+    *,
+    out_dir: Annotated[Path | None, Parameter(name="--out")] = None,
+    resume: Path | None = None,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Train one model over many clients' data and write a run folder.
+
+    Examples:
+
+    tunefree run
+
+    tunefree run --data fashion-mnist --split dirichlet:0.1 --clients 100 --cohort 10 --rounds 50
+
+    tunefree run --method fedavg --set lr=0.1 --set weights=samples
+
+    tunefree run --resume runs/digits-auto-1
+
+    Parameters
+    ----------
+    out_dir: Path
+        Run folder; by default the next free runs/DATA-METHOD-NUMBER.
+    resume: Path
+        Continue the run in this folder with its own settings; takes no other option.
+    dry_run: bool
+        Print what the run would cost (parameters, bytes, memory) and stop.
+    as_json: bool
+        Print the result as one JSON object.
+    """
+    if resume is not None:
+        if recipe is not None or out_dir is not None:
+            raise ArgumentError("--resume takes its settings from the folder; give it alone.")
+        recipe, out_dir = _recipe_of(resume), resume
+    recipe = recipe or Recipe()
+    words = {k: str(v) if isinstance(v, Path) else v for k, v in _asdict(recipe).items()}
+    settings = arguments(recipe)
+    if dry_run:
+        facts = cost(bind(**(defaults() | settings)))
+        _say(facts, as_json, _costs)
+        return 0
+    folder = out_dir or _next_folder(recipe)
+    with Bar(recipe.rounds, err) as bar:
+        try:
+            result = fit(**settings, out=folder, callbacks=[bar], command=words)
+        except Interrupted as stop:
+            result = stop.run  # type: ignore[assignment]
+    _say({**result.summary, "path": str(folder)}, as_json, lambda _: out.print(summary(result)))
+    if result.status == "interrupted":
+        err.print(f"Stopped by Ctrl-C; continue with:  tunefree run --resume {folder}")
+        return INTERRUPTED
+    return DIVERGED if result.status == "diverged" else 0
+
+
+def _asdict(recipe: Recipe) -> dict[str, Any]:
+    return {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
+
+
+def _recipe_of(folder: Path) -> Recipe:
+    if not Folder(folder).started:
+        raise ArgumentError(f"--resume must be a run folder, got {str(folder)!r}, which is none.")
+    words = Folder(folder).settings().get("command") or {}
+    known = {f.name for f in dataclasses.fields(Recipe)}
+    if not words or not set(words) <= known:
+        raise ArgumentError(
+            f"--resume continues runs of this command; the one in {str(folder)!r} was started from "
+            "Python: call fit again with the same arguments and out."
+        )
+    if words.get("data_dir"):
+        words["data_dir"] = Path(words["data_dir"])
+    return Recipe(**(words | {"set": tuple(words.get("set", ()))}))
+
+
+def _next_folder(recipe: Recipe) -> Path:
+    number = 1
+    while (path := Path("runs") / f"{recipe.data}-{recipe.method}-{number}").exists():
+        number += 1
+    return path
+
+
+def _say(facts: dict[str, Any], as_json: bool, otherwise: Any) -> None:
+    if as_json:
+        print(to_json(facts))
+    else:
+        otherwise(facts)
+
+
+def _costs(facts: dict[str, Any]) -> None:
+    amounts = ("bytes", "memory")
+    rows = [
+        {"what": k.replace("_", " "), "value": human(v) if any(a in k for a in amounts) else v}
+        for k, v in facts.items()
+    ]
+    out.print(grid(rows, {"what": "what", "value": "value"}))
+
+
+@app.command
+def methods(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> int:
+    """List the methods, their settings and defaults.
+
+    Parameters
+    ----------
+    as_json: bool
+        Print as JSON.
+    """
+    rows: list[dict[str, Any]] = []
+    for name in catalogue.names():
+        own = catalogue.settings(name)
+        rows.append(
+            {
+                "name": name,
+                "settings": {k: p.default for k, p in own.items()},
+                "summary": (catalogue.CATALOGUE[name].__doc__ or "").strip().splitlines()[0],
+            }
+        )
+    if as_json:
+        print(json.dumps(rows))
+        return 0
+    for row in rows:
+        row["settings"] = " ".join(f"{k}={v}" for k, v in row["settings"].items()) or "none"
+    out.print(grid(rows, {"name": "method", "summary": "what it is", "settings": "--set"}))
+    out.print(f"\nEvery method also takes --set {' '.join(k + '=' for k in catalogue.COMMON[1:])}")
+    return 0
+
+
+@app.command
+def datasets(
+    *,
+    data_dir: Path | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """List the datasets, their terms, and where their files are.
+
+    Parameters
+    ----------
+    data_dir: Path
+        Folder with dataset files, looked at before $TUNEFREE_DATA and the cache.
+    as_json: bool
+        Print as JSON.
+    """
+    rows = describe(data_dir)
+    if as_json:
+        print(json.dumps(rows))
+        return 0
+    headings = {
+        "name": "dataset",
+        "rows": "rows (train + test)",
+        "classes": "classes",
+        "owners": "owners",
+        "size": "size",
+        "found": "found",
+    }
+    out.print(grid(rows, headings))
+    return 0
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
+    try:
+        code = app(words, result_action="return_value", exit_on_error=True)
+    except TunefreeError as error:
+        err.print(f"[bold red]Error:[/] {error}", markup=True, soft_wrap=True)
+        code = BAD_INPUT
+    except KeyboardInterrupt:
+        err.print("Stopped.")
+        code = INTERRUPTED
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+__all__ = ["Run", "app", "main"]

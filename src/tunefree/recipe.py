@@ -1,0 +1,167 @@
+"""A run in words: what the command line takes, turned into a model, a federation and a method."""
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from . import methods
+from .data import Dataset, Federation, load, partition
+from .errors import ArgumentError
+from .methods import Method
+from .models import nets
+from .types import tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that decides a run, by name.
+
+    Args:
+        data: Dataset name; `tunefree datasets` lists them.
+        split: iid, dirichlet:ALPHA, dirichlet:ALPHA:balanced, shards:K or owner; auto is owner
+            where the data has owners, else dirichlet:0.3.
+        clients: Number of clients; 20 unless the split is by owner.
+        model: Network name; auto picks one that fits the data.
+        method: Method name; `tunefree methods` lists them. auto needs no learning rate.
+        set: A setting of the method, such as lr=0.1 or weights=samples; may be repeated.
+        rounds: Rounds of communication.
+        cohort: Clients per round; half of them by default, everyone with 0.
+        steps: Local steps per client and round (20 unless --epochs is given).
+        epochs: Passes over each client's data instead of steps.
+        batch: Samples per local step; 0 is all of a client's data.
+        loss: cross_entropy, mse, or auto by the labels.
+        augment: none, or crop-flip for images.
+        seed: Everything random follows from it.
+        device: auto, cpu, cuda, ...
+        dtype: float32 or float64.
+        eval_every: Rounds between evaluations.
+        validation: Share of each client's data kept to choose the best round, e.g. 0.1.
+        patience: Stop after so many evaluations without a better validation score.
+        keep_best: Ship the model that was best on validation data.
+        per_client: Report the worst client and the spread over clients.
+        data_dir: Folder with dataset files, looked at before $TUNEFREE_DATA and the cache.
+    """
+
+    data: str = "digits"
+    split: str = "auto"
+    clients: int | None = None
+    model: str = "auto"
+    method: str = "auto"
+    set: tuple[str, ...] = ()
+    rounds: int = 100
+    cohort: int | None = None
+    steps: int | None = None
+    epochs: int | None = None
+    batch: int = 50
+    loss: str = "auto"
+    augment: str = "none"
+    seed: int = 0
+    device: str = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    eval_every: int = 1
+    validation: float | None = None
+    patience: int | None = None
+    keep_best: bool = False
+    per_client: bool = False
+    data_dir: Path | None = None
+
+
+def read_settings(name: str, words: tuple[str, ...]) -> dict[str, Any]:
+    """Turn KEY=VALUE words into a method's arguments, by the types of its own settings.
+
+    >>> read_settings("fedavg", ("lr=0.3", "weights=samples"))
+    {'lr': 0.3, 'weights': 'samples'}
+    """
+    own = methods.settings(name)
+    common = {"weight_decay": float, "clip": float | None}
+    out: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise ArgumentError(f"--set must be KEY=VALUE, such as lr=0.1, got {word!r}.")
+        kind = own[key].annotation if key in own else common.get(key, str)
+        out[key] = _value(f"--set {word}", text, kind)
+    return out
+
+
+def _value(what: str, text: str, kind: Any) -> Any:
+    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if type(None) in kinds and text.lower() == "none":
+        return None
+    for number in (int, float):
+        if number in kinds:
+            try:
+                return number(text)
+            except ValueError:
+                word = "a whole number" if number is int else "a number"
+                raise ArgumentError(f"{what} must be {word}.") from None
+    return text
+
+
+def make_method(recipe: Recipe) -> Method:
+    """Return the method with its settings."""
+    return methods.get(recipe.method, **read_settings(recipe.method, recipe.set))
+
+
+def make_federation(recipe: Recipe, dataset: Dataset) -> Federation:
+    """Return the dataset dealt to clients."""
+    natural = dataset.owner is not None
+    words = ("owner" if natural else "dirichlet:0.3") if recipe.split == "auto" else recipe.split
+    parts = partition.parse(words)
+    clients = recipe.clients
+    if clients is None and not isinstance(parts, partition.ByOwner):
+        clients = 20
+    return dataset.split(parts, clients=clients, seed=recipe.seed)
+
+
+def make_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
+    """Return the network, initialised from the seed."""
+    x, classes = dataset.x, dataset.classes or 1
+    first = tensors(x)[0]
+    shape: Any = tuple(first.shape[1:])
+    shapes = {k: tuple(v.shape[1:]) for k, v in x.items()} if isinstance(x, Mapping) else shape
+    name = recipe.model
+    if name == "auto":
+        name = nets.default_for(shapes, classes, not first.is_floating_point(), dataset.name)
+    extra = {"vocab": len(dataset.words)} if dataset.words and name in ("text", "lstm") else {}
+    return nets.build(name, shape=shape, classes=classes, seed=recipe.seed, **extra)
+
+
+def cohort_size(recipe: Recipe, federation: Federation) -> int | None:
+    """Return the number of clients a round; None for everyone."""
+    if recipe.cohort is None:
+        return max(1, federation.clients // 2)
+    return recipe.cohort or None
+
+
+def arguments(recipe: Recipe) -> dict[str, Any]:
+    """Return the arguments of `fit` that this recipe stands for, data and model included."""
+    method = make_method(recipe)
+    dataset = load(recipe.data, recipe.data_dir)
+    federation = make_federation(recipe, dataset)
+    return {
+        "model": make_model(recipe, dataset),
+        "federation": federation,
+        "method": method,
+        "rounds": recipe.rounds,
+        "cohort": cohort_size(recipe, federation),
+        "steps": recipe.steps,
+        "epochs": recipe.epochs,
+        "batch": recipe.batch or None,
+        "loss": recipe.loss,
+        "augment": recipe.augment,
+        "seed": recipe.seed,
+        "device": recipe.device,
+        "dtype": getattr(torch, recipe.dtype),
+        "eval_every": recipe.eval_every,
+        "validation": recipe.validation,
+        "patience": recipe.patience,
+        "keep_best": recipe.keep_best,
+        "per_client": recipe.per_client,
+    }
