@@ -44,13 +44,47 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ArgumentError:
     return ArgumentError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")
 
 
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def positive(owner: str, name: str, value: float) -> None:
-    """Refuse a number that is not finite and > 0."""
-    if not 0 < value < float("inf"):
-        raise ArgumentError(f"{owner}({name}=...) must be finite and > 0, got {value!r}.")
+    """Refuse what is not a finite number > 0."""
+    if not (_number(value) and 0 < value < float("inf")):
+        raise ArgumentError(f"{owner}({name}=...) must be a finite number > 0, got {value!r}.")
+
+
+def not_negative(owner: str, name: str, value: float) -> None:
+    """Refuse what is not a finite number >= 0."""
+    if not (_number(value) and 0 <= value < float("inf")):
+        raise ArgumentError(f"{owner}({name}=...) must be a finite number >= 0, got {value!r}.")
 
 
 def within(owner: str, name: str, value: float, low: float, high: float) -> None:
-    """Refuse a number outside [low, high)."""
-    if not low <= value < high:
-        raise ArgumentError(f"{owner}({name}=...) must be in [{low:g}, {high:g}), got {value!r}.")
+    """Refuse what is not a number in [low, high)."""
+    if not (_number(value) and low <= value < high):
+        raise ArgumentError(
+            f"{owner}({name}=...) must be a number in [{low:g}, {high:g}), got {value!r}."
+        )
+
+
+def between(owner: str, name: str, value: float, low: float, high: float) -> None:
+    """Refuse what is not a number strictly between low and high."""
+    if not (_number(value) and low < value < high):
+        raise ArgumentError(
+            f"{owner}({name}=...) must be a number between {low:g} and {high:g}, got {value!r}."
+        )
+
+
+def at_least(owner: str, name: str, value: float, low: float) -> None:
+    """Refuse what is not a finite number >= low."""
+    if not (_number(value) and low <= value < float("inf")):
+        raise ArgumentError(
+            f"{owner}({name}=...) must be a finite number >= {low:g}, got {value!r}."
+        )
+
+
+def whole(owner: str, name: str, value: int, low: int = 1) -> None:
+    """Refuse what is not a whole number >= low."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ArgumentError(f"{owner}({name}=...) must be a whole number >= {low}, got {value!r}.")

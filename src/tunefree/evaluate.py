@@ -22,14 +22,12 @@ class Evaluation:
     Args:
         problem: Model and loss.
         test: Inputs and targets, on the problem's device.
-        classes: Number of classes; None for regression.
         metrics: Further numbers, each f(all outputs, all targets).
         groups: For each client, the weight of each test row (N, rows); see `per_client`.
     """
 
     problem: Problem
     test: Pair
-    classes: int | None
     metrics: dict[str, Metric] = field(default_factory=dict)
     groups: Tensor | None = None
 
@@ -44,8 +42,8 @@ class Evaluation:
             outputs.append(output)
         output, loss = torch.cat(outputs), torch.cat(losses)
         out = {f"{prefix}_loss": float(loss.to(torch.float64).mean())}
-        score = loss
-        if self.classes is not None:
+        score, labelled = loss, are_labels(target) and output.ndim == target.ndim + 1
+        if labelled:
             score = (output.argmax(1) == target).to(torch.float64)
             score = score.reshape(len(target), -1).mean(1)
             out[f"{prefix}_accuracy"] = float(score.mean())
@@ -53,9 +51,14 @@ class Evaluation:
             out[f"{prefix}_{name}"] = float(metric(output, target))
         if self.groups is not None:
             each = (self.groups @ score.to(self.groups.dtype)).cpu()  # (N,)
-            worst = each.min() if self.classes is not None else each.max()
+            worst = each.min() if labelled else each.max()
             out["client_worst"], out["client_spread"] = float(worst), float(each.std(correction=0))
         return out
+
+
+def are_labels(target: Tensor) -> bool:
+    """Whether targets are class labels rather than real numbers."""
+    return not target.is_floating_point() and target.dtype != torch.bool
 
 
 def per_client(federation: Federation) -> Tensor:
@@ -70,9 +73,8 @@ def per_client(federation: Federation) -> Tensor:
     if federation.test_owner is not None:
         ids = torch.arange(federation.clients)[:, None]
         weight = (federation.test_owner[None, :] == ids).to(torch.float64)
-        weight = weight[weight.sum(1) > 0]
     elif federation.classes is not None and target.ndim == 1:
-        counts = federation.label_counts().to(torch.float64)  # (N, C)
+        counts = federation.label_counts().to("cpu", torch.float64)  # (N, C)
         weight = counts[:, target.cpu()]
         totals = torch.bincount(target.cpu(), minlength=counts.shape[1]).clamp(min=1)
         weight = weight / totals[target.cpu()]
@@ -81,4 +83,5 @@ def per_client(federation: Federation) -> Tensor:
             "fit(per_client=True) needs to know which client a test row belongs to; give "
             "Federation(test_owner=...)."
         )
+    weight = weight[weight.sum(1) > 0]  # clients that the test set can say something about
     return (weight / weight.sum(1, keepdim=True)).to(target.device)

@@ -19,8 +19,8 @@ from .clients.rule import Plan
 from .data.batches import Cut
 from .data.federation import Federation
 from .engines.simulate import Local, Simulation, mean_steps
-from .errors import ArgumentError, Interrupted, ResumeError
-from .evaluate import Evaluation, Metric, per_client
+from .errors import ArgumentError, DataError, Interrupted, ResumeError, between, whole
+from .evaluate import Evaluation, Metric, are_labels, per_client
 from .folder import Folder
 from .methods import Method
 from .models import augment as augmentations
@@ -29,7 +29,7 @@ from .models.problem import Loss, Problem
 from .random import cohort as draw_cohort
 from .rounds import Standing, begin, play
 from .run import Run
-from .types import Pair, Vector, map_inputs
+from .types import Pair, Vector, map_inputs, tensors
 from .version import __version__
 
 log = logging.getLogger("tunefree")
@@ -133,6 +133,10 @@ def fit(
         command: Kept in the settings for the record.
     """
     given = {k: v for k, v in locals().items() if k not in _RUN_ONLY}
+    if checkpoint_every is not None:
+        whole("fit", "checkpoint_every", checkpoint_every)
+    if not isinstance(callbacks, Sequence) or not all(callable(c) for c in callbacks):
+        raise ArgumentError(f"fit(callbacks=...) must be a list of functions, got {callbacks!r}.")
     job = bind(**given)
     folder = None if out is None else Folder(out)
     return _run(job, folder, resume, checkpoint_every, callbacks)
@@ -181,12 +185,8 @@ def bind(
         raise ArgumentError(f"fit(method=...) must be a name or a Method, got {method!r}.")
     if not isinstance(federation, Federation):
         raise ArgumentError(f"fit(federation=...) must be a tf.Federation, got {federation!r}.")
-    for name, number in {"rounds": rounds, "eval_every": eval_every}.items():
-        _whole(name, number)
-    if patience is not None:
-        _whole("patience", patience)
     size = federation.clients if cohort is None else cohort
-    _whole("cohort", size)
+    _check_numbers(locals())
     if size > federation.clients:
         raise ArgumentError(
             f"fit(cohort=...) must be at most the number of clients, {federation.clients}, "
@@ -200,26 +200,27 @@ def bind(
             "fit(patience=..., keep_best=...) choose by validation data; give validation=0.1 or so."
         )
     place = _device(device)
-    regression = federation.classes is None
-    problem = Problem(model, _loss(loss, regression), dtype, place)
+    labelled = are_labels(federation.y)
+    problem = Problem(model, _loss(loss, labelled), dtype, place)
     fed, held_back = federation, None
     if validation is not None:
         fed, held_back = federation.hold_out(validation, seed)
-    fed = fed.to(place, dtype)
+    fed = _moved(fed, place, dtype)
     few = map_inputs(lambda t: t[:2], fed.x)
-    problem.check(few, fed.y[:2], fed.classes)
+    problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None)
     plan = Plan(fed.clients, size, rounds, mean_steps(fed, cut), problem.layout)
     recipe = augmentations.parse(augment) if isinstance(augment, str) else augment
+    if not isinstance(recipe, augmentations.CropFlip | None):
+        raise ArgumentError(f"fit(augment=...) must be a name or a CropFlip, got {augment!r}.")
     crew = Simulation(how, problem, fed, cut, plan, seed, Local(engine, compile, chunk, recipe))
     groups = _groups(fed) if per_client else None
     extra = dict(metrics or {})
     test = None
     if fed.test is not None:
-        test = Evaluation(problem, fed.test, fed.classes, extra, groups)
+        test = Evaluation(problem, fed.test, extra, groups)
     check = None
     if held_back is not None:
-        pair = _moved(problem, held_back)
-        check = Evaluation(problem, pair, fed.classes)
+        check = Evaluation(problem, _prepared(problem, held_back))
     point = problem.start
     if start is not None:
         point = _start(problem, start)
@@ -274,9 +275,21 @@ def bind(
 _groups = per_client  # the argument of `fit` has the same name
 
 
-def _whole(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"fit({name}=...) must be a whole number >= 1, got {value!r}.")
+def _check_numbers(given: dict[str, Any]) -> None:
+    whole("fit", "cohort", given["size"])
+    for name in ("rounds", "eval_every"):
+        whole("fit", name, given[name])
+    for name in ("steps", "epochs", "batch", "patience", "chunk"):
+        if given[name] is not None:
+            whole("fit", name, given[name])
+    whole("fit", "seed", given["seed"], 0)
+    if given["seed"] >= 1 << 63:
+        raise ArgumentError(f"fit(seed=...) must be below 2**63, got {given['seed']!r}.")
+    if given["validation"] is not None:
+        between("fit", "validation", given["validation"], 0, 1)
+    metrics = given["metrics"] or {}
+    if not isinstance(metrics, Mapping) or not all(callable(m) for m in metrics.values()):
+        raise ArgumentError(f"fit(metrics=...) must map names to functions, got {metrics!r}.")
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -285,7 +298,7 @@ def _device(device: str | torch.device) -> torch.device:
     try:
         place = torch.device(device)
         torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         first = str(error).splitlines()[0]
         raise ArgumentError(
             f"fit(device=...) must be 'auto' or a device of this machine, got {device!r}: {first}"
@@ -293,11 +306,22 @@ def _device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _loss(loss: str | Loss, regression: bool) -> str | Loss:
-    return ("mse" if regression else "cross_entropy") if loss == "auto" else loss
+def _loss(loss: str | Loss, labelled: bool) -> str | Loss:
+    return ("cross_entropy" if labelled else "mse") if loss == "auto" else loss
 
 
-def _moved(problem: Problem, pair: Pair) -> Pair:
+def _moved(federation: Federation, device: torch.device, dtype: torch.dtype) -> Federation:
+    fed = federation.to(device, dtype)
+    for part in (*tensors(fed.x), fed.y):
+        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
+            raise DataError(
+                f"The data has numbers too large for {dtype}; scale it, or use "
+                "fit(dtype=torch.float64)."
+            )
+    return fed
+
+
+def _prepared(problem: Problem, pair: Pair) -> Pair:
     inputs, target = problem.prepare(pair[0]), problem.prepare(pair[1])
     assert isinstance(target, torch.Tensor)
     return inputs, target
@@ -311,6 +335,8 @@ def _start(problem: Problem, start: nn.Module | Run) -> Vector:
                 f"trainable numbers, got {start.output.numel()}."
             )
         return start.output.to(problem.device, problem.dtype)
+    if not isinstance(start, nn.Module):
+        raise ArgumentError(f"fit(start=...) must be a module or a Run, got {start!r}.")
     return problem.vector_of(start)
 
 
@@ -323,13 +349,13 @@ def _digest(x: Vector) -> str:
 class _Best:
     """The best validation score so far, and the model that had it."""
 
-    def __init__(self, classes: int | None, x: Vector) -> None:
-        self.name = "validation_loss" if classes is None else "validation_accuracy"
-        self.sign = 1 if classes is None else -1
+    def __init__(self, x: Vector) -> None:
         self.score, self.round, self.waited, self.x = float("inf"), -1, 0, x
 
     def see(self, row: dict[str, Any], output: Vector) -> None:
-        score = self.sign * row[self.name]
+        score = (
+            -row["validation_accuracy"] if "validation_accuracy" in row else row["validation_loss"]
+        )
         if score < self.score:
             self.score, self.round, self.waited, self.x = score, row["round"], 0, output
         else:
@@ -374,7 +400,7 @@ def _run(
 ) -> Run:
     now = begin(job.method, job.start, job.plan)
     history: list[dict[str, Any]] = []
-    best = _Best(job.federation.classes, job.start)
+    best = _Best(job.start)
     status = "unfinished"
     if folder is not None:
         found = _open(folder, job.settings, resume)
@@ -384,8 +410,8 @@ def _run(
             job.crew.restore(tensors)
             best.restore(facts["best"], tensors["best"].to(now.x.device))
             history = folder.history()[:rounds]
-            folder.rewrite_history(history)
             status = facts["status"]
+        folder.rewrite_history(history)
     saver = _Saver(job, folder, checkpoint_every)
     with _ctrl_c() as stopping:
         while status == "unfinished":
@@ -466,8 +492,6 @@ class _Saver:
     """Writes checkpoints: when due, and at the end."""
 
     def __init__(self, job: Job, folder: Folder | None, every: int | None) -> None:
-        if every is not None:
-            _whole("checkpoint_every", every)
         self._job, self._folder, self._every = job, folder, every
         self._written = time.monotonic()
 

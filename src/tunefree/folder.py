@@ -141,24 +141,35 @@ class Folder:
             "facts": facts,
         }
         path = self.path / "checkpoint.json"
-        old = [e for e in _read_json(path) if e["file"] != name] if path.exists() else []
+        old = [e for e in self._entries() if e["file"] != name] if path.exists() else []
         entries = [entry, *old[:1]]
         write_atomically(path, to_json(entries).encode())
         for stale in self.path.glob("state-*.safetensors"):
             if stale.name not in {e["file"] for e in entries}:
                 stale.unlink(missing_ok=True)
 
+    def _entries(self) -> list[dict[str, Any]]:
+        path = self.path / "checkpoint.json"
+        kinds = {"file": str, "rounds": int, "sha256": str, "facts": dict}
+        found = _read_json(path)
+        if not isinstance(found, list) or not all(
+            isinstance(e, dict) and all(isinstance(e.get(k), t) for k, t in kinds.items())
+            for e in found
+        ):
+            raise CheckpointError(f"{path} is damaged: it does not list checkpoints.")
+        return found
+
     def load(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """Return the newest checkpoint that is whole; None if there is none yet."""
         path = self.path / "checkpoint.json"
         if not path.exists():
             return None
-        for entry in _read_json(path):
+        for entry in self._entries():
             try:
                 data = (self.path / entry["file"]).read_bytes()
                 if hashlib.sha256(data).hexdigest() != entry["sha256"]:
                     raise CheckpointError("its checksum is wrong, so it was cut short or changed")
-                return int(entry["rounds"]), unpack_tensors(data), dict(entry["facts"])
+                return entry["rounds"], unpack_tensors(data), entry["facts"]
             except (OSError, CheckpointError) as error:
                 log.warning(
                     "The checkpoint %s cannot be used (%s); trying the one before it.",

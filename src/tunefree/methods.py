@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from .clients import Armijo, Constant, Direction, DoG, Plain, Proximal, Scaffold, Schedule, Step
-from .errors import ArgumentError, unknown
+from .errors import ArgumentError, not_negative, positive, unknown
 from .server import (
     Average,
     Averaged,
@@ -61,7 +61,13 @@ class Method:
             if self.output not in OUTPUTS:
                 raise unknown("output", self.output, OUTPUTS)
             object.__setattr__(self, "output", OUTPUTS[self.output])
-        kinds = {"direction": Direction, "step": Step, "server": Server, "output": Output}
+        kinds: dict[str, type] = {
+            "direction": Direction,
+            "step": Step,
+            "server": Server,
+            "wire": Wire,
+            "output": Output,
+        }
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise ArgumentError(
@@ -69,12 +75,9 @@ class Method:
                 )
         if self.weights not in ("uniform", "samples"):
             raise unknown("weights", self.weights, ("uniform", "samples"))
-        if not 0 <= self.weight_decay < float("inf"):
-            raise ArgumentError(
-                f"Method(weight_decay=...) must be finite and >= 0, got {self.weight_decay!r}."
-            )
-        if self.clip is not None and not self.clip > 0:
-            raise ArgumentError(f"Method(clip=...) must be > 0 or None, got {self.clip!r}.")
+        not_negative("Method", "weight_decay", self.weight_decay)
+        if self.clip is not None:
+            positive("Method", "clip", self.clip)
         self._check_fit()
 
     def _check_fit(self) -> None:
@@ -267,15 +270,8 @@ def get(name: str, **arguments: Any) -> Method:
     Constant(lr=0.3)
     """
     own = settings(name)
-    for key, value in arguments.items():
+    for key in arguments:
         if key not in own and key not in COMMON:
             raise unknown(f"argument of {name}", key, [*own, *COMMON])
-        kind = own[key].annotation if key in own else None
-        if kind in (float, int) and (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or (kind is int and value != int(value))
-        ):
-            raise ArgumentError(f"{name}({key}=...) must be a number, got {value!r}.")
     method = CATALOGUE[name](**{k: v for k, v in arguments.items() if k in own})
     return replace(method, name=name, **{k: v for k, v in arguments.items() if k in COMMON})

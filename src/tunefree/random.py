@@ -4,8 +4,13 @@ A draw is a 64-bit mix (splitmix64's finaliser, Steele, Lea & Flood 2014) of a k
 position, in plain int64 tensor arithmetic, so that it is the same bits on any device, in any
 order of clients, any chunk size and any number of processes. Nothing here has state.
 
-    key  = mix(... mix(mix(seed) + purpose) + round ...) + client)
-    bits = mix(key + golden * position)
+    mix(z):  z ^= z >> 30;  z *= M1;  z ^= z >> 27;  z *= M2;  z ^= z >> 31
+    key:     k = mix(mix(seed) + G + mix(purpose)),
+             then for each part  k = mix((k ^ mix(part + G)) + G)
+    bits:    mix(mix(key ^ mix(position ^ G)) + G)
+
+with G the golden ratio's 64 bits; everything modulo 2^64, shifts logical. (Positions enter by
+xor: a compiler that folds `position * G` into an index does so without wrapping around.)
 """
 
 import hashlib
@@ -55,7 +60,7 @@ def key(seed: int, name: str, *parts: int | Tensor) -> Tensor:
 
 def bits(key: Tensor, position: Tensor) -> Tensor:
     """Return 64 random bits (int64) for each position under each key; shapes broadcast."""
-    return mix(mix(key + _GOLDEN * (position + 1)) + _GOLDEN)
+    return mix(mix(key ^ mix(position ^ _GOLDEN)) + _GOLDEN)
 
 
 def uniform(key: Tensor, position: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:

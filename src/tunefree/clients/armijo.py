@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..errors import ArgumentError, positive, unknown
+from ..errors import at_least, between, positive, unknown, whole
 from ..types import Channels, Rows, State
 from .rule import Phi, Step, Tick, row_sq
 
@@ -50,19 +50,13 @@ class Armijo(Step):
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("c", "backtrack"):
-            value = getattr(self, name)
-            if not 0 < value < 1:
-                raise ArgumentError(f"Armijo({name}=...) must be between 0 and 1, got {value!r}.")
+        between("Armijo", "c", self.c, 0, 1)
+        between("Armijo", "backtrack", self.backtrack, 0, 1)
         positive("Armijo", "max_lr", self.max_lr)
-        if self.max_backtracks < 0:
-            raise ArgumentError(
-                f"Armijo(max_backtracks=...) must be >= 0, got {self.max_backtracks!r}."
-            )
+        whole("Armijo", "max_backtracks", self.max_backtracks, 0)
         if self.reset not in ("grow", "reset", "keep"):
             raise unknown("Armijo reset", self.reset, ("grow", "reset", "keep"))
-        if not 1 <= self.growth < float("inf"):
-            raise ArgumentError(f"Armijo(growth=...) must be >= 1, got {self.growth!r}.")
+        at_least("Armijo", "growth", self.growth, 1)
 
     def begin(self, y: Rows, down: Channels) -> State:
         """Start the first search at max_lr, with no trial made."""

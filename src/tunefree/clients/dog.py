@@ -4,6 +4,7 @@ Ivgi, Hinder & Carmon, ICML 2023, equation (DoG), arXiv:2302.12022; Khaled, Mish
 NeurIPS 2023, Algorithm 1 (DoWG), arXiv:2305.16284
 
     clients:  y <- y - lr d,   q_i = sum_k |g_i|^2             K local steps at the broadcast lr
+              live: lr = rho(r) / sqrt(v + omega(r) sum_{j <= k} |d_j|^2), own steps so far included
     server:   z <- z + mean_i delta_i,   r <- max(r, |z|)
               v <- v + omega(r) mean_i q_i,   lr = rho(r) / sqrt(v)
     DoG:      rho(r) = r,    omega(r) = 1
@@ -15,6 +16,8 @@ step, and distances are measured once a round. z is where plain averaging would 
 that an extrapolating server cannot inflate the distance that sets the next client step (with
 plain averaging z = x - x^(0)). r_rel is 1e-2 instead of DoG's 1e-6: with K steps a round, a tiny
 start costs rounds. v starts from one exchange of gradient norms in round 0, which is counted.
+`live` is ours: the papers count a gradient before they step along it, which bounds every step by
+r; a client whose gradients explode within a round then slows down at once, not a round too late.
 """
 
 from dataclasses import dataclass
@@ -24,7 +27,7 @@ import torch
 
 from ..errors import positive
 from ..types import Channels, Rows, State, Vector
-from .rule import Ask, Phi, Plan, Round, Step, Tick, Work
+from .rule import Ask, Phi, Plan, Round, Step, Tick, Work, row_sq
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,13 @@ class DoG(Step):
     Args:
         r_rel: First distance relative to 1 + |x|, > 0; enters the result through a logarithm.
         weighted: False is DoG, True is DoWG, which weights gradients by the distance so far.
+        live: Whether a client counts its own gradients of the round at once; no step is then
+            longer than r. False takes all steps of a round at the same size.
     """
 
     r_rel: float = 1e-2
     weighted: bool = False
+    live: bool = False
     uploads: ClassVar[tuple[str, ...]] = ("grad_sq",)
     sets_lr: ClassVar[bool] = True
 
@@ -52,6 +58,9 @@ class DoG(Step):
     def _lr(self, r: Vector, v: Vector) -> Vector:
         return (r.square() if self.weighted else r) / v.sqrt()
 
+    def _omega(self, r: Vector) -> Vector:
+        return r.square() if self.weighted else torch.ones_like(r)
+
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return the first distance; v waits for the first gradients."""
         r = self.r_rel * (1 + torch.linalg.vector_norm(x))
@@ -64,19 +73,28 @@ class DoG(Step):
             return shared
         (q,) = ask("grad_sq", [x])
         r = shared["r"]
-        v = (r.square() if self.weighted else 1.0) * shared["steps"] * (q + 1e-8)
+        v = self._omega(r) * shared["steps"] * (q + 1e-8)
         return shared | {"v": v, "lr": self._lr(r, v)}
 
     def down(self, shared: State) -> Channels:
-        """Send the step size."""
-        return {"lr": shared["lr"]}
+        """Send the step size, or what it is made of."""
+        names = ("r", "v") if self.live else ("lr",)
+        return {name: shared[name] for name in names}
+
+    def begin(self, y: Rows, down: Channels) -> State:
+        """Start from the gradients seen by the federation."""
+        return {"v": down["v"].expand(y.shape[:1])} if self.live else {}
 
     def take(
         self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
     ) -> tuple[Rows, Rows, State]:
-        """Go the broadcast lr along -d."""
-        lr = down["lr"]
-        return y - lr * d, lr.expand(y.shape[:1]), scratch
+        """Go lr along -d."""
+        if not self.live:
+            lr = down["lr"]
+            return y - lr * d, lr.expand(y.shape[:1]), scratch
+        v = scratch["v"] + self._omega(down["r"]) * row_sq(d)
+        lr = self._lr(down["r"], v)  # (m,)
+        return y - lr[:, None] * d, lr, {"v": v}
 
     def upload(self, work: Work, x: Vector, down: Channels, own: State) -> tuple[Channels, State]:
         """Send the sum of squared gradient norms."""
@@ -87,5 +105,5 @@ class DoG(Step):
         """Update distance, gradient sum and the next step size."""
         z = shared["z"] + mean["delta"]
         r = torch.maximum(shared["r"], torch.linalg.vector_norm(z))
-        v = shared["v"] + (r.square() if self.weighted else 1.0) * mean["grad_sq"]
+        v = shared["v"] + self._omega(r) * mean["grad_sq"]
         return shared | {"z": z, "r": r, "v": v, "lr": self._lr(r, v)}

@@ -9,7 +9,7 @@ Differences from the paper: the inexactness gamma is not tracked; a client takes
 
 from dataclasses import dataclass
 
-from ..errors import ArgumentError
+from ..errors import not_negative
 from ..types import Channels, State, Vector
 from .rule import Direction, Local
 
@@ -25,8 +25,7 @@ class Proximal(Direction):
     mu: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mu < float("inf"):
-            raise ArgumentError(f"Proximal(mu=...) must be finite and >= 0, got {self.mu!r}.")
+        not_negative("Proximal", "mu", self.mu)
 
     def local(self, x: Vector, down: Channels, own: State) -> Local:
         """Return the pull to x."""

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import ArgumentError, unknown
+from ..errors import ArgumentError, not_negative, positive, unknown, whole
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,13 @@ class Schedule:
         shapes = ("constant", "cosine", "exponential")
         if self.shape not in shapes:
             raise unknown("schedule", self.shape, shapes)
-        if not 0 <= self.floor <= 1:
-            raise ArgumentError(f"Schedule(floor=...) must be in [0, 1], got {self.floor!r}.")
-        if not 0 < self.rate <= 1:
-            raise ArgumentError(f"Schedule(rate=...) must be in (0, 1], got {self.rate!r}.")
-        if self.warmup < 0:
-            raise ArgumentError(f"Schedule(warmup=...) must be >= 0, got {self.warmup!r}.")
+        not_negative("Schedule", "floor", self.floor)
+        positive("Schedule", "rate", self.rate)
+        if self.floor > 1 or self.rate > 1:
+            raise ArgumentError(
+                f"Schedule(floor=..., rate=...) must be at most 1, got {self.floor}, {self.rate}."
+            )
+        whole("Schedule", "warmup", self.warmup, 0)
 
     @property
     def steady(self) -> bool:
@@ -61,20 +62,26 @@ class Schedule:
         """Read "constant", "cosine", "cosine:0.01", "exponential:0.998", "cosine+warmup:10"."""
         if isinstance(text, Schedule):
             return text
+        numbers = {"cosine": "floor", "exponential": "rate", "warmup": "warmup"}
         settings: dict[str, object] = {}
         for word in str(text).split("+"):
-            name, _, number = word.partition(":")
-            field = {"cosine": "floor", "exponential": "rate", "warmup": "warmup"}.get(name)
-            if name not in ("constant", "cosine", "exponential", "warmup"):
-                raise unknown("schedule", text, ("constant", "cosine", "exponential", "warmup"))
-            if name != "warmup":
-                settings["shape"] = name
+            name, colon, number = word.partition(":")
+            if name not in ("constant", *numbers):
+                raise unknown("schedule", text, ("constant", *numbers))
+            field = "warmup" if name == "warmup" else "shape"
+            if field in settings or (colon and name == "constant"):
+                raise ArgumentError(
+                    "A schedule is one shape and perhaps a warm-up, as in 'cosine+warmup:10' or "
+                    f"'exponential:0.998', got {text!r}."
+                )
+            settings[field] = name
             try:
-                if number and field:
-                    settings[field] = int(number) if name == "warmup" else float(number)
+                if colon or name == "warmup":
+                    kind = int if name == "warmup" else float
+                    settings[numbers[name]] = kind(number)
             except ValueError:
                 raise ArgumentError(
-                    f"A schedule's number must follow its colon, as in 'exponential:0.998' or "
+                    "A schedule's number must follow its colon, as in 'exponential:0.998' or "
                     f"'cosine+warmup:10', got {text!r}."
                 ) from None
         return Schedule(**settings)  # type: ignore[arg-type]

@@ -219,7 +219,10 @@ class Federation:
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> "Federation":
-        """Return the same data on a device, with every floating tensor in `dtype`."""
+        """Return the same data on a device, with every floating tensor in `dtype`.
+
+        Who owns what (`sizes`, `starts`, `test_owner`) stays on the host.
+        """
 
         def move(t: Tensor) -> Tensor:
             return t.to(device=device, dtype=dtype if t.is_floating_point() else None)
@@ -230,11 +233,8 @@ class Federation:
         return self._with(
             x=map_inputs(move, self.x),
             y=move(self.y),
-            sizes=move(self.sizes),
-            starts=move(self.starts),
             test=move_pair(self.test),
             held=move_pair(self.held),
-            test_owner=None if self.test_owner is None else move(self.test_owner),
         )
 
     def renamed(

@@ -11,7 +11,6 @@ from torch import Tensor
 from ..clients.rule import Plan, Round, What, Who
 from ..data.batches import Cut, draw, plan_steps, width
 from ..data.federation import Federation
-from ..errors import ArgumentError
 from ..methods import Method
 from ..models.augment import CropFlip
 from ..models.losses import Batch, Engine, Losses, choose
@@ -79,8 +78,6 @@ class Simulation:
 
     def _chunk(self, plan: Plan, chunk: int | None, compile: bool) -> int:
         if chunk is not None:
-            if chunk < 1:
-                raise ArgumentError(f"fit(chunk=...) must be >= 1, got {chunk!r}.")
             return min(chunk, plan.cohort)
         if not compile or self.problem.device.type != "cpu":
             return plan.cohort

@@ -146,8 +146,9 @@ def choose(problem: Problem, probe: Batch, engine: Engine, compile: bool) -> Los
         log.warning("This model cannot be batched over clients (%s); clients run in turn.", reason)
         return Looped(problem)
     if compile:
-        fast = Vmapped(problem, compile=True)
         try:
+            fast = Vmapped(problem, compile=True)
+            fast.value(y, probe)
             fast.value_and_grad(y, probe)
             return fast
         except Exception as error:  # no C++ compiler, or an operation it cannot lower

@@ -64,7 +64,7 @@ class Layout:
         """Cut (..., d) into views of the tensors' own shapes, leading axes kept."""
         lead = x.shape[:-1]
         parts = torch.split(x, self.sizes, dim=-1)
-        return tuple(p.reshape(*lead, *s) for p, s in zip(parts, self.shapes, strict=True))
+        return tuple(p.reshape((*lead, *s)) for p, s in zip(parts, self.shapes, strict=True))
 
     def join(self, parts: Sequence[Tensor], lead: int = 0) -> Tensor:
         """Undo `split`; `lead` is the number of leading axes."""
@@ -131,8 +131,7 @@ class Problem:
     ) -> Tensor:
         """Return one client's training loss: the mean over the batch's real samples."""
         extra = dict.fromkeys(self._key_names, key)
-        each = self.loss(self._call(params, inputs, extra), target)  # (B,) or (B, ...)
-        each = each.reshape(each.shape[0], -1).mean(1)
+        each = self.losses(self._call(params, inputs, extra), target)
         weight = mask.to(each.dtype)
         return (each * weight).sum() / weight.sum()
 
@@ -147,8 +146,8 @@ class Problem:
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each sample: (B,)."""
-        each = self.loss(output, target)
-        return each.reshape(each.shape[0], -1).mean(1)
+        each = self.loss(output, target)  # (B,) or (B, ...)
+        return each.flatten(1).mean(1) if each.ndim > 1 else each
 
     def prepare(self, inputs: Inputs) -> Inputs:
         """Bring a batch to the device, floating parts in the problem's dtype."""
@@ -180,8 +179,14 @@ class Problem:
         parts = [named[n].detach().to(self.device, self.dtype) for n in self.layout.names]
         return self.layout.join(parts)
 
-    def check(self, inputs: Inputs, target: Tensor, classes: int | None) -> None:
-        """Run a few samples through model and loss; turn what fails into a sentence."""
+    def check(self, inputs: Inputs, target: Tensor, highest: int | None) -> None:
+        """Run a few samples through model and loss; turn what fails into a sentence.
+
+        Args:
+            inputs: A few samples.
+            target: Their targets.
+            highest: The largest label in all of the data; None if targets are real numbers.
+        """
         shapes = ", ".join(str(tuple(t.shape[1:])) for t in tensors(inputs))
         params = self.layout.split(self.start)
         try:
@@ -204,7 +209,13 @@ class Problem:
                 "we draw, instead of functional dropout."
             )
         if self.loss is _cross_entropy:
-            self._check_classes(output, target, classes)
+            self._check_classes(output, target, highest)
+        if self.loss is _mse and output.numel() != target.numel():
+            raise ArgumentError(
+                f"fit(loss='mse') compares numbers one by one, but the model returns "
+                f"{tuple(output.shape[1:])} per sample and the targets have "
+                f"{tuple(target.shape[1:])}; give the last layer as many outputs as targets."
+            )
         try:
             each = self.loss(output, target)
         except Exception as error:
@@ -220,16 +231,16 @@ class Problem:
                 f"{got}; use reduction='none'."
             )
 
-    def _check_classes(self, output: Tensor, target: Tensor, classes: int | None) -> None:
-        if target.is_floating_point():
+    def _check_classes(self, output: Tensor, target: Tensor, highest: int | None) -> None:
+        if highest is None:
             raise ArgumentError(
                 "fit(loss='cross_entropy') needs whole-number labels, got targets of dtype "
                 f"{target.dtype}; use loss='mse' for regression."
             )
-        if output.ndim < 2 or (classes is not None and output.shape[1] < classes):
+        if output.ndim < 2 or output.shape[1] <= highest:
             raise ArgumentError(
                 f"The model returns outputs of shape {tuple(output.shape[1:])} per sample, but "
-                f"the labels need {classes} scores; give the last layer {classes} outputs."
+                f"labels go up to {highest}; give the last layer {highest + 1} outputs."
             )
 
 

@@ -9,9 +9,11 @@
     G = sqrt(s) + eps,   eta = m / (sum_j v_j^2 / G_j + eps_g),   x <- x + eta v / G
 
 where delta = mean_i delta_i and q = mean_i |delta_i|^2. No bias correction, no lower clip.
+With max_move, eta is lowered until |x+ - x| <= max_move sqrt(q).
 
 Differences from the paper: the norm in the denominator is that of G^-1, as Theorem 3.2 and the
-appendices have it; the algorithm box prints G, which breaks <v, x+ - x> = m.
+appendices have it; the algorithm box prints G, which breaks <v, x+ - x> = m. max_move is ours
+(None is the paper): one client that runs away raises q, hence eta, for everybody.
 """
 
 from dataclasses import dataclass
@@ -20,23 +22,32 @@ from typing import ClassVar
 import torch
 
 from ..clients.rule import Plan, Round
-from ..errors import ArgumentError, within
+from ..errors import not_negative, positive, within
 from ..types import Channels, State, Trace, Vector
 from .rule import Server
 
 
-def _check(owner: str, **smalls: float) -> None:
-    for name, value in smalls.items():
-        if not 0 <= value < float("inf"):
-            raise ArgumentError(f"{owner}({name}=...) must be finite and >= 0, got {value!r}.")
+@dataclass(frozen=True)
+class _Geometry:
+    """What both rules share: the preconditioned move and its size."""
 
+    eps: float
+    eps_g: float
+    max_move: float | None
 
-def _move(
-    v: Vector, m: Vector, s: Vector, eps: float, eps_g: float, state: State, x: Vector
-) -> tuple[Vector, State, Trace]:
-    bent = (v / (s.sqrt() + eps)).nan_to_num(nan=0.0)  # 0/0 is 0: a parameter nobody moved
-    eta = (m / ((v * bent).sum() + eps_g)).nan_to_num(nan=0.0, posinf=0.0)
-    return x + eta * bent, state, {"server_step": eta}
+    def check(self, owner: str) -> None:
+        not_negative(owner, "eps", self.eps)
+        not_negative(owner, "eps_g", self.eps_g)
+        if self.max_move is not None:
+            positive(owner, "max_move", self.max_move)
+
+    def move(self, x: Vector, v: Vector, m: Vector, s: Vector, q: Vector) -> tuple[Vector, Trace]:
+        bent = (v / (s.sqrt() + self.eps)).nan_to_num(nan=0.0)  # 0/0 is 0: nobody moved it
+        eta = (m / ((v * bent).sum() + self.eps_g)).nan_to_num(nan=0.0, posinf=0.0)
+        if self.max_move is not None:
+            most = self.max_move * q.sqrt() / torch.linalg.vector_norm(bent)
+            eta = torch.minimum(eta, most.nan_to_num(nan=0.0))
+        return x + eta * bent, {"server_step": eta}
 
 
 @dataclass(frozen=True)
@@ -46,14 +57,20 @@ class FedDuAdagrad(Server):
     Args:
         eps: Added to the root of the summed squares, >= 0.
         eps_g: Added to the denominator of the step, >= 0; 0 leaves nothing to tune.
+        max_move: Longest move in units of the clients' root-mean-square move, > 0, or None.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
     eps: float = 1e-9
     eps_g: float = 0.0
+    max_move: float | None = None
 
     def __post_init__(self) -> None:
-        _check("FedDuAdagrad", eps=self.eps, eps_g=self.eps_g)
+        self._geometry.check("FedDuAdagrad")
+
+    @property
+    def _geometry(self) -> _Geometry:
+        return _Geometry(self.eps, self.eps_g, self.max_move)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start with an empty sum."""
@@ -63,9 +80,10 @@ class FedDuAdagrad(Server):
         self, x: Vector, mean: Channels, state: State, t: Round
     ) -> tuple[Vector, State, Trace]:
         """Move along the preconditioned mean."""
-        delta = mean["delta"]
+        delta, q = mean["delta"], mean["delta_sq"]
         s = state["s"] + delta.square()
-        return _move(delta, mean["delta_sq"] / 2, s, self.eps, self.eps_g, {"s": s}, x)
+        x, trace = self._geometry.move(x, delta, q / 2, s, q)
+        return x, {"s": s}, trace
 
 
 @dataclass(frozen=True)
@@ -77,6 +95,7 @@ class FedDuAdam(Server):
         beta2: Memory of the squares, in [0, 1).
         eps: Added to the root of the squares, >= 0.
         eps_g: Added to the denominator of the step, >= 0; 0 leaves nothing to tune.
+        max_move: Longest move in units of the clients' root-mean-square move, > 0, or None.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
@@ -84,11 +103,16 @@ class FedDuAdam(Server):
     beta2: float = 0.99
     eps: float = 1e-9
     eps_g: float = 0.0
+    max_move: float | None = None
 
     def __post_init__(self) -> None:
         within("FedDuAdam", "beta1", self.beta1, 0, 1)
         within("FedDuAdam", "beta2", self.beta2, 0, 1)
-        _check("FedDuAdam", eps=self.eps, eps_g=self.eps_g)
+        self._geometry.check("FedDuAdam")
+
+    @property
+    def _geometry(self) -> _Geometry:
+        return _Geometry(self.eps, self.eps_g, self.max_move)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start with empty moments."""
@@ -102,4 +126,5 @@ class FedDuAdam(Server):
         s = self.beta2 * state["s"] + (1 - self.beta2) * delta.square()
         v = self.beta1 * state["v"] + (1 - self.beta1) * delta
         m = (self.beta1 / 2) * state["m"] + ((1 - self.beta1) / 2) * q
-        return _move(v, m, s, self.eps, self.eps_g, {"s": s, "v": v, "m": m}, x)
+        x, trace = self._geometry.move(x, v, m, s, q)
+        return x, {"s": s, "v": v, "m": m}, trace

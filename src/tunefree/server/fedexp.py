@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..clients.rule import Round
-from ..errors import ArgumentError
+from ..errors import at_least, not_negative
 from ..types import Channels, State, Trace, Vector
 from .rule import Server
 
@@ -35,12 +35,9 @@ class FedExP(Server):
     max_server_step: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.eps < float("inf"):
-            raise ArgumentError(f"FedExP(eps=...) must be finite and >= 0, got {self.eps!r}.")
-        if self.max_server_step is not None and self.max_server_step < 1:
-            raise ArgumentError(
-                f"FedExP(max_server_step=...) must be >= 1, got {self.max_server_step!r}."
-            )
+        not_negative("FedExP", "eps", self.eps)
+        if self.max_server_step is not None:
+            at_least("FedExP", "max_server_step", self.max_server_step, 1)
 
     def step(
         self, x: Vector, mean: Channels, state: State, t: Round

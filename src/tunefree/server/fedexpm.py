@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 
 from ..clients.rule import Plan, Round
-from ..errors import ArgumentError, within
+from ..errors import not_negative, within
 from ..types import Channels, State, Trace, Vector
 from .rule import Server
 
@@ -34,8 +34,7 @@ class FedExPM(Server):
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        if not 0 <= self.eps < float("inf"):
-            raise ArgumentError(f"FedExPM(eps=...) must be finite and >= 0, got {self.eps!r}.")
+        not_negative("FedExPM", "eps", self.eps)
         within("FedExPM", "momentum", self.momentum, 0, 1)
 
     def init(self, x: Vector, plan: Plan) -> State:

@@ -13,7 +13,7 @@ Differences from the paper: none.
 from dataclasses import dataclass
 
 from ..clients.rule import Round
-from ..errors import ArgumentError
+from ..errors import not_negative
 from ..types import State, Vector
 from .rule import Output
 
@@ -51,8 +51,7 @@ class Averaged(Output):
     gamma: float = 8.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.gamma < float("inf"):
-            raise ArgumentError(f"Averaged(gamma=...) must be >= 0, got {self.gamma!r}.")
+        not_negative("Averaged", "gamma", self.gamma)
 
     def init(self, x: Vector) -> State:
         """Start at x; the first iterate replaces it."""

@@ -4,11 +4,12 @@
 `encode` and `decode` are the real thing; the cost is the length of the real encoding.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..types import Rows
 
 
+@runtime_checkable
 class Wire(Protocol):
     """Packs one vector channel of an upload."""
 

@@ -1,0 +1,1 @@
+"""Small hand-computed cases; the folders mirror src/tunefree."""

@@ -1,0 +1,135 @@
+"""The one local loop, on bowls f_i(y) = (a_i / 2) |y|^2 whose every step is known."""
+
+import pytest
+import torch
+
+from tunefree.clients import Adam, Armijo, Constant, Local, Momentum, loop
+
+ALL = frozenset({"grad_mean", "grad_sq"})
+
+
+def rows(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+class Bowls:
+    """One curvature per client; after a client's last step its batch is empty, hence NaN."""
+
+    name = "bowls"
+
+    def __init__(self, curvature, steps):
+        self.a, self.steps = rows(*curvature), torch.tensor(steps)
+
+    def value(self, y, k):
+        real = torch.where(k < self.steps, 1.0, float("nan"))
+        return real * self.a / 2 * y.square().sum(1)
+
+    def value_and_grad(self, y, k):
+        real = torch.where(k < self.steps, 1.0, float("nan"))
+        return self.value(y, k), real[:, None] * self.a[:, None] * y
+
+
+def run(step, x, curvature, steps, local=None, school=None, records=ALL):
+    longest = max(steps)
+    return loop.run(
+        x,
+        Local() if local is None else local,
+        step,
+        {},
+        Bowls(curvature, steps),
+        lambda k: k,
+        torch.tensor(steps),
+        torch.full((len(steps), longest), 0.5, dtype=torch.float64),
+        loop.Schooling() if school is None else school,
+        records,
+    )
+
+
+def test_a_client_with_fewer_steps_stops_earlier():
+    work = run(Constant(0.1), rows(1.0), (1.0, 2.0), (1, 3))
+    close(work.delta, rows([-0.1], [0.8**3 - 1]))
+    close(work.steps, rows(1.0, 3.0))
+    close(work.loss, rows(0.5, (1 + 0.64 + 0.4096) / 3))
+    close(work.lr, rows(0.1, 0.1))
+    close(work.grad_mean, rows([1.0], [2 * (1 + 0.8 + 0.64) / 3]))
+    close(work.grad_sq, rows(1.0, 4 * (1 + 0.64 + 0.4096)))
+    close(work.trials, rows(0.0, 0.0))
+
+
+@pytest.mark.parametrize("step", [Constant(0.1), Momentum(0.1), Adam(0.1), Armijo()])
+def test_others_do_not_change_what_a_client_does(step):
+    x, curvature, steps = rows(1.0, -2.0), (1.0, 3.0, 0.5), (2, 4, 1)
+    together = run(step, x, curvature, steps)
+    for i in range(3):
+        alone = run(step, x, curvature[i : i + 1], steps[i : i + 1])
+        for name in ("delta", "steps", "loss", "lr", "trials", "grad_mean", "grad_sq"):
+            close(getattr(together, name)[i], getattr(alone, name)[0])
+
+
+def test_records_only_what_is_asked_for():
+    work = run(Constant(0.1), rows(1.0), (1.0,), (2,), records=frozenset())
+    assert work.grad_mean is None
+    assert work.grad_sq is None
+    assert work.grad_full is None
+
+
+def test_weight_decay():
+    work = run(Constant(0.1), rows(1.0), (1.0,), (2,), school=loop.Schooling(weight_decay=0.5))
+    close(work.delta, rows([0.85**2 - 1]))
+    close(work.grad_mean, rows([1.5 * (1 + 0.85) / 2]))
+    close(work.loss, rows((0.5 + 0.5 * 0.85**2) / 2))  # the loss itself, without the decay
+
+
+def test_clip_shortens_the_minibatch_gradient():
+    school = loop.Schooling(clip=1.0)
+    work = run(Constant(0.1), rows(3.0, 4.0), (1.0, 0.1), (1, 1), school=school)
+    close(work.delta, -0.1 * rows([0.6, 0.8], [0.3, 0.4]))  # 0.5 is short enough
+    close(work.grad_sq, rows(1.0, 0.25))
+
+
+def test_clip_comes_before_weight_decay_and_bend():
+    school = loop.Schooling(clip=1.0, weight_decay=0.5)
+    tilt = Local(tilt=rows([10.0, 0.0]))
+    work = run(Constant(0.1), rows(3.0, 4.0), (1.0,), (1,), local=tilt, school=school)
+    close(work.delta, -0.1 * rows([0.6 + 1.5 + 10, 0.8 + 2.0]))
+
+
+def test_clip_leaves_a_zero_gradient_alone():
+    work = run(Constant(0.1), rows(0.0), (1.0,), (1,), school=loop.Schooling(clip=1.0))
+    close(work.delta, rows([0.0]))
+
+
+def test_the_schedule_scales_the_step():
+    work = run(Constant(0.1), rows(1.0), (1.0,), (1,), school=loop.Schooling(factor=0.5))
+    close(work.delta, rows([-0.05]))
+    close(work.lr, rows(0.05))
+
+
+def test_bend_pulls_but_is_not_recorded():
+    """Control variates are made of the client's own gradients."""
+    pull = Local(mu=1.0, centre=rows(3.0))
+    work = run(Constant(0.1), rows(1.0), (1.0,), (2,), local=pull)
+    first = 1 - 0.1 * (1 - 2)
+    close(work.delta, rows([first - 0.1 * (first + first - 3) - 1]))
+    close(work.grad_mean, rows([(1 + first) / 2]))
+
+
+def test_line_search_sees_decay_and_bend():
+    """Curvature 1 + 1 + 2 = 4: lr <= 2 (1 - c) / 4 = 0.45 is accepted, 1 and 0.5 are not."""
+    step = Armijo(c=0.1, backtrack=0.5)
+    school, pull = loop.Schooling(weight_decay=1.0), Local(mu=2.0, centre=rows(0.0))
+    work = run(step, rows(1.0), (1.0,), (1,), local=pull, school=school)
+    close(work.lr, rows(0.25))
+    close(work.delta, rows([-1.0]))
+    close(work.trials, rows(3.0))
+
+
+def test_trials_end_with_the_client():
+    step = Armijo(c=0.1, backtrack=0.5, reset="reset")
+    work = run(step, rows(1.0), (4.0, 4.0), (1, 3))
+    close(work.lr, rows(0.25, 0.25 / 3))  # one step of 1/4 ends at 0, where nothing is followed
+    close(work.trials, rows(3.0, 3.0))

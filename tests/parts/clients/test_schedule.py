@@ -1,0 +1,66 @@
+import math
+
+import pytest
+
+from tunefree.clients import Schedule
+from tunefree.errors import ArgumentError
+
+
+def factors(text, rounds):
+    return [Schedule.parse(text).factor(t, rounds) for t in range(rounds)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("constant", [1, 1, 1]),
+        ("cosine", [1, 0.55, 0.1]),
+        ("cosine:0.5", [1, 0.75, 0.5]),
+        ("cosine:0", [1, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125), 0]),
+        ("exponential:0.5", [1, 0.5, 0.25, 0.125]),
+        ("exponential", [1, 0.998, 0.998**2]),
+        ("warmup:4", [0.25, 0.5, 0.75, 1, 1]),
+        ("constant+warmup:2", [0.5, 1, 1]),
+        ("cosine+warmup:2", [0.5, 0.55, 0.1]),
+        ("exponential:0.5+warmup:4", [0.25, 0.25, 0.1875, 0.125, 0.0625]),
+        ("cosine", [1]),
+    ],
+)
+def test_factors(text, expected):
+    assert factors(text, len(expected)) == pytest.approx(expected, abs=1e-15)
+
+
+def test_steady():
+    assert Schedule().steady
+    assert Schedule.parse("constant+warmup:0").steady
+    assert not Schedule.parse("warmup:2").steady
+    assert not Schedule.parse("cosine").steady
+
+
+def test_a_schedule_parses_to_itself():
+    schedule = Schedule("cosine", warmup=3)
+    assert Schedule.parse(schedule) is schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cosin", "Unknown schedule 'cosin'. Did you mean 'cosine'?"),
+        ("exponential:fast", "must follow its colon"),
+        ("warmup:1.5", "must follow its colon"),
+        ("exponential:0", "Schedule(rate=...) must be in (0, 1], got 0.0."),
+        ("exponential:nan", "Schedule(rate=...) must be in (0, 1], got nan."),
+        ("cosine:2", "Schedule(floor=...) must be in [0, 1], got 2.0."),
+        ("warmup:-1", "Schedule(warmup=...) must be >= 0, got -1."),
+    ],
+)
+def test_bad_text(text, words):
+    with pytest.raises(ArgumentError) as error:
+        Schedule.parse(text)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["constant:3", "cosine+exponential:0.9"])
+def test_text_of_which_a_part_would_be_ignored(text):
+    with pytest.raises(ArgumentError):
+        Schedule.parse(text)

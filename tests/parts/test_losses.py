@@ -1,0 +1,175 @@
+"""Which engine runs, and what is said when it cannot be the fast one."""
+
+import logging
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+import tunefree as tf
+from tunefree.errors import ArgumentError
+from tunefree.models.losses import Batch, Looped, Vmapped, choose
+from tunefree.models.problem import Problem
+
+
+class Lstm(nn.Module):
+    """PyTorch's own LSTM, which vmap cannot batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x)[0][:, -1])
+
+
+def federation():
+    x = torch.randn(9, 4, 2, generator=torch.Generator().manual_seed(0))
+    return tf.Federation(x, (x.sum((1, 2)) > 0).long(), [0, 0, 0, 0, 1, 1, 1, 2, 2])
+
+
+def batch(shape=(3, 4, 3), width=4):
+    draw = torch.Generator().manual_seed(0)
+    mask = torch.arange(width) < torch.tensor([4, 2, 3])[:, None]
+    return Batch(
+        inputs=torch.randn(*shape, generator=draw, dtype=torch.float64),
+        target=torch.randint(2, (3, width), generator=draw),
+        mask=mask,
+        key=torch.tensor([1, 2, 3]),
+    )
+
+
+def problem():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Dropout(0.4), nn.Linear(5, 2))
+    return Problem(net, "cross_entropy", torch.float64)
+
+
+def test_the_engines_agree_and_are_right():
+    p = problem()
+    y = p.start + 0.1 * torch.arange(3)[:, None]
+    one, other = Vmapped(p), Looped(p)
+    values, grads = one.value_and_grad(y, batch())
+    for engine in (one, other):
+        torch.testing.assert_close(engine.value(y, batch()), values, rtol=1e-12, atol=1e-12)
+    again = other.value_and_grad(y, batch())
+    torch.testing.assert_close(again[0], values, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(again[1], grads, rtol=1e-12, atol=1e-12)
+    step = 1e-6
+    for j in (0, 7, 20):
+        up, down = y.clone(), y.clone()
+        up[:, j] += step
+        down[:, j] -= step
+        slope = (one.value(up, batch()) - one.value(down, batch())) / (2 * step)
+        torch.testing.assert_close(slope, grads[:, j], rtol=1e-6, atol=1e-8)
+
+
+def test_padding_does_not_count():
+    p, full = problem(), batch()
+    y = p.start.expand(3, -1)
+    inputs = full.inputs.clone()
+    inputs[~full.mask] = 1e6
+    other = Batch(inputs, full.target, full.mask, full.key)
+    for engine in (Vmapped(p), Looped(p)):
+        a, b = engine.value_and_grad(y, full), engine.value_and_grad(y, other)
+        assert torch.equal(a[0], b[0])
+        assert torch.equal(a[1], b[1])
+
+
+def test_a_client_without_samples_does_not_disturb_the_others():
+    """A client that is through with its steps has an all-padding batch."""
+    p, full = problem(), batch()
+    mask = full.mask.clone()
+    mask[1] = False
+    y = p.start.expand(3, -1)
+    empty = Batch(full.inputs, full.target, mask, full.key)
+    for engine in (Vmapped(p), Looped(p)):
+        whole, part = engine.value_and_grad(y, full), engine.value_and_grad(y, empty)
+        assert torch.equal(part[1][[0, 2]], whole[1][[0, 2]])
+        engine.value(y, empty)
+
+
+def test_a_module_that_cannot_be_batched_runs_in_turn(caplog):
+    caplog.set_level(logging.INFO, "tunefree")
+    settings = {"rounds": 2, "steps": 2, "batch": 2, "device": "cpu"}
+    model = Lstm()
+    run = tf.fit(model, federation(), "fedavg", **settings)
+    assert run.settings["engine"] == "loop"
+    assert len(caplog.records) == 1
+    assert "cannot be batched over clients" in caplog.text
+    assert "clients run in turn" in caplog.text
+    looped = tf.fit(model, federation(), "fedavg", engine="loop", **settings)
+    assert torch.equal(run.x, looped.x)
+    assert len(caplog.records) == 1
+
+
+def test_insisting_on_vmap_is_refused():
+    with pytest.raises(ArgumentError) as error:
+        tf.fit(Lstm(), federation(), "fedavg", rounds=1, engine="vmap", device="cpu")
+    assert "fit(engine='vmap') cannot batch this model" in str(error.value)
+    assert "Use engine='loop'" in str(error.value)
+
+
+@pytest.mark.parametrize("when", ["called", "built"])
+def test_without_a_compiler(monkeypatch, caplog, when):
+    """The compiler is missing when the function is first called; some builds refuse earlier."""
+
+    def broken(function, **options):
+        if when == "built":
+            raise RuntimeError("no compiler here\nand more lines")
+
+        def call(*args):
+            raise RuntimeError("no compiler here\nand more lines")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    p = problem()
+    engine = choose(p, batch(), "auto", compile=True)
+    assert engine.name == "vmap"
+    assert len(caplog.records) == 1
+    assert "Compilation is not available here (no compiler here)" in caplog.text
+    values, _ = engine.value_and_grad(p.start.expand(3, -1), batch())
+    assert bool(torch.isfinite(values).all())
+
+
+def test_names():
+    p = problem()
+    assert choose(p, batch(), "auto", compile=False).name == "vmap"
+    assert choose(p, batch(), "loop", compile=True).name == "loop"
+    with pytest.raises(ArgumentError, match=r"Unknown engine 'vamp'\. Did you mean 'vmap'\?"):
+        choose(p, batch(), "vamp", compile=False)
+
+
+def test_the_compiler_fails_on_values_alone(monkeypatch, caplog):
+    """The line search's plain values are compiled apart from the gradients; both must work."""
+
+    def half(function, **options):
+        def call(*args):
+            if function.__name__ == "gradients":
+                return function(*args)
+            raise RuntimeError("cannot lower this")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", half)
+    p = problem()
+    engine = choose(p, batch(), "auto", compile=True)
+    assert bool(torch.isfinite(engine.value(p.start.expand(3, -1), batch())).all())
+    assert "Compilation is not available here (cannot lower this)" in caplog.text
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on import of its compiler
+@pytest.mark.parametrize("what", ["value", "value_and_grad"])
+def test_compiled_draws_the_same_masks(what):
+    hidden = 6  # no multiple of a vector register's width
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, hidden), nn.Tanh(), nn.Dropout(0.4), nn.Linear(hidden, 2))
+    p = Problem(net, "cross_entropy", torch.float64)
+    y = p.start.expand(3, -1).contiguous()
+    plain, fast = (getattr(Vmapped(p, compile=c), what)(y, batch()) for c in (False, True))
+    torch.testing.assert_close(fast, plain, rtol=1e-12, atol=1e-12)

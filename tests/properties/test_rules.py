@@ -1,0 +1,127 @@
+"""What the rules claim, for numbers that hypothesis picks."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from tunefree import random
+from tunefree.clients import Armijo, Local, Phi, Plan, Round, Tick
+from tunefree.models import Layout
+from tunefree.server import Averaged, FedDuAdagrad, FedDuAdam, FedExP
+from tunefree.wire import Dense
+
+D, M = 3, 4
+PLAN = Plan(clients=M, cohort=M, rounds=5, steps=2.0, layout=Layout(("w",), ((D,),)))
+NUMBER = st.floats(-50, 50, allow_subnormal=False).map(lambda v: round(v, 3))
+ROWS = arrays("float64", (M, D), elements=NUMBER).map(torch.from_numpy)
+VECTOR = arrays("float64", (D,), elements=NUMBER).map(torch.from_numpy)
+BEND = st.one_of(
+    st.builds(Local, tilt=ROWS),
+    st.builds(Local, mu=st.floats(0.01, 5), centre=VECTOR),
+    st.builds(Local, tilt=ROWS, mu=st.floats(0.01, 5), centre=VECTOR),
+    st.just(Local()),
+)
+
+
+def close(a, b, tolerance=1e-9):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def means(rows):
+    return {"delta": rows.mean(0), "delta_sq": rows.square().sum(1).mean()}
+
+
+@given(st.lists(BEND, min_size=1, max_size=4), ROWS, ROWS)
+@settings(max_examples=60, deadline=None)
+def test_bends_add_up(bends, y, g):
+    total = bends[0]
+    for bend in bends[1:]:
+        total = total + bend
+    expected = g
+    for bend in bends:
+        expected = bend.bend(expected, y)
+    close(total.bend(g, y), expected)
+    point = y.clone().requires_grad_()
+    value = total.value(point)
+    if isinstance(value, torch.Tensor):
+        (slope,) = torch.autograd.grad(value.sum(), point)
+        close(total.bend(torch.zeros_like(y), y), slope)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=4), st.sampled_from([0.0, 1e-9, 0.1]))
+@settings(max_examples=60, deadline=None)
+def test_feddua_goes_m_along_v(rounds, eps):
+    for rule in (FedDuAdagrad(eps=eps), FedDuAdam(eps=eps)):
+        x = torch.zeros(D, dtype=torch.float64)
+        state = rule.init(x, PLAN)
+        for t, rows in enumerate(rounds):
+            mean = means(rows)
+            new, state, trace = rule.step(x, mean, state, Round(t, 1.0))
+            v = state.get("v", mean["delta"])
+            assert bool(torch.isfinite(new).all())
+            assert float(trace["server_step"]) >= 0
+            if float(v.abs().max()) > 1e-6:
+                close(v @ (new - x), state.get("m", mean["delta_sq"] / 2), 1e-6)
+            x = new
+
+
+@given(ROWS, st.sampled_from([0.0, 1e-3]), st.sampled_from([None, 1.0, 3.0]))
+@settings(max_examples=60, deadline=None)
+def test_fedexp_stays_between_one_and_its_cap(rows, eps, cap):
+    x = torch.zeros(D, dtype=torch.float64)
+    new, _, trace = FedExP(eps, cap).step(x, means(rows), {}, Round(0, 1.0))
+    eta = float(trace["server_step"])
+    assert eta >= 1
+    assert cap is None or eta <= cap
+    if eta < float("inf"):
+        close(new, eta * rows.mean(0))
+
+
+@given(st.floats(0.01, 0.99), st.floats(0.1, 0.95), st.floats(0.1, 10), st.floats(0.01, 100), ROWS)
+@settings(max_examples=60, deadline=None)
+def test_armijo_on_bowls(c, backtrack, max_lr, curvature, y):
+    def value(z):
+        return curvature / 2 * z.square().sum(1)
+
+    step = Armijo(c=c, backtrack=backtrack, max_lr=max_lr, max_backtracks=1000)
+    d = curvature * y
+    phi = Phi(value(y), lambda z: 0.0, value, y)
+    tick = Tick(0, 1.0, torch.ones(M, dtype=torch.float64))
+    new, lr, _ = step.take(y, d, phi, tick, {}, step.begin(y, {}))
+    moving = d.square().sum(1).sqrt() >= 1e-8
+    assert bool((value(new) <= value(y) - c * lr * d.square().sum(1)).all() | ~moving.all())
+    bound = backtrack * min(2 * (1 - c) / curvature, max_lr)
+    assert bool((lr[moving] >= bound * (1 - 1e-9)).all())
+    assert bool((lr <= max_lr).all())
+    assert torch.equal(new[~moving], y[~moving])
+
+
+@given(st.lists(VECTOR, min_size=1, max_size=8), st.floats(0, 20))
+@settings(max_examples=40, deadline=None)
+def test_averages_stay_among_the_iterates(points, gamma):
+    part = Averaged(gamma)
+    state = part.init(torch.full((D,), 1e6, dtype=torch.float64))  # the start counts for nothing
+    for t, x in enumerate(points):
+        state = part.update(x, state, Round(t, 1.0))
+    out, all_ = part.value(points[-1], state), torch.stack(points)
+    assert bool((out >= all_.min(0).values - 1e-6).all())
+    assert bool((out <= all_.max(0).values + 1e-6).all())
+
+
+@given(arrays("float64", st.integers(0, 20), elements=st.floats(width=64)).map(torch.from_numpy))
+@settings(max_examples=60, deadline=None)
+def test_dense_keeps_every_bit(row):
+    back = Dense().decode(Dense().encode(row), row)
+    assert torch.equal(back.view(torch.int64), row.view(torch.int64))
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6), st.integers(1, 60), st.data())
+@settings(max_examples=60, deadline=None)
+def test_cohorts_are_sets(seed, t, clients, data):
+    size = data.draw(st.integers(1, clients))
+    ids = random.cohort(seed, t, clients, size).tolist()
+    assert ids == sorted(set(ids))
+    assert len(ids) == size
+    assert ids[0] >= 0
+    assert ids[-1] < clients
