@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from . import methods as catalogue
+from .bench import Bench, measure
 from .data import describe
 from .engines.rehearse import cost
 from .errors import ArgumentError, Interrupted, TunefreeError
@@ -186,6 +187,44 @@ def datasets(
         "owners": "owners",
         "size": "size",
         "found": "found",
+    }
+    out.print(grid(rows, headings))
+    return 0
+
+
+@app.command
+def bench(
+    settings: Annotated[Bench | None, Parameter(name="*")] = None,
+    *,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Measure our engine beside a plain per-client PyTorch loop, in the same run.
+
+    Parameters
+    ----------
+    as_json: bool
+        Print as JSON.
+    """
+    rows = measure(settings or Bench())
+    if as_json:
+        print(to_json(rows))
+        return 0
+    for row in rows:
+        for side in ("ours", "plain"):
+            low, high = row[f"{side}_range"]
+            row[side] = f"{row[f'{side}_ms']:.2f} ({low:.2f} to {high:.2f})"
+        low, high = row["ratio_range"]
+        row["times"] = f"{row['ratio']:.1f}x ({low:.1f} to {high:.1f})"
+        row["ready"] = f"{row['ready_s']:.1f} s"
+    headings = {
+        "model": "model",
+        "parameters": "parameters",
+        "engine": "engine",
+        "chunk": "chunk",
+        "ours": "ours, ms per cohort-step",
+        "plain": "plain loop",
+        "times": "ratio",
+        "ready": "set-up and compile",
     }
     out.print(grid(rows, headings))
     return 0

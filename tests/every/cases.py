@@ -16,6 +16,9 @@ COMPOSITIONS = {
     ),
     "scaffold-I-adam": tf.Method(direction=Scaffold("I"), step=Adam(0.01)),
     "dog-fedduadagrad-averaged": tf.Method(step=DoG(), server=FedDuAdagrad(), output=Averaged()),
+    "scaffold-live-dog-fedduadam-moved": tf.Method(
+        direction=Scaffold(), step=DoG(live=True), server=FedDuAdam(max_move=0.5)
+    ),
     "clip-decay-schedule": tf.Method(
         step=Constant(0.2),
         schedule="cosine+warmup:2",

@@ -44,6 +44,7 @@ NAMED = {
     "feddog-r": ("feddog", {"r_rel": 0.1}),
     "feddowg": ("feddowg", {}),
     "feddowg-r": ("feddowg", {"r_rel": 0.1}),
+    "auto": ("auto", {}),
 }
 
 ROUNDS, STEPS = 6, 4

@@ -173,6 +173,26 @@ class DoG:
         self.v += self.omega() * mean_grad_sq_sum
 
 
+class LiveDoG(DoG):
+    """DoG that counts a client's own directions of the round as they come.
+
+    lr_k = rho(r) / sqrt(v + omega(r) sum_{j <= k} |d_j|^2); the server's z, r, v as in DoG, its v
+    from the gradients before they are bent.
+    """
+
+    def begin(self, scale):
+        assert scale == 1.0, "it sets its own step; no schedule"
+        self.directions, self.rates, self.lengths = [], [], []
+
+    def move(self, y, d, phi, share):
+        self.directions.append(d)
+        seen = sum(square(earlier) for earlier in self.directions)
+        rate = self.rho() / np.sqrt(self.v + self.omega() * seen)
+        self.rates.append(rate)
+        self.lengths.append(rate * np.sqrt(square(d)) / self.r)  # in units of r
+        return y - rate * d
+
+
 def local(problem, i, x, K, step, rows_of, *, mu, shift, decay, clip):
     """K steps from x along g + mu (y - x) + shift; shift is SCAFFOLD's c - c_i.
 
@@ -255,25 +275,36 @@ def dual_step(x, v, m, s, eps, eps_g):
     return x + eta * along, eta
 
 
+def at_most(x, new, eta, q, max_move):
+    """The same move, shortened where it is longer than max_move sqrt(q); None never shortens."""
+    length = np.sqrt(square(new - x))
+    if max_move is None or length <= max_move * np.sqrt(q):
+        return new, eta
+    shorter = max_move * np.sqrt(q) / length
+    return x + shorter * (new - x), shorter * eta
+
+
 class FedDuAdagrad:
-    def __init__(self, eps=1e-9, eps_g=0.0):
-        self.eps, self.eps_g, self.s = eps, eps_g, 0.0
+    def __init__(self, eps=1e-9, eps_g=0.0, max_move=None):
+        self.eps, self.eps_g, self.s, self.max_move = eps, eps_g, 0.0, max_move
 
     def __call__(self, x, dbar, q):
         self.s = self.s + dbar**2
-        return dual_step(x, dbar, q / 2, self.s, self.eps, self.eps_g)
+        new, eta = dual_step(x, dbar, q / 2, self.s, self.eps, self.eps_g)
+        return at_most(x, new, eta, q, self.max_move)
 
 
 class FedDuAdam:
-    def __init__(self, beta1=0.9, beta2=0.99, eps=1e-9, eps_g=0.0):
+    def __init__(self, beta1=0.9, beta2=0.99, eps=1e-9, eps_g=0.0, max_move=None):
         self.beta1, self.beta2, self.eps, self.eps_g = beta1, beta2, eps, eps_g
-        self.s, self.v, self.m = 0.0, 0.0, 0.0
+        self.s, self.v, self.m, self.max_move = 0.0, 0.0, 0.0, max_move
 
     def __call__(self, x, dbar, q):
         self.s = self.beta2 * self.s + (1 - self.beta2) * dbar**2
         self.v = self.beta1 * self.v + (1 - self.beta1) * dbar
         self.m = self.beta1 / 2 * self.m + (1 - self.beta1) / 2 * q
-        return dual_step(x, self.v, self.m, self.s, self.eps, self.eps_g)
+        new, eta = dual_step(x, self.v, self.m, self.s, self.eps, self.eps_g)
+        return at_most(x, new, eta, q, self.max_move)
 
 
 def factor(schedule, t, T):
@@ -336,7 +367,7 @@ def federated(
             mean_steps = sum(K) / N  # K of the plan: the mean over the population
             step.start(x, mean_steps, sum(p[i] * square(problem.grad(i, x)) for i in ids))
 
-        dbar, q, grad_sq, trials = np.zeros_like(x), 0.0, 0.0, 0
+        dbar, q, grad_sq, trials, lr = np.zeros_like(x), 0.0, 0.0, 0, 0.0
         c_change = np.zeros_like(x)
         for i in ids:
             shift = np.zeros_like(x) if control is None else c - own[i]
@@ -358,6 +389,8 @@ def federated(
             q += p[i] * square(delta)
             grad_sq += p[i] * grad_sq_sum
             trials += getattr(step, "trials", 0)
+            if isinstance(step, LiveDoG):
+                lr += p[i] * np.mean(step.rates)
             if control is not None:
                 new = grad_sum / K[i] if control == "II" else problem.grad(i, x)
                 c_change += population[i] * (new - own[i])  # 1/N, or n_i/n with sample weights
@@ -370,6 +403,8 @@ def federated(
             row["lr"] = float(step.rate)
         if isinstance(step, Armijo):
             row["margin"] = step.margin
+        if isinstance(step, LiveDoG):
+            row["lr"] = float(lr)
         if isinstance(step, DoG):
             step.end_round(dbar, grad_sq)
             row |= {"r": float(step.r), "v": float(step.v)}
@@ -450,6 +485,11 @@ def feddowg(problem, x0, cohorts, steps, *, r_rel=1e-2, **common):
     return dog_with_server(
         problem, x0, cohorts, steps, Average(), r_rel=r_rel, weighted=True, **common
     )
+
+
+def auto(problem, x0, cohorts, steps, **common):
+    step, server = LiveDoG(weighted=True), FedDuAdagrad(max_move=1.0)
+    return federated(problem, x0, cohorts, steps, step, server, **common)
 
 
 def last_two(x0, iterates):

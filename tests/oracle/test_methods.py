@@ -145,6 +145,7 @@ SMALL_BATCHES = {
         "fedduadam",
         "feddog",
         "feddowg",
+        "auto",
     )
 }
 # Long steps on two separable rows end where only rounding is left to compare: shorter ones here.
@@ -316,6 +317,56 @@ def compositions():
             },
             (m.DoG(3e-2, weighted=True), m.FedDuAdam(0.5, 0.9, 1e-6, 1e-3), {"control": "II"}),
         ),
+        "live-dog-average": (
+            {"step": clients.DoG(r_rel=1e-2, live=True), "server": server.Average(server_lr=0.9)},
+            (m.LiveDoG(1e-2), m.Average(0.9), {}),
+        ),
+        "live-dowg-average": (
+            {"step": clients.DoG(r_rel=3e-2, weighted=True, live=True)},
+            (m.LiveDoG(3e-2, weighted=True), m.Average(), {}),
+        ),
+        "scaffold-live-dog-fedduadam-move": (
+            {
+                "direction": clients.Scaffold(),
+                "step": clients.DoG(r_rel=3e-2, live=True),
+                "server": server.FedDuAdam(beta1=0.5, beta2=0.9, eps_g=1e-3, max_move=0.8),
+            },
+            (
+                m.LiveDoG(3e-2),
+                m.FedDuAdam(0.5, 0.9, 1e-9, 1e-3, max_move=0.8),
+                {"control": "II"},
+            ),
+        ),
+        "prox-live-dowg-fedexp": (
+            {
+                "direction": clients.Proximal(mu=0.5),
+                "step": clients.DoG(r_rel=3e-2, weighted=True, live=True),
+                "server": server.FedExP(eps=1e-3),
+            },
+            (m.LiveDoG(3e-2, weighted=True), m.FedExP(1e-3), {"mu": 0.5}),
+        ),
+        "fedduadagrad-move": (
+            {
+                "step": clients.Constant(lr=0.05),
+                "server": server.FedDuAdagrad(eps_g=1e-3, max_move=1.0),
+            },
+            (m.Constant(0.05), m.FedDuAdagrad(1e-9, 1e-3, max_move=1.0), {}),
+        ),
+        "fedduadam-move": (
+            {
+                "step": clients.Constant(lr=0.05),
+                "server": server.FedDuAdam(max_move=0.6),
+            },
+            (m.Constant(0.05), m.FedDuAdam(max_move=0.6), {}),
+        ),
+        "live-dowg-fedduadagrad-move": (
+            {
+                "step": clients.DoG(weighted=True, live=True),
+                "server": server.FedDuAdagrad(max_move=1.0),
+                "output": server.Averaged(),
+            },
+            (m.LiveDoG(weighted=True), m.FedDuAdagrad(max_move=1.0), {}),
+        ),
     }
 
 
@@ -331,20 +382,39 @@ COMPOSITIONS = (
     "dowg-fedduadagrad",
     "dog-fedexp",
     "scaffold-dowg-fedduadam",
+    "live-dog-average",
+    "live-dowg-average",
+    "scaffold-live-dog-fedduadam-move",
+    "prox-live-dowg-fedexp",
+    "fedduadagrad-move",
+    "fedduadam-move",
+    "live-dowg-fedduadagrad-move",
 )
 
 
 @pytest.mark.parametrize("name", COMPOSITIONS)
-@pytest.mark.parametrize("size", [3, 7])
-def test_compositions(problem, name, size):
+@pytest.mark.parametrize(("size", "weights"), [(3, "uniform"), (4, "samples"), (7, "uniform")])
+def test_compositions(problem, name, size, weights):
     parts, (step, server, extra) = compositions()[name]
-    x0 = problems.start(problem)
-    expected = m.federated(problem, x0, cohorts(problem, size), cases.STEPS, step, server, **extra)
-    got, _, _ = fit(problem, x0, tf.Method(**parts), cohort=size)
+    x0, groups = problems.start(problem), cohorts(problem, size)
+    expected = m.federated(problem, x0, groups, cases.STEPS, step, server, weights=weights, **extra)
+    got, _, rows = fit(problem, x0, tf.Method(weights=weights, **parts), cohort=size)
     follows(got, expected)
+    agree([row["server_step"] for row in rows], [row["server_step"] for row in expected.trace])
+    if isinstance(step, m.LiveDoG):
+        agree([row["lr"] for row in rows], [row["lr"] for row in expected.trace])
 
 
-@pytest.mark.parametrize("name", ["scaffold-armijo-fedduadam", "dowg-fedduadagrad"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scaffold-armijo-fedduadam",
+        "dowg-fedduadagrad",
+        "live-dog-average",
+        "scaffold-live-dog-fedduadam-move",
+        "live-dowg-fedduadagrad-move",
+    ],
+)
 def test_compositions_on_unequal_steps(problem, name):
     parts, (step, server, extra) = compositions()[name]
     x0, groups = problems.start(problem), cohorts(problem, 4)
@@ -352,6 +422,25 @@ def test_compositions_on_unequal_steps(problem, name):
     expected = m.federated(problem, x0, groups, steps, step, server, batch=batch, **extra)
     got, _, _ = fit(problem, x0, tf.Method(**parts), cohort=4, batch=4, epochs=1)
     follows(got, expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["fedduadagrad-move", "fedduadam-move", "live-dowg-fedduadagrad-move"]
+)
+def test_the_longest_move_is_met_and_missed(problem, name):
+    """The comparisons above see both sides of the bound."""
+    _, (step, server, extra) = compositions()[name]
+    lengths = []
+
+    def watched(x, dbar, q):
+        new, eta = server(x, dbar, q)
+        lengths.append(np.linalg.norm(new - x) / (server.max_move * np.sqrt(q)))
+        return new, eta
+
+    groups = cohorts(problem, 3)
+    m.federated(problem, problems.start(problem), groups, cases.STEPS, step, watched, **extra)
+    assert min(lengths) < 0.99
+    assert max(lengths) == pytest.approx(1, rel=1e-12)
 
 
 def test_every_composition_is_run():
@@ -386,13 +475,35 @@ def test_outputs(problem):
     assert any(np.allclose(pairs[0], point, rtol=1e-9, atol=1e-11) for point in either)
 
 
-def test_averaged_output_of_the_default_candidate(problem):
-    parts, (step, server, extra) = compositions()["dowg-fedduadagrad"]
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+def test_averaged_output_of_auto(problem, weights):
     x0 = problems.start(problem)
-    expected = m.federated(problem, x0, cohorts(problem, 3), cases.STEPS, step, server, **extra)
-    got, output, _ = fit(problem, x0, tf.Method(**parts), cohort=3)
+    expected = m.auto(problem, x0, cohorts(problem, 3), cases.STEPS, weights=weights)
+    got, output, _ = fit(problem, x0, tf.methods.get("auto", weights=weights), cohort=3)
     follows(got, expected)
     agree(output, m.polynomial(expected.x, 8))
+
+
+def test_auto_is_the_composition_under_comparison():
+    parts, _ = compositions()["live-dowg-fedduadagrad-move"]
+    assert tf.methods.get("auto") == tf.Method(name="auto", **parts)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("live", [False, True])
+def test_dogs_state_on_the_server(problem, weighted, live, tmp_path):
+    """z, r, v: from the same formulas in both forms."""
+    x0, groups = problems.start(problem), cohorts(problem, 3)
+    step = (m.LiveDoG if live else m.DoG)(3e-2, weighted)
+    expected = m.federated(problem, x0, groups, cases.STEPS, step, m.FedExP())
+    method = tf.Method(
+        step=tf.clients.DoG(3e-2, weighted=weighted, live=live), server=tf.server.FedExP()
+    )
+    got, _, _ = fit(problem, x0, method, cohort=3, out=tmp_path)
+    follows(got, expected)
+    _, state, _ = tf.run.Folder(tmp_path).load()
+    for name, value in {"z": step.z, "r": step.r, "v": step.v}.items():
+        np.testing.assert_allclose(state[f"step.{name}"].numpy(), value, rtol=1e-9, err_msg=name)
 
 
 def test_order_of_the_rows_does_not_matter(problem):

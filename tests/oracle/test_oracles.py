@@ -307,6 +307,71 @@ def test_dog_with_one_client_and_one_step_is_dog_one_step_behind(weighted):
         close([row["r"], row["v"]], [r, v])
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_live_dog_with_one_client_and_one_step_is_dog_as_printed(weighted):
+    """The gradient counts before the step along it is taken; v starts with one gradient more."""
+    problem = problems.least_squares()
+    x0, i = problems.start(problem), 3
+    run = m.federated(problem, x0, [[i]] * 12, 1, m.LiveDoG(1e-2, weighted), m.Average())
+    r = 1e-2 * (1 + np.linalg.norm(x0))
+    g = problem.grad(i, x0)
+    v, x = (g @ g + 1e-8) * (r**2 if weighted else 1.0), x0
+    for got, row in zip(run.x, run.trace, strict=True):
+        g = problem.grad(i, x)
+        lr = (r**2 if weighted else r) / np.sqrt(v + (g @ g) * (r**2 if weighted else 1.0))
+        close(row["lr"], lr)
+        x = x - lr * g
+        close(got, x)
+        r = max(r, np.linalg.norm(x - x0))
+        v = v + (g @ g) * (r**2 if weighted else 1.0)
+        close([row["r"], row["v"]], [r, v])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_no_live_step_is_longer_than_r(problem, weighted):
+    """On least squares scaled up, where the other form's steps are."""
+    x0, cohorts = 30 * problems.start(problem), some(problem, 6)
+
+    class Watched(m.LiveDoG):
+        longest = 0.0
+
+        def move(self, *args):
+            y = super().move(*args)
+            self.longest = max(self.longest, *self.lengths)
+            return y
+
+    step = Watched(10.0, weighted)
+    m.federated(problem, x0, cohorts, 5, step, m.Average())
+    assert 0.1 < step.longest <= 1
+
+
+def test_max_move_by_hand():
+    """delta = (3, 4), q = 49: the dual step is the sign step of length q/2 sqrt(2) / 7."""
+    dbar, q = np.array([3.0, 4.0]), 49.0
+    length = q / 2 / 7 * np.sqrt(2)
+    for max_move, expected in {None: length, 0.5: 3.5, 10.0: length}.items():
+        new, eta = m.FedDuAdagrad(eps=0.0, max_move=max_move)(np.zeros(2), dbar, q)
+        close(new, np.full(2, expected / np.sqrt(2)))
+        close(eta, expected / np.sqrt(2))
+
+
+@pytest.mark.parametrize("server", [m.FedDuAdagrad, m.FedDuAdam])
+def test_max_move_bounds_the_move(problem, server):
+    x = problems.start(problem)
+    short, free = server(max_move=0.6), server()
+    bound = 0
+    for t in range(8):
+        moves = deltas(problem, x, [0, 2, 5] if t % 2 else [1, 3, 4], 3, 0.05)
+        q = (moves**2).sum(1).mean()
+        new, eta = short(x, moves.mean(0), q)
+        free_new, free_eta = free(x, moves.mean(0), q)
+        assert np.linalg.norm(new - x) <= 0.6 * np.sqrt(q) * (1 + 1e-12)
+        close((new - x) * free_eta, (free_new - x) * eta)  # the same direction
+        bound += eta < free_eta
+        x = new
+    assert bound > 0
+
+
 def test_dog_distance_ignores_the_servers_own_step(problem):
     """Plain r: a server that does not move at all still lets r grow."""
     x0, cohorts = problems.start(problem), some(problem, 5)

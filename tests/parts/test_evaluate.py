@@ -37,7 +37,7 @@ def federation(**more):
 
 def measure(fed, groups=None, **more):
     problem = Problem(Same(), "cross_entropy", torch.float64)
-    return Evaluation(problem, fed.test, fed.classes, groups=groups, **more).measure(problem.start)
+    return Evaluation(problem, fed.test, groups=groups, **more).measure(problem.start)
 
 
 def test_loss_and_accuracy():
@@ -45,6 +45,32 @@ def test_loss_and_accuracy():
     assert got["test_accuracy"] == pytest.approx(0.6)
     assert got["test_loss"] == pytest.approx(float(nn.functional.cross_entropy(OUTPUT, TARGET)))
     assert got.keys() == {"test_accuracy", "test_loss"}
+
+
+def test_accuracy_of_labels_per_position():
+    """Two rows of three positions, two classes: 4 of 6 right, by row 2/3 and 2/3."""
+    output = torch.tensor([[[1.0, 0, 1], [0, 1, 0]], [[0, 0, 0], [1, 1, 1]]], dtype=torch.float64)
+    target = torch.tensor([[0, 1, 1], [1, 1, 0]])
+    problem = Problem(Same(), "cross_entropy", torch.float64)
+    got = Evaluation(problem, (output, target)).measure(problem.start)
+    assert got["test_accuracy"] == pytest.approx(4 / 6)
+    expected = nn.functional.cross_entropy(output, target)
+    assert got["test_loss"] == pytest.approx(float(expected))
+
+
+def test_no_accuracy_without_one_more_axis_or_without_labels():
+    """Whole-number targets of the outputs' own shape are counts, real ones are values."""
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    problem = Problem(Same(), "mse", torch.float64)
+    for target in (torch.ones(2, 2, dtype=torch.int64), torch.ones(2, 2, dtype=torch.float64)):
+        got = Evaluation(problem, (x, target)).measure(problem.start)
+        assert got == {"test_loss": pytest.approx((0 + 1 + 4 + 9) / 4)}
+
+
+def test_the_prefix():
+    problem = Problem(Same(), "cross_entropy", torch.float64)
+    got = Evaluation(problem, (OUTPUT, TARGET)).measure(problem.start, "validation")
+    assert got.keys() == {"validation_accuracy", "validation_loss"}
 
 
 def test_blocks_do_not_matter(monkeypatch):
@@ -102,7 +128,7 @@ def test_regression_is_worst_where_the_loss_is_largest():
     y = torch.tensor([0.0, 0.0, 0.0], dtype=torch.float64)
     fed = tf.Federation(x, y, [0, 1, 1], test=(x, y), test_owner=[0, 1, 1])
     problem = Problem(Same(), "mse", torch.float64)
-    got = Evaluation(problem, fed.test, None, groups=per_client(fed)).measure(problem.start, "test")
+    got = Evaluation(problem, fed.test, groups=per_client(fed)).measure(problem.start, "test")
     assert got["test_loss"] == pytest.approx(7.0)
     assert got["client_worst"] == pytest.approx(10.0)
     assert got["client_spread"] == pytest.approx(4.5)

@@ -2,13 +2,17 @@
 
 import logging
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 import tunefree as tf
+from parts.problems import fit
+from tunefree.engines import simulate
 from tunefree.errors import ArgumentError
+from tunefree.models import losses
 from tunefree.models.losses import Batch, Looped, Vmapped, choose
 from tunefree.models.problem import Problem
 
@@ -40,6 +44,10 @@ def batch(shape=(3, 4, 3), width=4):
     )
 
 
+def close(a, b, tolerance=1e-12):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
 def problem():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -64,6 +72,22 @@ def test_the_engines_agree_and_are_right():
         down[:, j] -= step
         slope = (one.value(up, batch()) - one.value(down, batch())) / (2 * step)
         torch.testing.assert_close(slope, grads[:, j], rtol=1e-6, atol=1e-8)
+
+
+def test_a_shape_that_keeps_coming_keeps_its_bits():
+    """Other points, samples, masks and keys each time, far beyond where a graph is recorded."""
+    p, engine = problem(), Vmapped(problem())
+    for k in range(losses.TRACE_AFTER + 5):
+        y = p.start + 0.1 * (1 + k) * torch.arange(3)[:, None]
+        mask = torch.arange(4) < torch.tensor([4, 1 + k % 3, 1 + k % 4])[:, None]
+        given = Batch(batch().inputs * (1 + k), (batch().target + k) % 2, mask, batch().key + k)
+        value, (again, grad) = engine.value(y, given), engine.value_and_grad(y, given)
+        fresh = Vmapped(p)
+        assert torch.equal(value, fresh.value(y, given))
+        expected, slope = fresh.value_and_grad(y, given)
+        assert torch.equal(again, expected)
+        assert torch.equal(grad, slope)
+        close(grad, Looped(p).value_and_grad(y, given)[1], 1e-11)
 
 
 def test_padding_does_not_count():
@@ -148,9 +172,10 @@ def test_the_compiler_fails_on_values_alone(monkeypatch, caplog):
 
     def half(function, **options):
         def call(*args):
-            if function.__name__ == "gradients":
-                return function(*args)
-            raise RuntimeError("cannot lower this")
+            out = function(*args)
+            if isinstance(out, torch.Tensor):  # values alone; gradients come with them
+                raise RuntimeError("cannot lower this")
+            return out
 
         return call
 
@@ -161,15 +186,50 @@ def test_the_compiler_fails_on_values_alone(monkeypatch, caplog):
     assert "Compilation is not available here (cannot lower this)" in caplog.text
 
 
+class Branches(nn.Module):
+    """A sum of networks with dropout, one for each width."""
+
+    def __init__(self, widths):
+        super().__init__()
+        self.each = nn.ModuleList(
+            nn.Sequential(nn.Linear(3, n), nn.Tanh(), nn.Dropout(0.4), nn.Linear(n, 2))
+            for n in widths
+        )
+
+    def forward(self, x):
+        return sum(net(x) for net in self.each)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on import of its compiler
-@pytest.mark.parametrize("what", ["value", "value_and_grad"])
-def test_compiled_draws_the_same_masks(what):
-    hidden = 6  # no multiple of a vector register's width
+@pytest.mark.parametrize("widths", [(6, 16), pytest.param((8, 64), marks=pytest.mark.slow)])
+def test_compiled_equals_eager(monkeypatch, widths):
+    """A run, then its engine alone: in one test, since it is compiling that takes the time.
+
+    Half a minute, seconds where the compiler has cached it. A line search, for it uses values as
+    well as gradients; widths with and without a rest after full vector registers, in one module.
+    """
+    engines = []
+
+    def choose(*args):
+        engines.append(losses.choose(*args))
+        return engines[-1]
+
+    monkeypatch.setattr(simulate, "choose", choose)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(3, hidden), nn.Tanh(), nn.Dropout(0.4), nn.Linear(hidden, 2))
-    p = Problem(net, "cross_entropy", torch.float64)
-    y = p.start.expand(3, -1).contiguous()
-    plain, fast = (getattr(Vmapped(p, compile=c), what)(y, batch()) for c in (False, True))
-    torch.testing.assert_close(fast, plain, rtol=1e-12, atol=1e-12)
+        net = Branches(widths).double()
+    settings = {"rounds": 4, "cohort": 3, "steps": 3, "batch": 4}
+    plain, fast = (fit("fedsls", model=net, compile=c, **settings) for c in (False, True))
+    assert (plain.settings["engine"], fast.settings["engine"]) == ("vmap", "vmap, compiled")
+    close(fast.x, plain.x, 1e-10)
+    close(fast.output, plain.output, 1e-10)
+    for a, b in zip(fast.history, plain.history, strict=True):
+        for name in b.keys() - {"seconds"}:
+            assert a[name] == pytest.approx(b[name], rel=1e-10, abs=1e-10), name
+
+    y = plain.x + 0.1 * torch.arange(3)[:, None]
+    for key in (torch.tensor([1, 2, 3]), torch.tensor([-(2**63), 2**63 - 1, 0])):
+        given = replace(batch(), key=key)
+        (one, other) = ((e.value(y, given), *e.value_and_grad(y, given)) for e in engines)
+        close(one, other)

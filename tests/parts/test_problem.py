@@ -87,7 +87,7 @@ def test_batches_of_several_tensors(form):
     module = Pair()
     inputs = (X, X + 1) if form == "tuple" else {"right": X + 1, "left": X}
     p = problem(module)
-    p.check(inputs, Y, 2)
+    p.check(inputs, Y, 1)
     expected = F.cross_entropy(module(X, X + 1), Y).detach()
     torch.testing.assert_close(value(p, inputs, Y), expected)
     torch.testing.assert_close(p.outputs(p.start, inputs), module(X, X + 1).detach())
@@ -158,9 +158,9 @@ def test_outputs_are_in_evaluation_mode():
     assert not problem(net()).random
 
 
-def refused(words, module, loss="cross_entropy", inputs=X, target=Y, classes=2):
+def refused(words, module, loss="cross_entropy", inputs=X, target=Y, highest=1):
     with pytest.raises(ArgumentError) as error:
-        problem(module, loss).check(inputs, target, classes)
+        problem(module, loss).check(inputs, target, highest)
     text = str(error.value)
     for word in words:
         assert word in text
@@ -171,7 +171,7 @@ def test_batchnorm_is_refused_with_the_converter():
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     refused(["layer '1'", "BatchNorm1d", "tf.models.groupnorm(model)"], module)
     converted = tf.models.groupnorm(module).double()
-    problem(converted).check(X, Y, 2)
+    problem(converted).check(X, Y, 1)
 
 
 def test_functional_dropout_is_refused():
@@ -191,17 +191,43 @@ def test_a_loss_that_reduces_is_refused():
     refused(["one loss per sample", "float"], net(), lambda output, target: 0.5)
 
 
+class Sums(nn.Module):
+    """One number per sample, without an axis for classes."""
+
+    def forward(self, x):
+        return x.sum(1)
+
+
 def test_shapes_and_labels():
     refused(["Sequential", "does not accept samples of shape (2,)"], net(), inputs=X[:, :2])
-    refused(["the labels need 3 scores"], net(), classes=3)
-    refused(["whole-number labels", "torch.float64", "loss='mse'"], net(), target=X[:, 0])
+    refused(
+        [
+            "The model returns outputs of shape (2,) per sample, but labels go up to 7; "
+            "give the last layer 8 outputs."
+        ],
+        net(),
+        highest=7,
+    )
+    refused(["labels go up to 2; give the last layer 3 outputs."], net(), highest=2)
+    refused(["labels go up to 0; give the last layer 1 outputs."], nn.Sequential(net(), Sums()),
+            highest=0)  # fmt: skip
+    refused(
+        ["whole-number labels", "torch.float64", "loss='mse'"],
+        net(),
+        target=X[:, 0],
+        highest=None,
+    )
     refused(["one tensor with a row per sample"], nn.Sequential(net(), nn.Flatten(0)))
 
 
 def test_targets_of_another_shape_than_the_outputs():
     """Two outputs, one target per sample: with two samples broadcasting would hide it."""
     targets = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    refused(["mse", "(2, 2)", "(2,)"], net(), "mse", target=targets, classes=None)
+    words = (
+        "fit(loss='mse') compares numbers one by one, but the model returns (2,) per sample and "
+        "the targets have (); give the last layer as many outputs as targets."
+    )
+    refused([words], net(), "mse", target=targets, highest=None)
 
 
 def test_one_output_column_fits_a_target_without():

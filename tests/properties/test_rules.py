@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tunefree import random
-from tunefree.clients import Armijo, Local, Phi, Plan, Round, Tick
+from tunefree.clients import Armijo, DoG, Local, Phi, Plan, Round, Tick
 from tunefree.models import Layout
 from tunefree.server import Averaged, FedDuAdagrad, FedDuAdam, FedExP
 from tunefree.wire import Dense
@@ -64,6 +64,55 @@ def test_feddua_goes_m_along_v(rounds, eps):
             if float(v.abs().max()) > 1e-6:
                 close(v @ (new - x), state.get("m", mean["delta_sq"] / 2), 1e-6)
             x = new
+
+
+@given(
+    st.lists(ROWS, min_size=1, max_size=4),
+    st.sampled_from([0.0, 1e-9, 0.1]),
+    st.floats(0.01, 3),
+    st.sampled_from([FedDuAdagrad, FedDuAdam]),
+)
+@settings(max_examples=60, deadline=None)
+def test_feddua_never_moves_further_than_its_longest(rounds, eps, most, rule):
+    """|x+ - x| <= max_move sqrt(q), along the move without it, and that move where it is short."""
+    x = torch.zeros(D, dtype=torch.float64)
+    short, free = rule(eps=eps, max_move=most), rule(eps=eps)
+    state = short.init(x, PLAN)
+    for t, rows in enumerate(rounds):
+        mean = means(rows)
+        plain, _, _ = free.step(x, mean, state, Round(t, 1.0))
+        new, state, _ = short.step(x, mean, state, Round(t, 1.0))
+        bound = most * mean["delta_sq"].sqrt()
+        length, whole = (torch.linalg.vector_norm(z - x) for z in (new, plain))
+        assert bool(torch.isfinite(new).all())
+        assert float(length) <= float(bound) * (1 + 1e-9)
+        if bool(whole <= bound * (1 - 1e-9)):
+            close(new, plain)
+        elif float(whole) > 0:
+            close(new - x, (plain - x) * (bound / whole))
+        x = new
+
+
+@given(
+    ROWS.flatmap(lambda first: st.tuples(st.just(first), st.lists(ROWS, max_size=4))),
+    st.booleans(),
+    st.floats(1e-6, 1e3),
+    st.floats(1e-12, 1e6),
+)
+@settings(max_examples=80, deadline=None)
+def test_no_live_step_is_longer_than_r(directions, weighted, r, v):
+    first, others = directions
+    step, y = DoG(weighted=weighted, live=True), first.clone()
+    down = {name: torch.tensor(n, dtype=torch.float64) for name, n in (("r", r), ("v", v))}
+    scratch, before = step.begin(y, down), torch.full((M,), float("inf"), dtype=torch.float64)
+    phi = Phi(torch.zeros(M), lambda z: 0.0, lambda z: z.sum(1), y)
+    for k, d in enumerate([first, *others]):
+        tick = Tick(k, 1.0, torch.ones(M, dtype=torch.float64))
+        new, lr, scratch = step.take(y, d, phi, tick, down, scratch)
+        assert bool((lr * d.norm(dim=1) <= r * (1 + 1e-9)).all())
+        assert bool((lr > 0).all() and (lr <= before).all())  # gradients only add up
+        close(new, y - lr[:, None] * d)
+        y, before = new, lr
 
 
 @given(ROWS, st.sampled_from([0.0, 1e-3]), st.sampled_from([None, 1.0, 3.0]))

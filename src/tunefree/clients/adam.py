@@ -51,4 +51,4 @@ class Adam(Step):
         m = self.beta1 * scratch["m"] + (1 - self.beta1) * d
         s = self.beta2 * scratch["s"] + (1 - self.beta2) * d.square()
         move = (m / (1 - self.beta1**k)) / ((s / (1 - self.beta2**k)).sqrt() + self.eps)
-        return y - lr * move, y.new_full(y.shape[:1], lr), {"m": m, "s": s}
+        return torch.add(y, move, alpha=-lr), y.new_full(y.shape[:1], lr), {"m": m, "s": s}

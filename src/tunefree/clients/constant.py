@@ -7,6 +7,8 @@ Differences from the paper: none (McMahan et al., AISTATS 2017, FederatedAveragi
 
 from dataclasses import dataclass
 
+import torch
+
 from ..errors import positive
 from ..types import Channels, Rows, State
 from .rule import Phi, Step, Tick
@@ -30,4 +32,4 @@ class Constant(Step):
     ) -> tuple[Rows, Rows, State]:
         """Go lr along -d."""
         lr = self.lr * tick.factor
-        return y - lr * d, y.new_full(y.shape[:1], lr), scratch
+        return torch.add(y, d, alpha=-lr), y.new_full(y.shape[:1], lr), scratch

@@ -91,10 +91,10 @@ class DoG(Step):
         """Go lr along -d."""
         if not self.live:
             lr = down["lr"]
-            return y - lr * d, lr.expand(y.shape[:1]), scratch
+            return torch.addcmul(y, d, -lr), lr.expand(y.shape[:1]), scratch
         v = scratch["v"] + self._omega(down["r"]) * row_sq(d)
         lr = self._lr(down["r"], v)  # (m,)
-        return y - lr[:, None] * d, lr, {"v": v}
+        return torch.addcmul(y, d, -lr[:, None]), lr, {"v": v}
 
     def upload(self, work: Work, x: Vector, down: Channels, own: State) -> tuple[Channels, State]:
         """Send the sum of squared gradient norms."""

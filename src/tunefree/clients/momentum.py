@@ -40,4 +40,4 @@ class Momentum(Step):
         """Go lr along the running sum."""
         lr = self.lr * tick.factor
         v = self.momentum * scratch["v"] + d
-        return y - lr * v, y.new_full(y.shape[:1], lr), {"v": v}
+        return torch.add(y, v, alpha=-lr), y.new_full(y.shape[:1], lr), {"v": v}

@@ -93,14 +93,14 @@ class Simulation:
     def _batch(self, index: Tensor, mask: Tensor, keys: Tensor, train: bool = True) -> Batch:
         device = self.problem.device
         index = index.to(device)
-        inputs = map_inputs(lambda t: t[index], self.fed.x)
+        inputs = map_inputs(lambda t: _rows(t, index), self.fed.x)
         keys = keys.to(device)
         if train and self.augment is not None:
             spots = torch.arange(index.shape[1], device=device)
             sample_keys = bits(keys[:, None], spots)  # (m, B)
             augment = self.augment
             inputs = map_inputs(lambda t: augment(t, sample_keys), inputs)
-        return Batch(inputs, self.fed.y[index], mask.to(device), keys)
+        return Batch(inputs, _rows(self.fed.y, index), mask.to(device), keys)
 
     def fraction(self, ids: Tensor) -> float:
         """Return these clients' share of the population's weight."""
@@ -136,9 +136,10 @@ class Simulation:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
         draws = draw(self.seed, t, ids, sizes, starts, self.cut, width=self._width)
         device = self.problem.device
+        random = self.problem.random or self.augment is not None
 
         def fetch(k: int) -> Batch:
-            keys = key(self.seed, "dropout", t, ids, k)
+            keys = key(self.seed, "dropout", t, ids, k) if random else ids
             return self._batch(draws.index[:, k], draws.mask[:, k], keys)
 
         return Task(
@@ -198,6 +199,10 @@ class Simulation:
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take the clients' memory from a checkpoint."""
         self.memory.restore(tensors)
+
+
+def _rows(t: Tensor, index: Tensor) -> Tensor:
+    return t.index_select(0, index.flatten()).reshape(*index.shape, *t.shape[1:])
 
 
 def mean_steps(federation: Federation, cut: Cut) -> float:

@@ -5,16 +5,18 @@ another in plain PyTorch, for modules that vmap cannot batch and for finding fau
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..errors import ArgumentError, unknown
-from ..types import Inputs, Rows, map_inputs
+from ..types import Inputs, Rows, map_inputs, tensors
 from .problem import Problem
 
 log = logging.getLogger("tunefree")
@@ -52,16 +54,27 @@ class Losses(Protocol):
         ...
 
 
+TRACE_AFTER = 20  # calls in one shape before it is worth recording as a graph
+MOST_SHAPES = 16  # beyond this, shapes vary too much for graphs to pay
+
+
 class Vmapped:
     """All clients in one batched call.
 
+    A shape that keeps coming is recorded once as a graph of plain operations, which gives the
+    same bits without the cost of transforming the function anew at each call; the graph can also
+    be compiled.
+
     Args:
         problem: What is differentiated.
-        compile: Whether to compile the two functions; a few seconds at first use, then faster.
+        compile: Whether to compile the graphs; a few seconds at first use, then faster.
     """
 
     def __init__(self, problem: Problem, compile: bool = False) -> None:
         self.name = "vmap, compiled" if compile else "vmap"
+        self._compile = compile
+        self._graphs: dict[Any, Callable[..., Any]] = {}
+        self._calls: Counter[Any] = Counter()
         layout = problem.layout
         key_axis = 0 if problem.random else None
         axes = (0, 0, 0, 0, key_axis)
@@ -77,20 +90,31 @@ class Vmapped:
             grads, loss = both(layout.split(y), x, t, mask, key)
             return loss, layout.join(grads, lead=1)
 
-        self._values: Callable[..., Rows] = values
-        self._gradients: Callable[..., tuple[Rows, Rows]] = gradients
-        if compile:
-            self._values = torch.compile(values, dynamic=False)
-            self._gradients = torch.compile(gradients, dynamic=False)
+        self._values, self._gradients = values, gradients
+
+    def _run(self, function: Callable[..., Any], y: Rows, batch: Batch) -> Any:
+        args = (y.contiguous(), batch.inputs, batch.target, batch.mask, batch.key)
+        parts = (y, *tensors(batch.inputs), batch.target, batch.mask)
+        shape = (function, *(p.shape for p in parts))
+        self._calls[shape] += 1
+        if shape not in self._graphs:
+            due = self._compile or self._calls[shape] > TRACE_AFTER
+            if not due or len(self._graphs) >= MOST_SHAPES:
+                return function(*args)
+            graph = make_fx(function)(*args)
+            self._graphs[shape] = torch.compile(graph, dynamic=False) if self._compile else graph
+        return self._graphs[shape](*args)
 
     def value(self, y: Rows, batch: Batch) -> Rows:
         """Return the losses (m,)."""
         with torch.no_grad():
-            return self._values(y, batch.inputs, batch.target, batch.mask, batch.key)
+            out: Rows = self._run(self._values, y, batch)
+            return out
 
     def value_and_grad(self, y: Rows, batch: Batch) -> tuple[Rows, Rows]:
         """Return the losses (m,) and gradients (m, d)."""
-        return self._gradients(y, batch.inputs, batch.target, batch.mask, batch.key)
+        loss, grad = self._run(self._gradients, y, batch)
+        return loss, grad
 
 
 class Looped:

@@ -48,10 +48,12 @@ def test_a_schedule_parses_to_itself():
         ("cosin", "Unknown schedule 'cosin'. Did you mean 'cosine'?"),
         ("exponential:fast", "must follow its colon"),
         ("warmup:1.5", "must follow its colon"),
-        ("exponential:0", "Schedule(rate=...) must be in (0, 1], got 0.0."),
-        ("exponential:nan", "Schedule(rate=...) must be in (0, 1], got nan."),
-        ("cosine:2", "Schedule(floor=...) must be in [0, 1], got 2.0."),
-        ("warmup:-1", "Schedule(warmup=...) must be >= 0, got -1."),
+        ("exponential:0", "Schedule(rate=...) must be a finite number > 0, got 0.0."),
+        ("exponential:nan", "Schedule(rate=...) must be a finite number > 0, got nan."),
+        ("exponential:1.5", "Schedule(floor=..., rate=...) must be at most 1, got 0.1, 1.5."),
+        ("cosine:-0.5", "Schedule(floor=...) must be a finite number >= 0, got -0.5."),
+        ("cosine:2", "Schedule(floor=..., rate=...) must be at most 1, got 2.0, 0.998."),
+        ("warmup:-1", "Schedule(warmup=...) must be a whole number >= 0, got -1."),
     ],
 )
 def test_bad_text(text, words):
@@ -60,7 +62,13 @@ def test_bad_text(text, words):
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["constant:3", "cosine+exponential:0.9"])
+@pytest.mark.parametrize(
+    "text", ["constant:3", "cosine+exponential:0.9", "cosine+cosine", "warmup:2+warmup:3"]
+)
 def test_text_of_which_a_part_would_be_ignored(text):
-    with pytest.raises(ArgumentError):
+    with pytest.raises(ArgumentError) as error:
         Schedule.parse(text)
+    assert str(error.value) == (
+        "A schedule is one shape and perhaps a warm-up, as in 'cosine+warmup:10' or "
+        f"'exponential:0.998', got {text!r}."
+    )

@@ -89,6 +89,14 @@ def test_fedduadam_over_two_rounds():
     assert x == moved(5 / 3 + two / g[0], 5 / 3 + two * 1.5 / g[1])
 
 
+@pytest.mark.parametrize(("most", "eta"), [(None, 7 / 3), (0.5, math.sqrt(7) / 2), (1.0, 7 / 3)])
+def test_longest_move_of_fedduadagrad(most, eta):
+    """As above: v / G = (1, -1), so that eta sqrt(2) <= max_move sqrt(14)."""
+    x, steps = play(FedDuAdagrad(eps=0.0, max_move=most), [[1.0, -5.0], [1.0, 1.0]])
+    assert steps == pytest.approx([eta])
+    assert x == moved(eta, -eta)
+
+
 @pytest.mark.parametrize("rule", [FedDuAdagrad(eps=0.0), FedDuAdam(eps=0.0)])
 def test_a_parameter_that_nobody_moves_stays(rule):
     x, _ = play(rule, [[1.0, 0.0]], [[2.0, 0.0]])
