@@ -28,6 +28,7 @@ app = App(
     name="tunefree",
     version=__version__,
     help="Federated learning with nothing to tune.",
+    default_parameter=Parameter(negative=""),
     help_epilogue="Start with `tunefree run`: it trains on embedded digits in a few seconds.",
 )
 out = Console(highlight=False)
@@ -40,8 +41,8 @@ def run(
     *,
     out_dir: Annotated[Path | None, Parameter(name="--out")] = None,
     resume: Path | None = None,
-    dry_run: Annotated[bool, Parameter(negative="")] = False,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    dry_run: bool = False,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
     """Train one model over many clients' data and write a run folder.
 
@@ -106,7 +107,7 @@ def _recipe_of(folder: Path) -> Recipe:
         )
     if words.get("data_dir"):
         words["data_dir"] = Path(words["data_dir"])
-    return Recipe(**(words | {"set": tuple(words.get("set", ()))}))
+    return Recipe(**(words | {"set": tuple(words.get("set") or ())}))
 
 
 def _next_folder(recipe: Recipe) -> Path:
@@ -133,7 +134,7 @@ def _costs(facts: dict[str, Any]) -> None:
 
 
 @app.command
-def methods(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> int:
+def methods(*, as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
     """List the methods, their settings and defaults.
 
     Parameters
@@ -165,7 +166,7 @@ def methods(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] =
 def datasets(
     *,
     data_dir: Path | None = None,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
     """List the datasets, their terms, and where their files are.
 
@@ -196,7 +197,7 @@ def datasets(
 def bench(
     settings: Annotated[Bench | None, Parameter(name="*")] = None,
     *,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
     """Measure our engine beside a plain per-client PyTorch loop, in the same run.
 

@@ -53,7 +53,7 @@ class Recipe:
     clients: int | None = None
     model: str = "auto"
     method: str = "auto"
-    set: tuple[str, ...] = ()
+    set: tuple[str, ...] | None = None
     rounds: int = 100
     cohort: int | None = None
     steps: int | None = None
@@ -106,7 +106,7 @@ def _value(what: str, text: str, kind: Any) -> Any:
 
 def make_method(recipe: Recipe) -> Method:
     """Return the method with its settings."""
-    return methods.get(recipe.method, **read_settings(recipe.method, recipe.set))
+    return methods.get(recipe.method, **read_settings(recipe.method, recipe.set or ()))
 
 
 def make_federation(recipe: Recipe, dataset: Dataset) -> Federation:

@@ -171,7 +171,7 @@ def test_things_of_the_wrong_kind():
         ("start", "model.pt", "fit(start=...) must be a module or a Run, got 'model.pt'."),
         ("metrics", {"f1": 3}, "fit(metrics=...) must map names to functions, got {'f1': 3}."),
         ("metrics", ["f1"], "fit(metrics=...) must map names to functions, got ['f1']."),
-        ("loss", 3, "loss"),
+        ("loss", 3, "Unknown loss 3."),
         ("augment", 3, "fit(augment=...) must be a name or a CropFlip, got 3."),
         ("device", None, "fit(device=...) must be 'auto' or a device of this machine, got None"),
         ("dtype", "float32", "fit(dtype=...) must be torch.float32 or torch.float64, got float32."),
