@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 from rich.console import Console
+from rich.markup import escape
 
 from . import methods as catalogue
 from .bench import Bench, measure
@@ -86,7 +88,8 @@ def run(
             result = stop.run  # type: ignore[assignment]
     _say({**result.summary, "path": str(folder)}, as_json, lambda _: out.print(summary(result)))
     if result.status == "interrupted":
-        err.print(f"Stopped by Ctrl-C; continue with:  tunefree run --resume {folder}")
+        line = f"Stopped by Ctrl-C; continue with:  tunefree run --resume {folder}"
+        err.print(line, markup=False, soft_wrap=True)
         return INTERRUPTED
     return DIVERGED if result.status == "diverged" else 0
 
@@ -236,12 +239,16 @@ def main(words: list[str] | None = None) -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     try:
         code = app(words, result_action="return_value", exit_on_error=True)
+        sys.stdout.flush()
     except TunefreeError as error:
-        err.print(f"[bold red]Error:[/] {error}", markup=True, soft_wrap=True)
+        err.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
         code = BAD_INPUT
     except KeyboardInterrupt:
         err.print("Stopped.")
         code = INTERRUPTED
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     sys.exit(code if isinstance(code, int) else 0)
 
 

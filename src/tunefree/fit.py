@@ -312,18 +312,25 @@ def _loss(loss: str | Loss, labelled: bool) -> str | Loss:
 
 def _moved(federation: Federation, device: torch.device, dtype: torch.dtype) -> Federation:
     fed = federation.to(device, dtype)
-    for part in (*tensors(fed.x), fed.y):
+    for pair in ((fed.x, fed.y), fed.test, fed.held):
+        if pair is not None:
+            _check_finite(pair, dtype)
+    return fed
+
+
+def _check_finite(pair: Pair, dtype: torch.dtype) -> None:
+    for part in (*tensors(pair[0]), pair[1]):
         if part.is_floating_point() and not bool(torch.isfinite(part).all()):
             raise DataError(
                 f"The data has numbers too large for {dtype}; scale it, or use "
                 "fit(dtype=torch.float64)."
             )
-    return fed
 
 
 def _prepared(problem: Problem, pair: Pair) -> Pair:
     inputs, target = problem.prepare(pair[0]), problem.prepare(pair[1])
     assert isinstance(target, torch.Tensor)
+    _check_finite((inputs, target), problem.dtype)
     return inputs, target
 
 

@@ -142,7 +142,6 @@ def test_a_dry_run_as_a_table(call):
 
 
 @pytest.mark.parametrize("data", ["toy", "synthetic"])
-@pytest.mark.xfail(reason="defect: --augment none is a CropFlip, which refuses what is no image")
 def test_data_that_are_no_images(call, data):
     code, _, err = call("run", "--data", data, "--rounds", 1, "--steps", 1, "--device", "cpu")
     assert (code, err.count("Error")) == (0, 0)
@@ -190,7 +189,6 @@ def test_ctrl_c_and_resume(interrupted, call, place):
     assert (place / "stopped" / model).read_bytes() == (place / "whole" / model).read_bytes()
 
 
-@pytest.mark.xfail(reason="defect: the line is folded at the width of the terminal")
 def test_how_to_resume_is_one_line(call, monkeypatch):
     def fit(*, callbacks, **settings):
         press = [*callbacks, lambda event: signal.raise_signal(signal.SIGINT)]
@@ -284,14 +282,12 @@ def test_a_used_folder_with_other_settings(call):
 
 
 @pytest.mark.parametrize("words", ["[bold]x", "[/x]"])
-@pytest.mark.xfail(reason="defect: the sentence is printed as markup")
 def test_brackets_in_a_sentence(call, words):
     code, _, err = call("run", "--data", words)
     assert code == 2
     assert f"Unknown dataset '{words}'." in err
 
 
-@pytest.mark.xfail(reason="defect: the summary is printed as markup")
 def test_brackets_in_a_folder(call):
     _, out, _ = call("run", "--rounds", 1, "--out", "a[b]", *SMALL)
     assert re.search(r"^run folder +a\[b\]", out, re.M)
@@ -305,7 +301,6 @@ def test_divergence(call, place):
     assert len(rows(place / "a")) < 20
 
 
-@pytest.mark.xfail(reason="defect: a closed pipe ends in a traceback")
 def test_a_pipe_that_is_closed():
     """As in `tunefree methods --json | head -c 10`."""
     words = [sys.executable, "-c", MAIN, "methods", "--json"]
@@ -316,7 +311,6 @@ def test_a_pipe_that_is_closed():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.xfail(reason="defect: there is no tunefree/__main__.py")
 def test_as_a_module():
     done = subprocess.run(
         [sys.executable, "-m", "tunefree", "--version"], capture_output=True, text=True

@@ -282,7 +282,6 @@ def test_data_that_overflows_in_the_dtype():
     fit(fed=federation(x=x), rounds=1, dtype=torch.float64)  # fits there
 
 
-@pytest.mark.xfail(reason="defect: fit looks at the training data alone")
 @pytest.mark.parametrize("part", [0, 1])
 def test_test_data_that_overflows_in_the_dtype(part):
     fed = labelled()

@@ -14,7 +14,7 @@ import torch
 
 from ..errors import positive, within
 from ..types import Channels, Rows, State
-from .rule import Phi, Step, Tick
+from .rule import Phi, Step, Tick, along
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Adam(Step):
         self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
     ) -> tuple[Rows, Rows, State]:
         """Go lr along the normalised first moment."""
-        lr, k = self.lr * tick.factor, tick.index + 1
+        lr, k = y.new_full(y.shape[:1], self.lr * tick.factor), tick.index + 1
         m = self.beta1 * scratch["m"] + (1 - self.beta1) * d
         s = self.beta2 * scratch["s"] + (1 - self.beta2) * d.square()
         move = (m / (1 - self.beta1**k)) / ((s / (1 - self.beta2**k)).sqrt() + self.eps)
-        return torch.add(y, move, alpha=-lr), y.new_full(y.shape[:1], lr), {"m": m, "s": s}
+        return along(y, move, lr), lr, {"m": m, "s": s}

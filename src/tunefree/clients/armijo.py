@@ -24,7 +24,7 @@ import torch
 
 from ..errors import at_least, between, positive, unknown, whole
 from ..types import Channels, Rows, State
-from .rule import Phi, Step, Tick, row_sq
+from .rule import Phi, Step, Tick, along, row_sq
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class Armijo(Step):
         if self.max_backtracks > 0:
             for left in range(self.max_backtracks, -1, -1):
                 trials = trials + open_
-                enough = phi.at(y - lr[:, None] * d) <= here - self.c * lr * sq  # NaN fails
+                enough = phi.at(along(y, d, lr)) <= here - self.c * lr * sq  # NaN fails
                 open_ = open_ & ~enough
                 if not bool(open_.any()):
                     break
                 shorter = lr * self.backtrack if left else torch.full_like(lr, 1e-6)
                 lr = torch.where(open_, shorter, lr)
-        y = torch.where(moving[:, None], y - lr[:, None] * d, y)
+        y = torch.where(moving[:, None], along(y, d, lr), y)
         return y, lr * moving, {"lr": lr, "trials": trials}

@@ -7,11 +7,9 @@ Differences from the paper: none (McMahan et al., AISTATS 2017, FederatedAveragi
 
 from dataclasses import dataclass
 
-import torch
-
 from ..errors import positive
 from ..types import Channels, Rows, State
-from .rule import Phi, Step, Tick
+from .rule import Phi, Step, Tick, along
 
 
 @dataclass(frozen=True)
@@ -31,5 +29,5 @@ class Constant(Step):
         self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
     ) -> tuple[Rows, Rows, State]:
         """Go lr along -d."""
-        lr = self.lr * tick.factor
-        return torch.add(y, d, alpha=-lr), y.new_full(y.shape[:1], lr), scratch
+        lr = y.new_full(y.shape[:1], self.lr * tick.factor)
+        return along(y, d, lr), lr, scratch

@@ -27,7 +27,7 @@ import torch
 
 from ..errors import positive
 from ..types import Channels, Rows, State, Vector
-from .rule import Ask, Phi, Plan, Round, Step, Tick, Work, row_sq
+from .rule import Ask, Phi, Plan, Round, Step, Tick, Work, along, row_sq
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class DoG(Step):
     ) -> tuple[Rows, Rows, State]:
         """Go lr along -d."""
         if not self.live:
-            lr = down["lr"]
-            return torch.addcmul(y, d, -lr), lr.expand(y.shape[:1]), scratch
+            lr = down["lr"].expand(y.shape[:1])
+            return along(y, d, lr), lr, scratch
         v = scratch["v"] + self._omega(down["r"]) * row_sq(d)
         lr = self._lr(down["r"], v)  # (m,)
-        return torch.addcmul(y, d, -lr[:, None]), lr, {"v": v}
+        return along(y, d, lr), lr, {"v": v}
 
     def upload(self, work: Work, x: Vector, down: Channels, own: State) -> tuple[Channels, State]:
         """Send the sum of squared gradient norms."""

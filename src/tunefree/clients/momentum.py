@@ -11,7 +11,7 @@ import torch
 
 from ..errors import positive, within
 from ..types import Channels, Rows, State
-from .rule import Phi, Step, Tick
+from .rule import Phi, Step, Tick, along
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,6 @@ class Momentum(Step):
         self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
     ) -> tuple[Rows, Rows, State]:
         """Go lr along the running sum."""
-        lr = self.lr * tick.factor
+        lr = y.new_full(y.shape[:1], self.lr * tick.factor)
         v = self.momentum * scratch["v"] + d
-        return torch.add(y, v, alpha=-lr), y.new_full(y.shape[:1], lr), {"v": v}
+        return along(y, v, lr), lr, {"v": v}

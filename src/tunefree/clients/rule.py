@@ -201,3 +201,8 @@ def row_sq(rows: Rows) -> Rows:
     """Return the squared Euclidean norm of each row: (m,)."""
     squares: Rows = torch.linalg.vecdot(rows, rows)
     return squares
+
+
+def along(y: Rows, d: Rows, lr: Rows) -> Rows:
+    """Return y - lr d in one pass, with one step size per row (m,)."""
+    return torch.addcmul(y, d, -lr[:, None])

@@ -66,15 +66,12 @@ class CropFlip:
         return torch.where(inside.unsqueeze(-3), moved, torch.zeros_like(moved))
 
 
-AUGMENTATIONS: dict[str, CropFlip] = {
-    "none": CropFlip(pad=0, flip=False),
-    "crop-flip": CropFlip(),
-}
+AUGMENTATIONS: dict[str, CropFlip | None] = {"none": None, "crop-flip": CropFlip()}
 """The augmentations that settings may name."""
 
 
-def parse(text: str) -> CropFlip:
-    """Return the augmentation of that name: "none" or "crop-flip".
+def parse(text: str) -> CropFlip | None:
+    """Return the augmentation of that name: "crop-flip", or "none" for None.
 
     >>> parse("crop-flip")
     CropFlip(pad=4, flip=True)

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -88,7 +89,7 @@ def summary(run: Run) -> Table:
     table.add_row("sent up / down", f"{human(facts['bytes_up'])} / {human(facts['bytes_down'])}")
     table.add_row("seconds", f"{facts['seconds']:.1f}")
     if run.path is not None:
-        table.add_row("run folder", str(run.path))
+        table.add_row("run folder", escape(str(run.path)))
     return table
 
 
@@ -98,5 +99,5 @@ def grid(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> Table
     for place, heading in enumerate(columns.values()):
         table.add_column(heading, overflow="fold", no_wrap=place == 0)
     for row in rows:
-        table.add_row(*(str(row.get(key, "")) for key in columns))
+        table.add_row(*(escape(str(row.get(key, ""))) for key in columns))
     return table
