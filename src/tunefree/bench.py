@@ -19,6 +19,7 @@ from .clients.rule import Plan
 from .data.batches import Cut, draw
 from .data.federation import Federation
 from .engines.simulate import Local, Simulation
+from .errors import whole
 from .methods import get
 from .models import nets
 from .models.problem import Problem
@@ -38,7 +39,7 @@ class Bench:
         batch: Samples per local step.
         steps: Local steps per round.
         repeats: Rounds measured on each side.
-        compile: Whether our engine compiles its step.
+        eager: Leave out compilation.
         device: auto, cpu, cuda, ...
         threads: Threads of PyTorch on the CPU; 0 leaves its own choice.
     """
@@ -48,9 +49,14 @@ class Bench:
     batch: int = 32
     steps: int = 20
     repeats: int = 7
-    compile: bool = True
+    eager: bool = False
     device: str = "auto"
     threads: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "batch", "steps", "repeats"):
+            whole("Bench", name, getattr(self, name))
+        whole("Bench", "threads", self.threads, 0)
 
 
 def measure(bench: Bench) -> list[dict[str, Any]]:
@@ -78,7 +84,7 @@ def _row(name: str, bench: Bench, fed: Federation, device: torch.device) -> dict
     plan = Plan(bench.clients, bench.clients, bench.repeats, bench.steps, problem.layout)
     method, ids = get("fedavg", lr=LR), torch.arange(bench.clients)
     began = time.perf_counter()
-    crew = Simulation(method, problem, fed, cut, plan, 0, Local(compile=bench.compile))
+    crew = Simulation(method, problem, fed, cut, plan, 0, Local(compile=not bench.eager))
     ready = time.perf_counter() - began
     now = begin(method, problem.start, plan)
     model.to(device)

@@ -125,7 +125,7 @@ def fit(
         metrics: Further numbers by name, each f(outputs, targets) over the test set.
         per_client: Also report the worst client's score and the spread over clients.
         augment: "crop-flip", a `CropFlip`, or None.
-        engine: "vmap" batches clients, "loop" runs them in turn, "auto" prefers vmap.
+        engine: "vmap" batches clients, "loop" runs them in turn, "auto" takes the faster.
         compile: Compile the batched step; None decides by the amount of work.
         chunk: Clients trained at once; None decides by the model's size.
         checkpoint_every: Rounds between checkpoints; None writes when the last is 5 s old.

@@ -119,6 +119,14 @@ class Problem:
         """Whether a training pass uses dropout, hence needs a key."""
         return bool(self._key_names)
 
+    @property
+    def prefers_turns(self) -> bool:
+        """Whether clients are faster one by one: convolutions with own weights, on a CPU."""
+        conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        return self.device.type == "cpu" and any(
+            isinstance(m, conv) for m in self._module.modules()
+        )
+
     def _call(self, params: Sequence[Tensor], inputs: Inputs, extra: dict[str, Tensor]) -> Tensor:
         named = dict(zip(self.layout.names, params, strict=True)) | extra
         if isinstance(inputs, dict):
