@@ -17,8 +17,9 @@ from .bench import Bench, measure
 from .data import describe
 from .engines.rehearse import cost
 from .errors import ArgumentError, Interrupted, TunefreeError
-from .fit import bind, defaults, fit
+from .fit import fit, options
 from .folder import Folder, to_json
+from .job import bind
 from .recipe import Recipe, arguments
 from .report.terminal import Bar, grid, human, summary
 from .run import Run
@@ -77,7 +78,7 @@ def run(
     words = {k: str(v) if isinstance(v, Path) else v for k, v in _asdict(recipe).items()}
     settings = arguments(recipe)
     if dry_run:
-        facts = cost(bind(**(defaults() | settings)))
+        facts = cost(bind(options(**settings)))
         _say(facts, as_json, _costs)
         return 0
     folder = out_dir or _next_folder(recipe)

@@ -14,23 +14,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import methods
-from .clients.rule import Plan
-from .data.batches import Cut
 from .data.federation import Federation
-from .engines.simulate import Local, Simulation, mean_steps
-from .errors import ArgumentError, DataError, Interrupted, ResumeError, between, whole
-from .evaluate import Evaluation, Metric, are_labels, per_client
+from .errors import ArgumentError, Interrupted, ResumeError, whole
+from .evaluate import Metric
 from .folder import Folder
+from .job import Job, Options, bind
 from .methods import Method
 from .models import augment as augmentations
 from .models.losses import Engine
-from .models.problem import Loss, Problem
+from .models.problem import Loss
 from .random import cohort as draw_cohort
 from .rounds import Standing, begin, play
 from .run import Run
-from .types import Pair, Vector, map_inputs, tensors
-from .version import __version__
+from .types import Vector
 
 log = logging.getLogger("tunefree")
 
@@ -48,25 +44,6 @@ class Event:
 
 
 Callback = Callable[[Event], object]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run that is bound and checked, and has not begun."""
-
-    method: Method
-    problem: Problem
-    federation: Federation
-    plan: Plan
-    crew: Simulation
-    test: Evaluation | None
-    validation: Evaluation | None
-    settings: dict[str, Any]
-    seed: int
-    start: Vector
-    eval_every: int
-    patience: int | None
-    keep_best: bool
 
 
 def fit(
@@ -137,7 +114,7 @@ def fit(
         whole("fit", "checkpoint_every", checkpoint_every)
     if not isinstance(callbacks, Sequence) or not all(callable(c) for c in callbacks):
         raise ArgumentError(f"fit(callbacks=...) must be a list of functions, got {callbacks!r}.")
-    job = bind(**given)
+    job = bind(Options(**given))
     folder = None if out is None else Folder(out)
     return _run(job, folder, resume, checkpoint_every, callbacks)
 
@@ -145,212 +122,11 @@ def fit(
 _RUN_ONLY = ("out", "resume", "checkpoint_every", "callbacks")
 
 
-def defaults() -> dict[str, Any]:
-    """Return the defaults of `fit`'s arguments that `bind` takes."""
+def options(**given: Any) -> Options:
+    """Return the options that `fit(**given)` would bind, defaults filled in."""
     known = inspect.signature(fit).parameters.items()
-    empty = inspect.Parameter.empty
-    return {k: p.default for k, p in known if k not in _RUN_ONLY and p.default is not empty}
-
-
-def bind(
-    model: nn.Module,
-    federation: Federation,
-    method: str | Method,
-    *,
-    rounds: int,
-    cohort: int | None,
-    steps: int | None,
-    epochs: int | None,
-    batch: int | None,
-    loss: str | Loss,
-    seed: int,
-    device: str | torch.device,
-    dtype: torch.dtype,
-    eval_every: int,
-    start: nn.Module | Run | None,
-    validation: float | None,
-    patience: int | None,
-    keep_best: bool,
-    metrics: Mapping[str, Metric] | None,
-    per_client: bool,
-    augment: str | augmentations.CropFlip | None,
-    engine: Engine,
-    compile: bool | None,
-    chunk: int | None,
-    command: Mapping[str, Any] | None,
-) -> Job:
-    """Check every argument of `fit` and bind what depends on it; nothing is trained yet."""
-    how = methods.get(method) if isinstance(method, str) else method
-    if not isinstance(how, Method):
-        raise ArgumentError(f"fit(method=...) must be a name or a Method, got {method!r}.")
-    if not isinstance(federation, Federation):
-        raise ArgumentError(f"fit(federation=...) must be a tf.Federation, got {federation!r}.")
-    size = federation.clients if cohort is None else cohort
-    _check_numbers(locals())
-    if size > federation.clients:
-        raise ArgumentError(
-            f"fit(cohort=...) must be at most the number of clients, {federation.clients}, "
-            f"got {size}."
-        )
-    if steps is not None and epochs is not None:
-        raise ArgumentError(f"fit takes steps or epochs, got steps={steps} and epochs={epochs}.")
-    cut = Cut(batch=batch, steps=20 if steps is None and epochs is None else steps, epochs=epochs)
-    if (patience is not None or keep_best) and validation is None:
-        raise ArgumentError(
-            "fit(patience=..., keep_best=...) choose by validation data; give validation=0.1 or so."
-        )
-    place = _device(device)
-    labelled = are_labels(federation.y)
-    problem = Problem(model, _loss(loss, labelled), dtype, place)
-    fed, held_back = federation, None
-    if validation is not None:
-        fed, held_back = federation.hold_out(validation, seed)
-    fed = _moved(fed, place, dtype)
-    few = map_inputs(lambda t: t[:2], fed.x)
-    problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None)
-    plan = Plan(fed.clients, size, rounds, mean_steps(fed, cut), problem.layout)
-    recipe = augmentations.parse(augment) if isinstance(augment, str) else augment
-    if not isinstance(recipe, augmentations.CropFlip | None):
-        raise ArgumentError(f"fit(augment=...) must be a name or a CropFlip, got {augment!r}.")
-    crew = Simulation(how, problem, fed, cut, plan, seed, Local(engine, compile, chunk, recipe))
-    groups = _groups(fed) if per_client else None
-    extra = dict(metrics or {})
-    test = None
-    if fed.test is not None:
-        test = Evaluation(problem, fed.test, extra, groups)
-    check = None
-    if held_back is not None:
-        check = Evaluation(problem, _prepared(problem, held_back))
-    point = problem.start
-    if start is not None:
-        point = _start(problem, start)
-    settings = {
-        "tunefree": __version__,
-        "torch": torch.__version__,
-        "device": str(place),
-        "data": {
-            "name": fed.name,
-            "clients": fed.clients,
-            "samples": fed.samples,
-            "digest": federation.digest(),
-        },
-        "model": {"name": type(model).__name__, "parameters": problem.layout.size},
-        "start": _digest(point),
-        "method": how.describe(),
-        "rounds": rounds,
-        "cohort": size,
-        "steps": cut.steps,
-        "epochs": cut.epochs,
-        "batch": batch,
-        "loss": problem.loss_name,
-        "seed": seed,
-        "dtype": str(dtype).removeprefix("torch."),
-        "eval_every": eval_every,
-        "validation": validation,
-        "patience": patience,
-        "keep_best": keep_best,
-        "metrics": sorted(extra),
-        "per_client": per_client,
-        "augment": None if recipe is None else repr(recipe),
-        **crew.facts(),
-        "command": dict(command or {}),
-    }
-    return Job(
-        method=how,
-        problem=problem,
-        federation=fed,
-        plan=plan,
-        crew=crew,
-        test=test,
-        validation=check,
-        settings=settings,
-        seed=seed,
-        start=point,
-        eval_every=eval_every,
-        patience=patience,
-        keep_best=keep_best,
-    )
-
-
-_groups = per_client  # the argument of `fit` has the same name
-
-
-def _check_numbers(given: dict[str, Any]) -> None:
-    whole("fit", "cohort", given["size"])
-    for name in ("rounds", "eval_every"):
-        whole("fit", name, given[name])
-    for name in ("steps", "epochs", "batch", "patience", "chunk"):
-        if given[name] is not None:
-            whole("fit", name, given[name])
-    whole("fit", "seed", given["seed"], 0)
-    if given["seed"] >= 1 << 63:
-        raise ArgumentError(f"fit(seed=...) must be below 2**63, got {given['seed']!r}.")
-    if given["validation"] is not None:
-        between("fit", "validation", given["validation"], 0, 1)
-    metrics = given["metrics"] or {}
-    if not isinstance(metrics, Mapping) or not all(callable(m) for m in metrics.values()):
-        raise ArgumentError(f"fit(metrics=...) must map names to functions, got {metrics!r}.")
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        first = str(error).splitlines()[0]
-        raise ArgumentError(
-            f"fit(device=...) must be 'auto' or a device of this machine, got {device!r}: {first}"
-        ) from None
-    return place
-
-
-def _loss(loss: str | Loss, labelled: bool) -> str | Loss:
-    return ("cross_entropy" if labelled else "mse") if loss == "auto" else loss
-
-
-def _moved(federation: Federation, device: torch.device, dtype: torch.dtype) -> Federation:
-    fed = federation.to(device, dtype)
-    for pair in ((fed.x, fed.y), fed.test, fed.held):
-        if pair is not None:
-            _check_finite(pair, dtype)
-    return fed
-
-
-def _check_finite(pair: Pair, dtype: torch.dtype) -> None:
-    for part in (*tensors(pair[0]), pair[1]):
-        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
-            raise DataError(
-                f"The data has numbers too large for {dtype}; scale it, or use "
-                "fit(dtype=torch.float64)."
-            )
-
-
-def _prepared(problem: Problem, pair: Pair) -> Pair:
-    inputs, target = problem.prepare(pair[0]), problem.prepare(pair[1])
-    assert isinstance(target, torch.Tensor)
-    _check_finite((inputs, target), problem.dtype)
-    return inputs, target
-
-
-def _start(problem: Problem, start: nn.Module | Run) -> Vector:
-    if isinstance(start, Run):
-        if start.output.numel() != problem.layout.size:
-            raise ArgumentError(
-                f"fit(start=...) must be a run of the same model, with {problem.layout.size} "
-                f"trainable numbers, got {start.output.numel()}."
-            )
-        return start.output.to(problem.device, problem.dtype)
-    if not isinstance(start, nn.Module):
-        raise ArgumentError(f"fit(start=...) must be a module or a Run, got {start!r}.")
-    return problem.vector_of(start)
-
-
-def _digest(x: Vector) -> str:
-    import hashlib
-
-    return hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()[:16]
+    filled = {k: given.get(k, p.default) for k, p in known if k not in _RUN_ONLY}
+    return Options(**filled)
 
 
 class _Best:
@@ -434,7 +210,7 @@ def _run(
                 )
                 break
             last = after.round == job.plan.rounds
-            if last or after.round % job.eval_every == 0:
+            if last or after.round % job.options.eval_every == 0:
                 if job.test is not None:
                     row |= job.test.measure(output)
                 if job.validation is not None:
@@ -449,7 +225,7 @@ def _run(
                 callback(Event(row["round"], now.x, output, row))
             if last:
                 status = "finished"
-            elif job.patience is not None and best.waited >= job.patience:
+            elif job.options.patience is not None and best.waited >= job.options.patience:
                 status = "stopped early"
             elif stopping():
                 break
@@ -463,7 +239,7 @@ def _run(
 
 
 def _cohort(job: Job, t: int) -> torch.Tensor:
-    return draw_cohort(job.seed, t, job.plan.clients, job.plan.cohort)
+    return draw_cohort(job.options.seed, t, job.plan.clients, job.plan.cohort)
 
 
 def _open(folder: Folder, settings: dict[str, Any], resume: bool) -> Any:
@@ -488,7 +264,7 @@ def _result(
     status: str,
 ) -> Run:
     output = job.method.shipped.value(now.x, now.output)
-    if job.keep_best and best.round >= 0:
+    if job.options.keep_best and best.round >= 0:
         output = best.x
     path = None if folder is None else folder.path
     said = "interrupted" if status == "unfinished" else status
@@ -515,7 +291,7 @@ class _Saver:
         if self._folder is None:
             return
         shipped = self._job.method.shipped.value(now.x, now.output)
-        if self._job.keep_best and best.round >= 0:
+        if self._job.options.keep_best and best.round >= 0:
             shipped = best.x
         tensors = {**now.tensors(), **self._job.crew.tensors(), "best": best.x, "shipped": shipped}
         self._folder.save(now.round, tensors, {"status": status, "best": best.facts()})

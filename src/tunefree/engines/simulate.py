@@ -2,15 +2,16 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..clients.rule import Plan, Round, What, Who
+from ..clients.rule import Plan, Round, What, Who, row_sq
 from ..data.batches import Cut, draw, plan_steps, width
 from ..data.federation import Federation
+from ..errors import ArgumentError
 from ..methods import Method
 from ..models.augment import CropFlip
 from ..models.losses import Batch, Engine, Losses, choose
@@ -18,7 +19,7 @@ from ..models.problem import Problem
 from ..random import bits, key
 from ..rounds import Answer, Task, answer, first_memory, pack
 from ..server.aggregate import Mean, shares
-from ..types import Channels, Rows, Vector, map_inputs
+from ..types import Channels, Pair, Rows, Vector, map_inputs
 from ..wire import Ledger
 from .memory import Memory
 
@@ -92,17 +93,22 @@ class Simulation:
         draws = draw(self.seed, 0, ids, sizes, starts, self.cut, width=self._width)
         return self._batch(draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids))
 
-    def _batch(self, index: Tensor, mask: Tensor, keys: Tensor, train: bool = True) -> Batch:
+    def _batch(self, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
+        """Return the clients' training batches, augmented."""
+        batch = self._plain_batch((self.fed.x, self.fed.y), index, mask, keys)
+        if self.augment is None:
+            return batch
+        spots = torch.arange(index.shape[1], device=batch.key.device)
+        sample_keys = bits(batch.key[:, None], spots)  # (m, B)
+        augment = self.augment
+        inputs = map_inputs(lambda t: augment(t, sample_keys), batch.inputs)
+        return replace(batch, inputs=inputs)
+
+    def _plain_batch(self, source: Pair, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
         device = self.problem.device
         index = index.to(device)
-        inputs = map_inputs(lambda t: _rows(t, index), self.fed.x)
-        keys = keys.to(device)
-        if train and self.augment is not None:
-            spots = torch.arange(index.shape[1], device=device)
-            sample_keys = bits(keys[:, None], spots)  # (m, B)
-            augment = self.augment
-            inputs = map_inputs(lambda t: augment(t, sample_keys), inputs)
-        return Batch(inputs, _rows(self.fed.y, index), mask.to(device), keys)
+        inputs = map_inputs(lambda t: _rows(t, index), source[0])
+        return Batch(inputs, _rows(source[1], index), mask.to(device), keys.to(device))
 
     def fraction(self, ids: Tensor) -> float:
         """Return these clients' share of the population's weight."""
@@ -149,22 +155,31 @@ class Simulation:
             fetch=fetch,
             steps=draws.steps.to(device),
             share=draws.share.to(device),
-            full_grad=lambda x: self._full(ids, x, t, grad=True)[1],
+            full_grad=lambda x: self._full(x, t, ids, grad=True)[1],
         )
 
-    def _full(self, ids: Tensor, x: Vector, t: int, grad: bool) -> tuple[Rows, Rows]:
-        """Return losses (m,) and gradients (m, d) at x over all data of these clients."""
-        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
-        y = x.expand(len(ids), -1)
-        values, grads = y.new_zeros(len(ids)), torch.zeros_like(y) if grad else y[:, :0]
-        keys = key(self.seed, "full", t, ids)
-        for low in range(0, int(sizes.max()), BLOCK):
-            spot = low + torch.arange(min(BLOCK, int(sizes.max()) - low))
+    def _full(self, x: Vector, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
+        """Return losses (m,) and gradients (m, d) at x over all data of these clients.
+
+        Without ids, over the server's own held sample, as one row.
+        """
+        if ids is None:
+            assert self.fed.held is not None
+            source, sizes = self.fed.held, torch.tensor([len(self.fed.held[1])])
+            starts, keys = torch.zeros_like(sizes), key(self.seed, "held", t)[None]
+        else:
+            source, sizes = (self.fed.x, self.fed.y), self.fed.sizes[ids]
+            starts, keys = self.fed.starts[ids], key(self.seed, "full", t, ids)
+        y = x.expand(len(sizes), -1)
+        values, grads = y.new_zeros(len(sizes)), torch.zeros_like(y) if grad else y[:, :0]
+        longest = int(sizes.max())
+        for low in range(0, longest, BLOCK):
+            spot = low + torch.arange(min(BLOCK, longest - low))
             mask = spot < sizes[:, None]  # (m, B)
             weight = (mask.sum(1) / sizes).to(y.device, y.dtype)
             mask[:, 0] = True  # a client that is through counts with weight 0
-            index = starts[:, None] + torch.where(mask, spot, 0).clamp(max=sizes[:, None] - 1)
-            batch = self._batch(index, mask, keys, train=False)
+            index = starts[:, None] + torch.minimum(spot, sizes[:, None] - 1)
+            batch = self._plain_batch(source, index, mask, keys)
             if grad:
                 value, g = self.losses.value_and_grad(y, batch)
                 grads = grads + weight[:, None] * g
@@ -176,15 +191,24 @@ class Simulation:
     def ask(
         self, ids: Tensor, t: int, what: What, at: list[Vector], who: Who, ledger: Ledger
     ) -> list[Tensor]:
-        """Return the mean of `what` at each point over the clients asked, and count the bytes."""
+        """Return the mean of `what` at each point over those asked, and count the bytes.
+
+        "held" is the server's own sample: nothing is sent.
+        """
+        if who == "held" and self.fed.held is None:
+            raise ArgumentError(
+                "This method evaluates on the server's own sample; give Federation(held=...)."
+            )
         whom = ids if who == "cohort" else torch.arange(self.fed.clients)
         out = []
         for x in at:
+            if who == "held":
+                out.append(_chosen(what, *self._full(x, t, None, what != "loss"))[0])
+                continue
             mean = Mean(float(self._shares[whom].sum()))
             ledger.send_down({"ask": x}, len(whom))
             for part in self._chunks(whom):
-                values, grads = self._full(part, x, t, grad=what != "loss")
-                rows = {"loss": values, "grad": grads, "grad_sq": grads.square().sum(-1)}[what]
+                rows = _chosen(what, *self._full(x, t, part, what != "loss"))
                 ledger.send_up(what, rows.numel() * rows.element_size())
                 mean.add(self._shares[part], {what: rows})
             out.append(mean.result()[what])
@@ -201,6 +225,12 @@ class Simulation:
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take the clients' memory from a checkpoint."""
         self.memory.restore(tensors)
+
+
+def _chosen(what: What, values: Rows, grads: Rows) -> Rows:
+    if what == "loss":
+        return values
+    return grads if what == "grad" else row_sq(grads)
 
 
 def _rows(t: Tensor, index: Tensor) -> Tensor:

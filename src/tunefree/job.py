@@ -1,0 +1,231 @@
+"""Before round 0: check every argument of a run, and bind what depends on it."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import evaluate, methods
+from .clients.rule import Plan
+from .data.batches import Cut
+from .data.federation import Federation
+from .engines.simulate import Local, Simulation, mean_steps
+from .errors import ArgumentError, DataError, between, whole
+from .evaluate import Evaluation, Metric, are_labels
+from .methods import Method
+from .models import augment as augmentations
+from .models.losses import Engine
+from .models.problem import Loss, Problem
+from .run import Run
+from .types import Pair, Vector, map_inputs, tensors
+from .version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The arguments of `fit` that decide the result; `fit` documents them and has the defaults."""
+
+    model: nn.Module
+    federation: Federation
+    method: str | Method
+    rounds: int
+    cohort: int | None
+    steps: int | None
+    epochs: int | None
+    batch: int | None
+    loss: str | Loss
+    seed: int
+    device: str | torch.device
+    dtype: torch.dtype
+    eval_every: int
+    start: nn.Module | Run | None
+    validation: float | None
+    patience: int | None
+    keep_best: bool
+    metrics: Mapping[str, Metric] | None
+    per_client: bool
+    augment: str | augmentations.CropFlip | None
+    engine: Engine
+    compile: bool | None
+    chunk: int | None
+    command: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is bound and checked, and has not begun."""
+
+    options: Options
+    method: Method
+    problem: Problem
+    federation: Federation
+    plan: Plan
+    crew: Simulation
+    test: Evaluation | None
+    validation: Evaluation | None
+    start: Vector
+    settings: dict[str, Any]
+
+
+def bind(options: Options) -> Job:
+    """Check every argument and bind what depends on it; nothing is trained yet."""
+    o = options
+    method = methods.get(o.method) if isinstance(o.method, str) else o.method
+    if not isinstance(method, Method):
+        raise ArgumentError(f"fit(method=...) must be a name or a Method, got {o.method!r}.")
+    _check(o)
+    steps = 20 if o.steps is None and o.epochs is None else o.steps
+    cut = Cut(batch=o.batch, steps=steps, epochs=o.epochs)
+    device, labelled = _device(o.device), are_labels(o.federation.y)
+    problem = Problem(o.model, _loss(o.loss, labelled), o.dtype, device)
+    fed, held_back = o.federation, None
+    if o.validation is not None:
+        fed, held_back = fed.hold_out(o.validation, o.seed)
+    fed = _moved(fed, device, o.dtype)
+    few = map_inputs(lambda t: t[:2], fed.x)
+    problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None)
+    size = fed.clients if o.cohort is None else o.cohort
+    plan = Plan(fed.clients, size, o.rounds, mean_steps(fed, cut), problem.layout)
+    augment = augmentations.parse(o.augment) if isinstance(o.augment, str) else o.augment
+    if not isinstance(augment, augmentations.CropFlip | None):
+        raise ArgumentError(f"fit(augment=...) must be a name or a CropFlip, got {o.augment!r}.")
+    local = Local(o.engine, o.compile, o.chunk, augment)
+    crew = Simulation(method, problem, fed, cut, plan, o.seed, local)
+    groups = evaluate.per_client(fed) if o.per_client else None
+    test = validation = None
+    if fed.test is not None:
+        test = Evaluation(problem, fed.test, dict(o.metrics or {}), groups)
+    if held_back is not None:
+        validation = Evaluation(problem, _prepared(problem, held_back))
+    start = problem.start if o.start is None else _start(problem, o.start)
+    settings = _settings(o, method, fed, plan, cut, problem, start, crew)
+    return Job(o, method, problem, fed, plan, crew, test, validation, start, settings)
+
+
+def _settings(
+    o: Options,
+    method: Method,
+    fed: Federation,
+    plan: Plan,
+    cut: Cut,
+    problem: Problem,
+    start: Vector,
+    crew: Simulation,
+) -> dict[str, Any]:
+    """Return what decides the run as plain data: kept beside the result, compared on resume."""
+    same = ("rounds", "batch", "seed", "eval_every", "validation", "patience", "keep_best")
+    augment = crew.augment
+    return {
+        "tunefree": __version__,
+        "torch": torch.__version__,
+        "device": str(problem.device),
+        "data": {
+            "name": fed.name,
+            "clients": fed.clients,
+            "samples": fed.samples,
+            "digest": o.federation.digest(),
+        },
+        "model": {"name": type(o.model).__name__, "parameters": plan.layout.size},
+        "start": hashlib.sha256(start.cpu().numpy().tobytes()).hexdigest()[:16],
+        "method": method.describe(),
+        **{name: getattr(o, name) for name in same},
+        "cohort": plan.cohort,
+        "steps": cut.steps,
+        "epochs": cut.epochs,
+        "loss": problem.loss_name,
+        "dtype": str(o.dtype).removeprefix("torch."),
+        "metrics": sorted(o.metrics or {}),
+        "per_client": o.per_client,
+        "augment": None if augment is None else repr(augment),
+        **crew.facts(),
+        "command": dict(o.command or {}),
+    }
+
+
+def _check(o: Options) -> None:
+    if not isinstance(o.federation, Federation):
+        raise ArgumentError(f"fit(federation=...) must be a tf.Federation, got {o.federation!r}.")
+    for name in ("rounds", "eval_every"):
+        whole("fit", name, getattr(o, name))
+    for name in ("cohort", "steps", "epochs", "batch", "patience", "chunk"):
+        if getattr(o, name) is not None:
+            whole("fit", name, getattr(o, name))
+    if o.cohort is not None and o.cohort > o.federation.clients:
+        raise ArgumentError(
+            f"fit(cohort=...) must be at most the number of clients, {o.federation.clients}, "
+            f"got {o.cohort}."
+        )
+    whole("fit", "seed", o.seed, 0)
+    if o.seed >= 1 << 63:
+        raise ArgumentError(f"fit(seed=...) must be below 2**63, got {o.seed!r}.")
+    if o.steps is not None and o.epochs is not None:
+        raise ArgumentError(
+            f"fit takes steps or epochs, got steps={o.steps} and epochs={o.epochs}."
+        )
+    if o.validation is not None:
+        between("fit", "validation", o.validation, 0, 1)
+    elif o.patience is not None or o.keep_best:
+        raise ArgumentError(
+            "fit(patience=..., keep_best=...) choose by validation data; give validation=0.1 or so."
+        )
+    metrics = o.metrics or {}
+    if not isinstance(metrics, Mapping) or not all(callable(m) for m in metrics.values()):
+        raise ArgumentError(f"fit(metrics=...) must map names to functions, got {metrics!r}.")
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        first = str(error).splitlines()[0]
+        raise ArgumentError(
+            f"fit(device=...) must be 'auto' or a device of this machine, got {device!r}: {first}"
+        ) from None
+    return place
+
+
+def _loss(loss: str | Loss, labelled: bool) -> str | Loss:
+    return ("cross_entropy" if labelled else "mse") if loss == "auto" else loss
+
+
+def _moved(federation: Federation, device: torch.device, dtype: torch.dtype) -> Federation:
+    fed = federation.to(device, dtype)
+    for pair in ((fed.x, fed.y), fed.test, fed.held):
+        if pair is not None:
+            _check_finite(pair, dtype)
+    return fed
+
+
+def _check_finite(pair: Pair, dtype: torch.dtype) -> None:
+    for part in (*tensors(pair[0]), pair[1]):
+        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
+            raise DataError(
+                f"The data has numbers too large for {dtype}; scale it, or use "
+                "fit(dtype=torch.float64)."
+            )
+
+
+def _prepared(problem: Problem, pair: Pair) -> Pair:
+    inputs, target = problem.prepare(pair[0]), problem.prepare(pair[1])
+    assert isinstance(target, torch.Tensor)
+    _check_finite((inputs, target), problem.dtype)
+    return inputs, target
+
+
+def _start(problem: Problem, start: nn.Module | Run) -> Vector:
+    if isinstance(start, Run):
+        if start.output.numel() != problem.layout.size:
+            raise ArgumentError(
+                f"fit(start=...) must be a run of the same model, with {problem.layout.size} "
+                f"trainable numbers, got {start.output.numel()}."
+            )
+        return start.output.to(problem.device, problem.dtype)
+    if not isinstance(start, nn.Module):
+        raise ArgumentError(f"fit(start=...) must be a module or a Run, got {start!r}.")
+    return problem.vector_of(start)
