@@ -176,7 +176,7 @@ class Simulation:
         for low in range(0, longest, BLOCK):
             spot = low + torch.arange(min(BLOCK, longest - low))
             mask = spot < sizes[:, None]  # (m, B)
-            weight = (mask.sum(1) / sizes).to(y.device, y.dtype)
+            weight = (mask.sum(1).double() / sizes).to(y.device, y.dtype)
             mask[:, 0] = True  # a client that is through counts with weight 0
             index = starts[:, None] + torch.minimum(spot, sizes[:, None] - 1)
             batch = self._plain_batch(source, index, mask, keys)
