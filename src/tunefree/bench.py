@@ -20,6 +20,7 @@ from .data.batches import Cut, draw
 from .data.federation import Federation
 from .engines.simulate import Local, Simulation
 from .errors import whole
+from .job import find_device
 from .methods import get
 from .models import nets
 from .models.problem import Problem
@@ -63,8 +64,7 @@ def measure(bench: Bench) -> list[dict[str, Any]]:
     """Return one row per network: milliseconds per cohort-step on both sides, and the ratio."""
     if bench.threads:
         torch.set_num_threads(bench.threads)
-    auto = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(auto if bench.device == "auto" else bench.device)
+    device = find_device(bench.device)
     fed = _data(bench).to(device)
     return [_row(name, bench, fed, device) for name in bench.models]
 

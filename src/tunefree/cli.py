@@ -78,7 +78,7 @@ def run(
     words = {k: str(v) if isinstance(v, Path) else v for k, v in _asdict(recipe).items()}
     settings = arguments(recipe)
     if dry_run:
-        facts = cost(bind(options(**settings)))
+        facts = cost(bind(options(**settings, compile=False)))
         _say(facts, as_json, _costs)
         return 0
     folder = out_dir or _next_folder(recipe)

@@ -42,7 +42,7 @@ class Evaluation:
             outputs.append(output)
         output, loss = torch.cat(outputs), torch.cat(losses)
         out = {f"{prefix}_loss": float(loss.to(torch.float64).mean())}
-        score, labelled = loss, are_labels(target) and output.ndim == target.ndim + 1
+        score, labelled = loss, self.problem.ranks(output, target)
         if labelled:
             score = (output.argmax(1) == target).to(torch.float64)
             score = score.reshape(len(target), -1).mean(1)

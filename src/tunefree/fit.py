@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import math
 import signal
 import threading
 import time
@@ -25,7 +26,7 @@ from .models.losses import Engine
 from .models.problem import Loss
 from .random import cohort as draw_cohort
 from .rounds import Standing, begin, play
-from .run import Run
+from .run import Run, validation_score
 from .types import Vector
 
 log = logging.getLogger("tunefree")
@@ -136,9 +137,8 @@ class _Best:
         self.score, self.round, self.waited, self.x = float("inf"), -1, 0, x
 
     def see(self, row: dict[str, Any], output: Vector) -> None:
-        score = (
-            -row["validation_accuracy"] if "validation_accuracy" in row else row["validation_loss"]
-        )
+        score = validation_score(row)
+        assert score is not None
         if score < self.score:
             self.score, self.round, self.waited, self.x = score, row["round"], 0, output
         else:
@@ -192,8 +192,10 @@ def _run(
             now = now.restored(rounds, tensors)
             job.crew.restore(tensors)
             best.restore(facts["best"], tensors["best"].to(now.x.device))
-            history = folder.history()[:rounds]
+            history = [row for row in folder.history() if row.get("round", rounds) < rounds]
             status = facts["status"]
+            if len(history) < rounds:
+                log.warning("The history lacks %d of %d rounds.", rounds - len(history), rounds)
         folder.rewrite_history(history)
     saver = _Saver(job, folder, checkpoint_every)
     with _ctrl_c() as stopping:
@@ -201,11 +203,11 @@ def _run(
             began = time.perf_counter()
             after, row = play(job.method, job.plan, now, job.crew, _cohort(job, now.round))
             output = job.method.shipped.value(after.x, after.output)
-            if not bool(torch.isfinite(after.x).all()):
+            if not _finite(after, row):
                 status = "diverged"
                 log.warning(
-                    "Diverged in round %d: the model is no longer finite; the state before it is "
-                    "kept. Try a smaller learning rate, or a method that sets its own.",
+                    "Diverged in round %d: the loss or the model is no longer finite; the state "
+                    "before it is kept. Try a smaller learning rate, or method auto.",
                     now.round,
                 )
                 break
@@ -238,6 +240,11 @@ def _run(
     return run
 
 
+def _finite(after: Standing, row: dict[str, Any]) -> bool:
+    whole_state = all(bool(torch.isfinite(v).all()) for v in after.tensors().values())
+    return whole_state and math.isfinite(row["train_loss"])
+
+
 def _cohort(job: Job, t: int) -> torch.Tensor:
     return draw_cohort(job.options.seed, t, job.plan.clients, job.plan.cohort)
 
@@ -263,12 +270,16 @@ def _result(
     history: list[dict[str, Any]],
     status: str,
 ) -> Run:
-    output = job.method.shipped.value(now.x, now.output)
-    if job.options.keep_best and best.round >= 0:
-        output = best.x
+    output = _shipped(job, now, best)
     path = None if folder is None else folder.path
     said = "interrupted" if status == "unfinished" else status
     return Run(now.x, output, history, job.settings, said, path, job.problem)
+
+
+def _shipped(job: Job, now: Standing, best: _Best) -> Vector:
+    if job.options.keep_best and best.round >= 0:
+        return best.x
+    return job.method.shipped.value(now.x, now.output)
 
 
 class _Saver:
@@ -290,9 +301,7 @@ class _Saver:
     def _write(self, now: Standing, best: _Best, status: str) -> None:
         if self._folder is None:
             return
-        shipped = self._job.method.shipped.value(now.x, now.output)
-        if self._job.options.keep_best and best.round >= 0:
-            shipped = best.x
+        shipped = _shipped(self._job, now, best)
         tensors = {**now.tensors(), **self._job.crew.tensors(), "best": best.x, "shipped": shipped}
         self._folder.save(now.round, tensors, {"status": status, "best": best.facts()})
         self._written = time.monotonic()

@@ -15,6 +15,8 @@ import logging
 import math
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,7 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._whole: dict[str, Any] | None = None  # the last checkpoint known to be whole
 
     @property
     def started(self) -> bool:
@@ -76,15 +79,10 @@ class Folder:
 
     def start(self, settings: dict[str, Any]) -> None:
         """Make the folder and write the settings."""
-        try:
+        text = json.dumps(json.loads(to_json(settings)), indent=2) + "\n"
+        with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(json.loads(to_json(settings)), indent=2) + "\n"
             write_atomically(self.path / "settings.json", text.encode())
-        except OSError as error:
-            raise ArgumentError(
-                f"fit(out=...) must be a folder that can be written, got {str(self.path)!r}: "
-                f"{error.strerror or error}."
-            ) from None
 
     def settings(self) -> dict[str, Any]:
         """Return the settings."""
@@ -108,29 +106,47 @@ class Folder:
             )
 
     def history(self) -> list[dict[str, Any]]:
-        """Return the rows written so far; a last line cut short is left out."""
+        """Return the rows written so far; a line cut short is left out."""
         path = self.path / "history.jsonl"
         rows = []
         for number, line in enumerate(path.read_text().splitlines() if path.exists() else []):
             try:
                 rows.append(json.loads(line))
             except ValueError:
-                log.warning("%s ends in a line cut short (line %d).", path, number + 1)
-                break
+                log.warning("%s has a line cut short (line %d); it is left out.", path, number + 1)
         return [row for row in rows if isinstance(row, dict)]
 
     def rewrite_history(self, rows: list[dict[str, Any]]) -> None:
         """Replace the history, as when a run goes back to its checkpoint."""
         text = "".join(to_json(row) + "\n" for row in rows)
-        write_atomically(self.path / "history.jsonl", text.encode())
+        with self._writing():
+            write_atomically(self.path / "history.jsonl", text.encode())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ArgumentError(
+                f"fit(out=...) must be a folder that can be written, got {str(self.path)!r}: "
+                f"{error.strerror or error}."
+            ) from None
 
     def append(self, row: dict[str, Any]) -> None:
         """Add one round."""
         with (self.path / "history.jsonl").open("a") as file:
             file.write(to_json(row) + "\n")
 
+    def _settle_history(self) -> None:
+        """Make sure that the rows are on disk before a checkpoint counts on them."""
+        path = self.path / "history.jsonl"
+        if path.exists():
+            with path.open("a") as file:
+                os.fsync(file.fileno())
+
     def save(self, rounds: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Write a checkpoint and keep the one before it."""
+        self._settle_history()
         data = pack_tensors(tensors)
         name = f"state-{rounds:06d}.safetensors"
         write_atomically(self.path / name, data)
@@ -140,10 +156,10 @@ class Folder:
             "sha256": hashlib.sha256(data).hexdigest(),
             "facts": facts,
         }
-        path = self.path / "checkpoint.json"
-        old = [e for e in self._entries() if e["file"] != name] if path.exists() else []
-        entries = [entry, *old[:1]]
-        write_atomically(path, to_json(entries).encode())
+        before = self._whole if self._whole is not None and self._whole["file"] != name else None
+        entries = [entry] if before is None else [entry, before]
+        write_atomically(self.path / "checkpoint.json", to_json(entries).encode())
+        self._whole = entry
         for stale in self.path.glob("state-*.safetensors"):
             if stale.name not in {e["file"] for e in entries}:
                 stale.unlink(missing_ok=True)
@@ -169,7 +185,9 @@ class Folder:
                 data = (self.path / entry["file"]).read_bytes()
                 if hashlib.sha256(data).hexdigest() != entry["sha256"]:
                     raise CheckpointError("its checksum is wrong, so it was cut short or changed")
-                return entry["rounds"], unpack_tensors(data), entry["facts"]
+                found = entry["rounds"], unpack_tensors(data), entry["facts"]
+                self._whole = entry
+                return found
             except (OSError, CheckpointError) as error:
                 log.warning(
                     "The checkpoint %s cannot be used (%s); trying the one before it.",

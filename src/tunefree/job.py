@@ -19,7 +19,7 @@ from .methods import Method
 from .models import augment as augmentations
 from .models.losses import Engine
 from .models.problem import Loss, Problem
-from .run import Run
+from .run import Run, check_frozen
 from .types import Pair, Vector, map_inputs, tensors
 from .version import __version__
 
@@ -79,14 +79,14 @@ def bind(options: Options) -> Job:
     _check(o)
     steps = 20 if o.steps is None and o.epochs is None else o.steps
     cut = Cut(batch=o.batch, steps=steps, epochs=o.epochs)
-    device, labelled = _device(o.device), are_labels(o.federation.y)
+    device, labelled = find_device(o.device), are_labels(o.federation.y)
     problem = Problem(o.model, _loss(o.loss, labelled), o.dtype, device)
     fed, held_back = o.federation, None
     if o.validation is not None:
         fed, held_back = fed.hold_out(o.validation, o.seed)
     fed = _moved(fed, device, o.dtype)
     few = map_inputs(lambda t: t[:2], fed.x)
-    problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None)
+    problem.check(few, fed.y[:2], _highest(o.federation) if labelled else None)
     size = fed.clients if o.cohort is None else o.cohort
     plan = Plan(fed.clients, size, o.rounds, mean_steps(fed, cut), problem.layout)
     augment = augmentations.parse(o.augment) if isinstance(o.augment, str) else o.augment
@@ -129,6 +129,7 @@ def _settings(
             "digest": o.federation.digest(),
         },
         "model": {"name": type(o.model).__name__, "parameters": plan.layout.size},
+        "frozen": problem.frozen(),
         "start": hashlib.sha256(start.cpu().numpy().tobytes()).hexdigest()[:16],
         "method": method.describe(),
         **{name: getattr(o, name) for name in same},
@@ -174,9 +175,20 @@ def _check(o: Options) -> None:
     metrics = o.metrics or {}
     if not isinstance(metrics, Mapping) or not all(callable(m) for m in metrics.values()):
         raise ArgumentError(f"fit(metrics=...) must map names to functions, got {metrics!r}.")
+    if metrics and o.federation.test is None:
+        raise ArgumentError("fit(metrics=...) needs a test set; give Federation(test=...).")
+    taken = {"loss", "accuracy"} & set(metrics)
+    if taken:
+        raise ArgumentError(f"fit(metrics=...) cannot be called {taken.pop()!r}, which is ours.")
+    if o.engine == "loop" and o.compile:
+        raise ArgumentError(
+            "fit(engine='loop', compile=True) cannot be: only the batched engine is compiled; "
+            "leave one of them out."
+        )
 
 
-def _device(device: str | torch.device) -> torch.device:
+def find_device(device: str | torch.device) -> torch.device:
+    """Return the device that a name stands for; "auto" takes a GPU if there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -188,6 +200,11 @@ def _device(device: str | torch.device) -> torch.device:
             f"fit(device=...) must be 'auto' or a device of this machine, got {device!r}: {first}"
         ) from None
     return place
+
+
+def _highest(fed: Federation) -> int:
+    """Return the largest label in the training and test data."""
+    return max(int(y.max()) for y in (fed.y, *([fed.test[1]] if fed.test is not None else [])))
 
 
 def _loss(loss: str | Loss, labelled: bool) -> str | Loss:
@@ -225,6 +242,7 @@ def _start(problem: Problem, start: nn.Module | Run) -> Vector:
                 f"fit(start=...) must be a run of the same model, with {problem.layout.size} "
                 f"trainable numbers, got {start.output.numel()}."
             )
+        check_frozen("fit(model=..., start=...)", start.settings, problem)
         return start.output.to(problem.device, problem.dtype)
     if not isinstance(start, nn.Module):
         raise ArgumentError(f"fit(start=...) must be a module or a Run, got {start!r}.")

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from .errors import ArgumentError, CheckpointError
 from .folder import Folder, pack_tensors, write_atomically
 from .models.problem import LOSSES, Problem
-from .types import Inputs, Vector
+from .types import Vector, map_inputs
+
+
+def validation_score(row: dict[str, Any]) -> float | None:
+    """Return the number that early stopping and keep-best lower, if the round was evaluated."""
+    if row.get("validation_accuracy") is not None:
+        return -float(row["validation_accuracy"])
+    loss = row.get("validation_loss")
+    return None if loss is None else float(loss)
 
 
 @dataclass(frozen=True)
@@ -45,11 +53,13 @@ class Run:
             raise ArgumentError("Run.load(path, model=...) needs the module to give one back.")
         return self.problem.module_at(self.output)
 
-    def predict(self, inputs: Inputs) -> Tensor:
-        """Return the shipped model's outputs for a batch of inputs."""
+    def predict(self, inputs: Any) -> Tensor:
+        """Return the shipped model's outputs for a batch: tensors or arrays, as in training."""
         if self.problem is None:
             raise ArgumentError("Run.load(path, model=...) needs the module to predict.")
-        return self.problem.outputs(self.output, self.problem.prepare(inputs)).cpu()
+        several = isinstance(inputs, tuple | dict)
+        batch = map_inputs(torch.as_tensor, inputs if several else torch.as_tensor(inputs))
+        return self.problem.outputs(self.output, self.problem.prepare(batch)).cpu()
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -58,8 +68,13 @@ class Run:
         out: dict[str, Any] = {"status": self.status, "rounds": len(rows)}
         for name in ("bytes_up", "bytes_down", "seconds", "gradients"):
             out[name] = sum(row.get(name) or 0 for row in rows)
-        for row in rows:
-            out |= {k: v for k, v in row.items() if k.startswith(("test_", "validation_"))}
+        shipped = rows
+        if self.settings.get("keep_best"):
+            scored = [row for row in rows if validation_score(row) is not None]
+            shipped = [min(scored, key=validation_score)] if scored else rows  # type: ignore[arg-type]
+        measured = ("test_", "validation_", "client_")
+        for row in shipped:
+            out |= {k: v for k, v in row.items() if k.startswith(measured)}
         accuracy = [r["test_accuracy"] for r in rows if r.get("test_accuracy") is not None]
         if accuracy:
             out["best_test_accuracy"] = max(accuracy)
@@ -93,6 +108,7 @@ class Run:
             dtype = getattr(torch, settings["dtype"])
             known = settings["loss"] in LOSSES  # a user's own loss is not needed to predict
             problem = Problem(model, settings["loss"] if known else "mse", dtype)
+            check_frozen("Run.load(model=...)", settings, problem)
             if problem.layout.size != tensors["x"].numel():
                 raise ArgumentError(
                     f"Run.load(model=...) must have the run's {tensors['x'].numel()} trainable "
@@ -102,3 +118,12 @@ class Run:
         history = folder.history()[:rounds]
         x, output = tensors["x"], tensors["shipped"]
         return Run(x, output, history, settings, status, folder.path, problem)
+
+
+def check_frozen(what: str, settings: dict[str, Any], problem: Problem) -> None:
+    """Refuse a model whose frozen parameters or buffers are not those of the run."""
+    if settings.get("frozen", problem.frozen()) != problem.frozen():
+        raise ArgumentError(
+            f"{what} must have the frozen parameters and buffers that the run had, got other "
+            "values; build the module as it was built for the run."
+        )

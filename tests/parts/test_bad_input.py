@@ -549,7 +549,7 @@ def test_a_last_line_of_the_history_cut_short(stopped, caplog):
     assert torch.equal(run.x, whole.x)
     lines = (folder / "history.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == list(range(5))
-    assert "ends in a line cut short (line 4)" in caplog.text
+    assert "has a line cut short (line 4)" in caplog.text
 
 
 def test_nothing_is_left_behind(stopped):

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, DataError
-from ..types import Inputs, map_inputs, tensors
+from ..types import Inputs, Pair, map_inputs, tensors
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-Pair: TypeAlias = tuple[Inputs, Tensor]
-"""Inputs and targets, row by row."""
 
 _SAMPLED = 256  # rows of each input that a sum reads
 

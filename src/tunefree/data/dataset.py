@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, DataError
-from ..types import Inputs, map_inputs
-from ._arrays import Pair
+from ..types import Inputs, Pair, map_inputs
 from .federation import Federation
 from .partition import ByOwner, Partitioner
 

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from ..errors import ArgumentError, DataError
 from ..random import bits, key
-from ..types import Inputs, map_inputs
+from ..types import Inputs, Pair, map_inputs
 from ._arrays import (
     Array,
-    Pair,
     as_ids,
     as_labels,
     as_pair,

@@ -97,5 +97,4 @@ def cost(job: Any) -> dict[str, Any]:
         "server_memory": server,
         "client_memory": own * size,
         "simulation_memory": server + working + samples + own * size * plan.clients,
-        **job.crew.facts(),
     }

@@ -25,7 +25,6 @@ from .memory import Memory
 
 log = logging.getLogger("tunefree")
 
-BLOCK = 512  # rows of a client's data seen at once in a full pass
 COMPILE_STEPS, COMPILE_FLOPS = 20_000, 1e13  # above either, compiling on a CPU pays for itself
 CACHE = 5 << 19  # bytes of client rows that a CPU keeps close; larger chunks were slower
 
@@ -172,9 +171,8 @@ class Simulation:
             starts, keys = self.fed.starts[ids], key(self.seed, "full", t, ids)
         y = x.expand(len(sizes), -1)
         values, grads = y.new_zeros(len(sizes)), torch.zeros_like(y) if grad else y[:, :0]
-        longest = int(sizes.max())
-        for low in range(0, longest, BLOCK):
-            spot = low + torch.arange(min(BLOCK, longest - low))
+        for low in range(0, int(sizes.max()), self._width):  # in the shape of training
+            spot = low + torch.arange(self._width)
             mask = spot < sizes[:, None]  # (m, B)
             weight = (mask.sum(1).double() / sizes).to(y.device, y.dtype)
             mask[:, 0] = True  # a client that is through counts with weight 0

@@ -62,8 +62,8 @@ class Vmapped:
     """All clients in one batched call.
 
     A shape that keeps coming is recorded once as a graph of plain operations, which gives the
-    same bits without the cost of transforming the function anew at each call; the graph can also
-    be compiled.
+    same bits without the cost of transforming the function anew at each call. With `compile`, the
+    graph of the first shape seen (that of training) is compiled.
 
     Args:
         problem: What is differentiated.
@@ -75,6 +75,7 @@ class Vmapped:
         self._compile = compile
         self._graphs: dict[Any, Callable[..., Any]] = {}
         self._calls: Counter[Any] = Counter()
+        self._compiled: set[Callable[..., Any]] = set()
         layout = problem.layout
         key_axis = 0 if problem.random else None
         axes = (0, 0, 0, 0, key_axis)
@@ -98,11 +99,16 @@ class Vmapped:
         shape = (function, *(p.shape for p in parts))
         self._calls[shape] += 1
         if shape not in self._graphs:
-            due = self._compile or self._calls[shape] > TRACE_AFTER
-            if not due or len(self._graphs) >= MOST_SHAPES:
+            compile = self._compile and function not in self._compiled
+            if not compile and (
+                self._calls[shape] <= TRACE_AFTER or len(self._graphs) >= MOST_SHAPES
+            ):
                 return function(*args)
-            graph = make_fx(function)(*args)
-            self._graphs[shape] = torch.compile(graph, dynamic=False) if self._compile else graph
+            graph: Callable[..., Any] = make_fx(function)(*args)
+            if compile:  # the first shape, that of training; recorded ones have eager's bits
+                self._compiled.add(function)
+                graph = torch.compile(graph, dynamic=False)
+            self._graphs[shape] = graph
         return self._graphs[shape](*args)
 
     def value(self, y: Rows, batch: Batch) -> Rows:
@@ -128,20 +134,27 @@ class Looped:
     def value(self, y: Rows, batch: Batch) -> Rows:
         """Return the losses (m,)."""
         layout, value = self._problem.layout, self._problem.value
+        out = y.new_zeros(y.shape[0])
         with torch.no_grad():
-            rows = [value(layout.split(y[i]), *batch.row(i)) for i in range(y.shape[0])]
-        return torch.stack(rows)
+            for i in self._working(batch):
+                out[i] = value(layout.split(y[i]), *batch.row(i))
+        return out
 
     def value_and_grad(self, y: Rows, batch: Batch) -> tuple[Rows, Rows]:
         """Return the losses (m,) and gradients (m, d)."""
-        values, grads = [], []
-        for i in range(y.shape[0]):
+        values, grads = y.new_zeros(y.shape[0]), torch.zeros_like(y)
+        for i in self._working(batch):
             point = [p.detach().requires_grad_() for p in self._problem.layout.split(y[i])]
             loss = self._problem.value(point, *batch.row(i))
             grad = torch.autograd.grad(loss, point, materialize_grads=True)
-            values.append(loss.detach())
-            grads.append(self._problem.layout.join(grad))
-        return torch.stack(values), torch.stack(grads)
+            values[i], grads[i] = loss.detach(), self._problem.layout.join(grad)
+        return values, grads
+
+    @staticmethod
+    def _working(batch: Batch) -> list[int]:
+        """Return the clients that have samples in this batch; others are through with theirs."""
+        found: list[int] = batch.mask.any(1).nonzero().flatten().tolist()
+        return found
 
 
 def choose(problem: Problem, probe: Batch, engine: Engine, compile: bool) -> Losses:

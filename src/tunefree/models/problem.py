@@ -6,6 +6,7 @@ Only parameters with `requires_grad` are in the vector; frozen ones and buffers 
 """
 
 import copy
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -157,6 +158,12 @@ class Problem:
         each = self.loss(output, target)  # (B,) or (B, ...)
         return each.flatten(1).mean(1) if each.ndim > 1 else each
 
+    def ranks(self, output: Tensor, target: Tensor) -> bool:
+        """Whether outputs are scores of classes, so that accuracy means something."""
+        whole = not target.is_floating_point() and target.dtype != torch.bool
+        scores = output.ndim == target.ndim + 1 and output.shape[1] > 1
+        return whole and scores and self.loss is not _mse
+
     def prepare(self, inputs: Inputs) -> Inputs:
         """Bring a batch to the device, floating parts in the problem's dtype."""
 
@@ -164,6 +171,15 @@ class Problem:
             return t.to(self.device, self.dtype if t.is_floating_point() else None)
 
         return map_inputs(move, inputs)
+
+    def frozen(self) -> str:
+        """Return a short digest of what is not trained: frozen parameters and buffers."""
+        total = hashlib.sha256()
+        for name, value in self._original.state_dict().items():
+            if name not in self.layout.names:
+                total.update(name.encode())
+                total.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        return total.hexdigest()[:16]
 
     def module_at(self, x: Vector) -> nn.Module:
         """Return a copy of the user's module that holds `x`, in evaluation mode."""

@@ -81,11 +81,11 @@ def summary(run: Run) -> Table:
     table.add_row("method", str(run.settings["method"]["name"]))
     table.add_row("rounds", f"{facts['rounds']} ({facts['status']})")
     for name in ("test_accuracy", "best_test_accuracy", "test_loss"):
-        if name in facts:
+        if facts.get(name) is not None:
             table.add_row(name.replace("_", " "), f"{facts[name]:.4f}")
     for name in ("client_worst", "client_spread"):
-        if run.history and name in run.history[-1]:
-            table.add_row(name.replace("_", " "), f"{run.history[-1][name]:.4f}")
+        if facts.get(name) is not None:
+            table.add_row(name.replace("_", " "), f"{facts[name]:.4f}")
     table.add_row("sent up / down", f"{human(facts['bytes_up'])} / {human(facts['bytes_down'])}")
     table.add_row("seconds", f"{facts['seconds']:.1f}")
     if run.path is not None:

@@ -42,11 +42,12 @@ class _Geometry:
             positive(owner, "max_move", self.max_move)
 
     def move(self, x: Vector, v: Vector, m: Vector, s: Vector, q: Vector) -> tuple[Vector, Trace]:
-        bent = (v / (s.sqrt() + self.eps)).nan_to_num(nan=0.0)  # 0/0 is 0: nobody moved it
-        eta = (m / ((v * bent).sum() + self.eps_g)).nan_to_num(nan=0.0, posinf=0.0)
+        bent = torch.where(v == 0, 0.0, v / (s.sqrt() + self.eps))  # 0/0 is 0: nobody moved it
+        length = (v * bent).sum() + self.eps_g
+        eta = torch.where(length == 0, 0.0, m / length)
         if self.max_move is not None:
             most = self.max_move * q.sqrt() / torch.linalg.vector_norm(bent)
-            eta = torch.minimum(eta, most.nan_to_num(nan=0.0))
+            eta = torch.where(eta == 0, 0.0, torch.minimum(eta, most))
         return x + eta * bent, {"server_step": eta}
 
 

@@ -15,6 +15,8 @@ lets it decay by 0.998^2 a round; here eps is constant, as printed.
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from ..clients.rule import Round
 from ..errors import at_least, not_negative
 from ..types import Channels, State, Trace, Vector
@@ -44,6 +46,7 @@ class FedExP(Server):
     ) -> tuple[Vector, State, Trace]:
         """Add the extrapolated mean move."""
         delta, q = mean["delta"], mean["delta_sq"]  # (d,), ()
-        ratio = q / (2 * (delta.square().sum() + self.eps))
-        eta = ratio.nan_to_num(nan=1.0).clamp(min=1.0, max=self.max_server_step)  # 0/0: no move
+        length = 2 * (delta.square().sum() + self.eps)
+        eta = torch.where(length == 0, 1.0, q / length)  # moves that cancel, or no move
+        eta = eta.clamp(min=1.0, max=self.max_server_step)
         return x + eta * delta, state, {"server_step": eta}

@@ -47,5 +47,6 @@ class FedExPM(Server):
         """Add the extrapolated momentum."""
         v = mean["delta"] + self.momentum * state["v"]
         q = mean["delta_sq"] + (self.momentum / 2) * state["q"]
-        eta = (q / (2 * (v.square().sum() + self.eps))).nan_to_num(nan=0.0)  # 0/0: no move
+        length = 2 * (v.square().sum() + self.eps)
+        eta = torch.where(length == 0, 0.0, q / length)  # moves that cancel, or no move
         return x + eta * v, {"v": v, "q": q}, {"server_step": eta}

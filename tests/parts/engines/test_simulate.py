@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from tunefree.engines import simulate
 from tunefree.errors import ArgumentError
 from tunefree.fit import options
 from tunefree.job import bind
@@ -52,12 +51,11 @@ def expected(fed, ids, w, weights):
 
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
 @pytest.mark.parametrize("who", ["cohort", "all"])
-@pytest.mark.parametrize("block", [2, 512])
-def test_asks_mean_over_all_data_of_those_asked(who, weights, block, monkeypatch):
-    monkeypatch.setattr(simulate, "BLOCK", block)  # blocks of rows must not matter
+@pytest.mark.parametrize("batch", [2, 5, None])
+def test_asks_mean_over_all_data_of_those_asked(who, weights, batch):
     fed = data()
     method = tf.methods.get("fedavg", weights=weights)
-    sim, w = crew(fed, method=method, chunk=3)
+    sim, w = crew(fed, method=method, chunk=3, batch=batch)  # seen in blocks of a batch
     ids = torch.tensor([0, 3])
     want = expected(fed, ids.tolist() if who == "cohort" else range(4), w, weights)
     for what, value in want.items():
