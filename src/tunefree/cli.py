@@ -172,7 +172,7 @@ def datasets(
     data_dir: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
-    """List the datasets, their terms, and where their files are.
+    """List the datasets and where their files are; their terms with --json.
 
     Parameters
     ----------

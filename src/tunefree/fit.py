@@ -89,7 +89,8 @@ def fit(
         steps: Local steps K of every client (20 unless epochs is given).
         epochs: Passes over each client's own data, instead of steps.
         batch: Samples per local step; None is all of a client's data.
-        loss: "cross_entropy", "mse", f(output, target) -> loss per sample, or "auto" by labels.
+        loss: "cross_entropy", "mse", "auto" by the labels, or a pure function
+            f(output, target) -> loss of each sample.
         seed: Everything random is a function of it.
         device: "auto" takes a GPU if there is one.
         dtype: torch.float32 or torch.float64.
@@ -105,7 +106,7 @@ def fit(
         augment: "crop-flip", a `CropFlip`, or None.
         engine: "vmap" batches clients, "loop" runs them in turn, "auto" takes the faster.
         compile: Compile the batched step; None decides by the amount of work.
-        chunk: Clients trained at once; None decides by the model's size.
+        chunk: Clients trained at once; None takes the whole cohort, fewer where that is faster.
         checkpoint_every: Rounds between checkpoints; None writes when the last is 5 s old.
         callbacks: Called with an `Event` after each round.
         command: Kept in the settings for the record.

@@ -36,7 +36,7 @@ class Local:
     Args:
         engine: "vmap", "loop" or "auto".
         compile: True, False, or None for a choice by the amount of work (the same every time).
-        chunk: Clients trained at once, or None for a choice by the model's size.
+        chunk: Clients trained at once; None takes the whole cohort, fewer where that is faster.
         augment: What is done to a batch of images, or None.
     """
 
