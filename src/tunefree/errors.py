@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral, Real
 
 
 class TunefreeError(Exception):
@@ -45,7 +46,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ArgumentError:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)  # NumPy numbers too
 
 
 def positive(owner: str, name: str, value: float) -> None:
@@ -86,5 +87,5 @@ def at_least(owner: str, name: str, value: float, low: float) -> None:
 
 def whole(owner: str, name: str, value: int, low: int = 1) -> None:
     """Refuse what is not a whole number >= low."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ArgumentError(f"{owner}({name}=...) must be a whole number >= {low}, got {value!r}.")

@@ -17,6 +17,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ def to_json(value: Any) -> str:
     """Return JSON text; numbers that JSON lacks (NaN, Inf) become null."""
 
     def plain(v: Any) -> Any:
-        if isinstance(v, float) and not math.isfinite(v):
-            return None
+        if isinstance(v, Real) and not isinstance(v, bool):  # NumPy numbers become plain ones
+            number = int(v) if isinstance(v, Integral) else float(v)
+            return number if math.isfinite(number) else None
         if isinstance(v, dict):
             return {str(k): plain(w) for k, w in v.items()}
         return [plain(w) for w in v] if isinstance(v, list | tuple) else v

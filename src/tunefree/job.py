@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from .models.problem import Loss, Problem
 from .run import Run, check_frozen
 from .types import Pair, Vector, map_inputs, tensors
 from .version import __version__
+
+COUNTS = ("rounds", "cohort", "steps", "epochs", "batch", "seed", "eval_every", "patience", "chunk")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,8 @@ def bind(options: Options) -> Job:
     if not isinstance(method, Method):
         raise ArgumentError(f"fit(method=...) must be a name or a Method, got {o.method!r}.")
     _check(o)
+    counts: Any = {n: int(v) for n in COUNTS if (v := getattr(o, n)) is not None}
+    o = replace(o, **counts)  # NumPy's numbers become plain ones
     steps = 20 if o.steps is None and o.epochs is None else o.steps
     cut = Cut(batch=o.batch, steps=steps, epochs=o.epochs)
     device, labelled = find_device(o.device), are_labels(o.federation.y)
@@ -149,17 +153,14 @@ def _settings(
 def _check(o: Options) -> None:
     if not isinstance(o.federation, Federation):
         raise ArgumentError(f"fit(federation=...) must be a tf.Federation, got {o.federation!r}.")
-    for name in ("rounds", "eval_every"):
-        whole("fit", name, getattr(o, name))
-    for name in ("cohort", "steps", "epochs", "batch", "patience", "chunk"):
-        if getattr(o, name) is not None:
-            whole("fit", name, getattr(o, name))
+    for name in COUNTS:
+        if getattr(o, name) is not None or name in ("rounds", "eval_every", "seed"):
+            whole("fit", name, getattr(o, name), 0 if name == "seed" else 1)
     if o.cohort is not None and o.cohort > o.federation.clients:
         raise ArgumentError(
             f"fit(cohort=...) must be at most the number of clients, {o.federation.clients}, "
             f"got {o.cohort}."
         )
-    whole("fit", "seed", o.seed, 0)
     if o.seed >= 1 << 63:
         raise ArgumentError(f"fit(seed=...) must be below 2**63, got {o.seed!r}.")
     if o.steps is not None and o.epochs is not None:

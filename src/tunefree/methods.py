@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from numbers import Real
 from typing import Any, Literal
 
 from .clients import Armijo, Constant, Direction, DoG, Plain, Proximal, Scaffold, Schedule, Step
@@ -131,7 +132,7 @@ def _plain(value: Any) -> Any:
         return {"part": type(value).__name__, **parts}
     if isinstance(value, tuple | list):
         return [_plain(v) for v in value]
-    if isinstance(value, str | int | float | bool | None):
+    if isinstance(value, str | Real | None):
         return value
     kind = type(value)  # a part of the user's own that is no dataclass: its class and fields
     inside = {k: _plain(v) for k, v in getattr(value, "__dict__", {}).items()}

@@ -355,7 +355,7 @@ def test_help_of_the_whole(call):
     for command, words in {
         "run": "Train one model over many clients' data and write a run folder.",
         "methods": "List the methods, their settings and defaults.",
-        "datasets": "List the datasets, their terms, and where their files are.",
+        "datasets": "List the datasets and where their files are; their terms with --json.",
     }.items():
         assert re.search(rf"^│ {command} +{re.escape(words)}", out, re.M)
     assert call()[1] == out

@@ -216,3 +216,15 @@ def test_numbers_that_json_lacks_are_null(tmp_path):
     row = json.loads((tmp_path / "history.jsonl").read_text())
     assert row["test_odd"] is None
     assert np.isnan(run.history[0]["test_odd"])
+
+
+def test_numpy_numbers_are_numbers(tmp_path):
+    method = tf.methods.get("fedavg", lr=np.float32(0.125), server_lr=np.float64(1))
+    sizes = {"rounds": np.int64(2), "cohort": np.int32(3), "batch": np.int64(4)}
+    run = tf.fit(linear(), federation(), method, out=tmp_path / "run", **sizes)
+    plain = tf.fit(
+        linear(), federation(), tf.methods.get("fedavg", lr=0.125), rounds=2, cohort=3, batch=4
+    )
+    assert torch.equal(run.x, plain.x)
+    saved = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert (saved["rounds"], saved["method"]["step"]["lr"]) == (2, 0.125)

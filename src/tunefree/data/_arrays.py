@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, DataError
+from ..errors import DataError, whole
 from ..types import Inputs, Pair, map_inputs, tensors
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -85,10 +85,7 @@ def as_labels(owner: Any, name: str, rows: int) -> Array:
 
 def as_ids(labels: Array, clients: int) -> Array:
     """Return owners as ids, which they must already be where the number of clients is given."""
-    if isinstance(clients, bool) or int(clients) != clients or clients < 1:
-        raise ArgumentError(
-            f"Federation(clients=...) must be a whole number >= 1, got {clients!r}."
-        )
+    whole("Federation", "clients", clients)
     text = labels.dtype.kind == "U"
     wrong = labels if text else labels[(labels < 0) | (labels >= clients)]
     if len(wrong):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, whole
 from ..random import bits, key
 
 
@@ -43,11 +43,8 @@ class Cut:
                 f"steps={self.steps!r} and epochs={self.epochs!r}."
             )
         for name in ("batch", "steps", "epochs"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
-                raise ArgumentError(
-                    f"Cut({name}=...) must be a whole number >= 1 or None, got {value!r}."
-                )
+            if getattr(self, name) is not None:
+                whole("Cut", name, getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, DataError, unknown
+from ..errors import ArgumentError, DataError, unknown, whole
 from ..random import bits, key, purpose
 from ._arrays import Array
 from ._dirichlet import cut_classes, deal_evenly, top_up
@@ -88,7 +88,7 @@ class Dirichlet:
             raise ArgumentError(
                 f"Dirichlet(alpha=...) must be a finite number > 0, got {self.alpha!r}."
             )
-        _check_min("Dirichlet", self.min_samples)
+        whole("Dirichlet", "min_samples", self.min_samples)
 
     def assign(
         self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
@@ -120,8 +120,7 @@ class Shards:
     k: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.k, bool) or int(self.k) != self.k or self.k < 1:
-            raise ArgumentError(f"Shards(k=...) must be a whole number >= 1, got {self.k!r}.")
+        whole("Shards", "k", self.k)
 
     def assign(
         self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
@@ -158,7 +157,7 @@ class ByOwner:
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        _check_min("ByOwner", self.min_samples)
+        whole("ByOwner", "min_samples", self.min_samples)
 
     def assign(
         self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
@@ -224,16 +223,10 @@ def _generator(seed: int, name: str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox([seed & mask, purpose(f"split {name}") & mask]))
 
 
-def _check_min(name: str, value: int) -> None:
-    if isinstance(value, bool) or int(value) != value or value < 1:
-        raise ArgumentError(f"{name}(min_samples=...) must be a whole number >= 1, got {value!r}.")
-
-
 def _enough(name: str, rows: int, clients: int | None, min_samples: int) -> int:
     if clients is None:
         raise ArgumentError(f"{name} needs the number of clients; give split(..., clients=...).")
-    if isinstance(clients, bool) or int(clients) != clients or clients < 1:
-        raise ArgumentError(f"{name}: clients=... must be a whole number >= 1, got {clients!r}.")
+    whole("split", "clients", clients)
     if clients * min_samples > rows:
         raise DataError(
             f"{name} cannot give {clients} clients at least {min_samples} of {rows} rows each; use "

@@ -17,7 +17,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from ..errors import ArgumentError, DataError
+from ..errors import ArgumentError, DataError, whole
 from ._arrays import Array
 from .dataset import Dataset
 from .sources import Folder, Part, Source, read
@@ -55,8 +55,7 @@ def shakespeare(folder: Folder = None, *, stride: int = 80, test_fraction: float
             million training sequences, over 2 GB; 80 uses each character once as input.
         test_fraction: Last part of each role's text that is kept for testing, 0 to 1.
     """
-    if isinstance(stride, bool) or int(stride) != stride or stride < 1:
-        raise ArgumentError(f"shakespeare(stride=...) must be a whole number >= 1, got {stride!r}.")
+    whole("shakespeare", "stride", stride)
     if not 0 <= test_fraction < 1:
         raise ArgumentError(
             f"shakespeare(test_fraction=...) must be at least 0 and below 1, got {test_fraction!r}."

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, DataError
+from ..errors import DataError, whole
 from .dataset import Dataset
 from .sources import Folder, Part, Source, read
 
@@ -51,8 +51,7 @@ def sst2(folder: Folder = None, *, max_tokens: int = 64, min_count: int = 1) -> 
         min_count: Words seen less often in training become id 1.
     """
     for name, value in (("max_tokens", max_tokens), ("min_count", min_count)):
-        if isinstance(value, bool) or int(value) != value or value < 1:
-            raise ArgumentError(f"sst2({name}=...) must be a whole number >= 1, got {value!r}.")
+        whole("sst2", name, value)
     (train, y), (dev, y_dev) = (
         parse_phrases(data, part.file)
         for part, data in zip(SST2.parts, read(SST2, folder), strict=True)

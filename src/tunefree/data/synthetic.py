@@ -15,7 +15,7 @@ the training loss.
 import numpy as np
 import torch
 
-from ..errors import ArgumentError
+from ..errors import whole
 from ..random import purpose
 from .dataset import Dataset
 
@@ -36,10 +36,7 @@ def synthetic(
     """
     sizes = {"clients": clients, "samples": samples, "dimension": dimension}
     for name, value in sizes.items():
-        if isinstance(value, bool) or int(value) != value or value < 1:
-            raise ArgumentError(
-                f"synthetic({name}=...) must be a whole number >= 1, got {value!r}."
-            )
+        whole("synthetic", name, value)
     mask = (1 << 64) - 1
     rng = np.random.Generator(np.random.Philox([seed & mask, purpose("synthetic") & mask]))
     sd = np.arange(1, dimension + 1) ** -0.55

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, unknown
+from ..errors import ArgumentError, unknown, whole
 from ..random import below
 
 
@@ -31,8 +31,7 @@ class CropFlip:
     flip: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.pad, bool) or not isinstance(self.pad, int) or self.pad < 0:
-            raise ArgumentError(f"CropFlip(pad=...) must be a whole number >= 0, got {self.pad!r}.")
+        whole("CropFlip", "pad", self.pad, 0)
 
     def __call__(self, x: Tensor, key: Tensor) -> Tensor:
         """Return the changed images.

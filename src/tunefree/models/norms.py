@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, whole
 
 
 def groupnorm(model: nn.Module, groups: int = 2) -> nn.Module:
@@ -30,8 +30,7 @@ def groupnorm(model: nn.Module, groups: int = 2) -> nn.Module:
     >>> type(groupnorm(nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)))[1]).__name__
     'GroupNorm'
     """
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
-        raise ArgumentError(f"groupnorm(groups=...) must be a whole number >= 1, got {groups!r}.")
+    whole("groupnorm", "groups", groups)
     for path, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.num_features < 1:
             raise ArgumentError(

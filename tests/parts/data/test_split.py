@@ -153,7 +153,7 @@ def test_own_partitioner():
         ),
         (
             lambda: Iid().assign(Y, 0, 0),
-            "Iid: clients=... must be a whole number >= 1, got 0.",
+            "split(clients=...) must be a whole number >= 1, got 0.",
         ),
         (
             lambda: Iid().assign(Y, None, 0),

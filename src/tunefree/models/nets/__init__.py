@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...errors import ArgumentError, unknown
+from ...errors import ArgumentError, unknown, whole
 from .cnn import CnnDropout, CnnP2, CnnP4
 from .convex import Convex
 from .linear import Linear, Regression
@@ -71,8 +71,9 @@ def build(
             if not known:
                 raise ArgumentError(f"Model {name!r} takes no arguments of its own, got {arg!r}.")
             raise unknown(f"argument of model {name!r}", arg, known)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise ArgumentError(f"build(seed=...) must be a whole number >= 0, got {seed!r}.")
+    whole("build", "seed", seed, 0)
+    if seed >= 1 << 63:
+        raise ArgumentError(f"build(seed=...) must be below 2**63, got {seed!r}.")
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
         return NETS[name](tuple(shape), classes, **args)

@@ -4,14 +4,13 @@ from math import prod
 
 from torch import Tensor
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, whole
 
 
 def positive(who: str, **values: int) -> None:
     """Refuse sizes that are not whole numbers of at least 1."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ArgumentError(f"{who}({name}=...) must be a whole number >= 1, got {value!r}.")
+        whole(who, name, value)
 
 
 def labels(who: str, classes: int) -> int:
