@@ -358,6 +358,13 @@ def test_schedule_with_a_step_that_sets_its_own(step, schedule):
 class Greedy(tf.server.Server):
     needs: ClassVar[tuple[str, ...]] = ("delta", "curvature")
 
+    def step(self, x, mean, state, t):
+        return x + mean["curvature"] * mean["delta"], state, {}
+
+
+class Unfinished(tf.clients.Step):
+    """A user's step that forgot its `take`."""
+
 
 class Echo(Direction):
     uploads: ClassVar[tuple[str, ...]] = ("grad_sq",)
@@ -556,3 +563,8 @@ def test_nothing_is_left_behind(stopped):
     """Files are written aside and moved into place."""
     folder, _ = stopped
     assert not [p.name for p in folder.iterdir() if p.name.startswith(".")]
+
+
+def test_a_part_without_its_hook_cannot_be_made():
+    with pytest.raises(TypeError, match="take"):
+        Unfinished()

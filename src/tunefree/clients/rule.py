@@ -5,6 +5,7 @@ they see rows (one per client), never a module, a loader, a device or a loop ove
 simulator calls them with m rows, a real client with one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
@@ -165,15 +166,16 @@ class ClientPart:
         return shared
 
 
-class Direction(ClientPart):
+class Direction(ClientPart, ABC):
     """Bends the gradient."""
 
+    @abstractmethod
     def local(self, x: Vector, down: Channels, own: State) -> Local:
         """Return the bend that holds for this round's local work."""
-        raise NotImplementedError
+        ...
 
 
-class Step(ClientPart):
+class Step(ClientPart, ABC):
     """Moves along the bent gradient.
 
     `sets_lr`: the step finds its own size, so that a schedule has nothing to act on.
@@ -190,11 +192,12 @@ class Step(ClientPart):
         """
         return {}
 
+    @abstractmethod
     def take(
         self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
     ) -> tuple[Rows, Rows, State]:
         """Return the next y (m, d), the step sizes used (m,) and the scratch memory."""
-        raise NotImplementedError
+        ...
 
 
 def row_sq(rows: Rows) -> Rows:

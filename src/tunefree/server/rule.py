@@ -1,12 +1,13 @@
 """What a server rule is: it sees weighted means over the cohort, never a client."""
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from ..clients.rule import Plan, Round
 from ..types import Channels, State, Trace, Vector
 
 
-class Server:
+class Server(ABC):
     """Turns the means into the next x; hooks do nothing unless a rule says otherwise.
 
     `needs` names the means it reads. `delta` (the mean move) and `delta_sq` (the mean squared
@@ -19,11 +20,12 @@ class Server:
         """Return the first memory."""
         return {}
 
+    @abstractmethod
     def step(
         self, x: Vector, mean: Channels, state: State, t: Round
     ) -> tuple[Vector, State, Trace]:
         """Return the next x, the memory from now on, and numbers for the history."""
-        raise NotImplementedError
+        ...
 
 
 class Output:
