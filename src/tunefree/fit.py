@@ -212,6 +212,7 @@ def _run(
                     now.round,
                 )
                 break
+            job.crew.commit()
             last = after.round == job.plan.rounds
             if last or after.round % job.options.eval_every == 0:
                 if job.test is not None:

@@ -71,6 +71,10 @@ class Crew(Protocol):
         """Let the cohort work and return the means of what it sent."""
         ...
 
+    def commit(self) -> None:
+        """Keep the cohort's new memory; without it, the round leaves no trace in the clients."""
+        ...
+
 
 def first_memory(method: Method, x: Vector, plan: Plan) -> State:
     """Return the memory that a client has before its first round."""

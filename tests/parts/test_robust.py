@@ -57,6 +57,26 @@ def test_a_loss_that_is_no_number_is_called_diverged(name):
     assert torch.equal(run.x, torch.ones(18))
 
 
+class Late(tf.server.Server):
+    """A server rule that breaks in its third round."""
+
+    def step(self, x, mean, state, t):
+        return (x + mean["delta"]) * (float("inf") if t.index == 2 else 1.0), state, {}
+
+
+def test_a_round_that_does_not_count_leaves_clients_as_they_were(tmp_path):
+    def method():
+        return tf.Method(direction=tf.clients.Scaffold(), server=Late())
+
+    diverged = tf.fit(linear(), federation(), method(), rounds=6, steps=2, out=tmp_path / "a")
+    assert (diverged.status, len(diverged.history)) == ("diverged", 2)
+    two = tf.fit(linear(), federation(), method(), rounds=2, steps=2, out=tmp_path / "b")
+    kept, want = (Folder(tmp_path / name).load()[1] for name in "ab")
+    assert kept.keys() == want.keys()
+    assert all(torch.equal(kept[k], want[k]) for k in kept)
+    assert torch.equal(diverged.x, two.x)
+
+
 class Flat(nn.Module):
     """A convolution whose forward cannot take a batch of no samples."""
 

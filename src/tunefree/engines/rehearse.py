@@ -68,6 +68,9 @@ class Rehearsal:
             ledger.send_up(name, size * len(ids))
         return Answer({name: rows[0] for name, rows in arrived.items()}, 0.0, {})
 
+    def commit(self) -> None:
+        """Nothing was learned."""
+
 
 def cost(job: Any) -> dict[str, Any]:
     """Return what a bound run would cost, without training: numbers, bytes, memory."""

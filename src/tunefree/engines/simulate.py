@@ -19,7 +19,7 @@ from ..models.problem import Problem
 from ..random import bits, key
 from ..rounds import Answer, Task, answer, first_memory, pack
 from ..server.aggregate import Mean, shares
-from ..types import Channels, Pair, Rows, Vector, map_inputs
+from ..types import Channels, Pair, Rows, State, Vector, map_inputs
 from ..wire import Ledger
 from .memory import Memory
 
@@ -67,6 +67,7 @@ class Simulation:
         self.chunk = self._chunk(plan, local.chunk, compile)
         probe = torch.arange(self.chunk)
         self.losses: Losses = choose(problem, self._probe(probe), local.engine, compile)
+        self._pending: list[tuple[Tensor, State]] = []  # memory of a round that may not count
         self.memory = Memory(first_memory(method, problem.start, plan), plan.clients)
 
     def _worth_compiling(self, plan: Plan) -> bool:
@@ -131,13 +132,18 @@ class Simulation:
             gradients += float(work.steps.sum())
             trials += float(work.trials.sum())
             kept.append((part, own))
-        for part, own in kept:
-            self.memory.scatter(part, own)
+        self._pending = kept
         means = measured.result()
         row = {"lr": float(means["lr"]), "gradients": int(gradients)}
         if trials:
             row["trials"] = trials / gradients
         return Answer(mean.result(), float(means["loss"]), row)
+
+    def commit(self) -> None:
+        """Keep what the clients learned in the last round, now that the round counts."""
+        for part, own in self._pending:
+            self.memory.scatter(part, own)
+        self._pending = []
 
     def _task(self, ids: Tensor, t: int) -> Task:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]

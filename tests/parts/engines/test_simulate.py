@@ -97,6 +97,8 @@ def test_scaffold_option_one_keeps_the_gradient_over_all_data():
         options(model=nn.Linear(D, 1, bias=False), federation=fed, method=method, steps=3)
     ).plan
     play(method, plan, begin(method, w, plan), sim, cohort(0, 0, 4, 4))
+    assert not sim.memory.gather(torch.arange(4))["direction.control"].any()
+    sim.commit()
     rows = sim.memory.gather(torch.arange(4))["direction.control"]
     want = torch.stack([by_hand(*fed.client(i), w)[1] for i in range(4)])
     torch.testing.assert_close(rows, want, rtol=1e-12, atol=1e-12)
