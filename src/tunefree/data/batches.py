@@ -91,7 +91,6 @@ def draw(
     cut: Cut,
     *,
     width: int | None = None,
-    length: int | None = None,
 ) -> Draws:
     """Return the batches of clients `ids` in a round.
 
@@ -103,12 +102,11 @@ def draw(
         starts: Their first rows in the federation, (m,).
         cut: Batch size, and steps or epochs.
         width: Pad batches to this many entries; by default the widest of these clients.
-        length: Pad to this many steps; by default the most steps of these clients.
     """
     batch = sizes if cut.batch is None else sizes.clamp(max=cut.batch)  # b_i
     steps = plan_steps(sizes, cut)
     wide = _at_least("width", width, int(batch.max()))
-    long = _at_least("length", length, int(steps.max()))
+    long = int(steps.max())
     k = torch.arange(long, device=ids.device)[None, :]
     if cut.steps is not None or cut.batch is None:
         whole = batch == sizes  # natural order, no shuffling
