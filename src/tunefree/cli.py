@@ -15,11 +15,10 @@ from rich.markup import escape
 from . import methods as catalogue
 from .bench import Bench, measure
 from .data import describe
-from .engines.rehearse import cost
 from .errors import ArgumentError, Interrupted, TunefreeError
 from .fit import fit, options
 from .folder import Folder, to_json
-from .job import bind
+from .job import bind, cost
 from .recipe import Recipe, arguments
 from .report.terminal import Bar, grid, human, summary
 from .run import Run

@@ -56,11 +56,6 @@ class Evaluation:
         return out
 
 
-def are_labels(target: Tensor) -> bool:
-    """Whether targets are class labels rather than real numbers."""
-    return not target.is_floating_point() and target.dtype != torch.bool
-
-
 def per_client(federation: Federation) -> Tensor:
     """Return how much each test row counts for each client: (N, rows), rows sum to 1.
 

@@ -12,13 +12,15 @@ from . import evaluate, methods
 from .clients.rule import Plan
 from .data.batches import Cut
 from .data.federation import Federation
+from .engines.rehearse import Rehearsal
 from .engines.simulate import Local, Simulation, mean_steps
 from .errors import ArgumentError, DataError, between, whole
-from .evaluate import Evaluation, Metric, are_labels
+from .evaluate import Evaluation, Metric
 from .methods import Method
 from .models import augment as augmentations
 from .models.losses import Engine
-from .models.problem import Loss, Problem
+from .models.problem import Loss, Problem, are_labels
+from .rounds import begin, play
 from .run import Run, check_frozen
 from .types import Pair, Vector, map_inputs, tensors
 from .version import __version__
@@ -248,3 +250,34 @@ def _start(problem: Problem, start: nn.Module | Run) -> Vector:
     if not isinstance(start, nn.Module):
         raise ArgumentError(f"fit(start=...) must be a module or a Run, got {start!r}.")
     return problem.vector_of(start)
+
+
+def cost(job: Job) -> dict[str, Any]:
+    """Return what a bound run would cost, without training: numbers, bytes, memory."""
+    plan, fed = job.plan, job.federation
+    crew = Rehearsal(job.method, plan, job.start)
+    ids = torch.arange(plan.cohort)
+    now = begin(job.method, job.start, plan)
+    now, first = play(job.method, plan, now, crew, ids)
+    _, later = play(job.method, plan, now, crew, ids)
+    total = {way: first[way] + (plan.rounds - 1) * later[way] for way in ("bytes_up", "bytes_down")}
+    size = job.start.element_size()
+    own = sum(v.numel() for v in crew.own.values())
+    server = sum(v.numel() for v in now.tensors().values()) * size
+    working = job.crew.chunk * plan.layout.size * size * 6  # y, gradient, bend and temporaries
+    samples = sum(t.numel() * t.element_size() for t in (*tensors(fed.x), fed.y))
+    return {
+        "parameters": plan.layout.size,
+        "clients": plan.clients,
+        "cohort": plan.cohort,
+        "rounds": plan.rounds,
+        "steps": plan.steps,
+        "gradients": round(plan.cohort * plan.steps * plan.rounds),
+        "bytes_up": later["bytes_up"],
+        "bytes_down": later["bytes_down"],
+        "total_bytes_up": total["bytes_up"],
+        "total_bytes_down": total["bytes_down"],
+        "server_memory": server,
+        "client_memory": own * size,
+        "simulation_memory": server + working + samples + own * size * plan.clients,
+    }

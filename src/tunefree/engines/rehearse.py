@@ -1,15 +1,13 @@
 """A crew that does nothing, to learn what a round would cost before anyone trains."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ..clients.rule import Round, What, Who
+from ..clients.rule import Plan, Round, What, Who
 from ..methods import Method
 from ..models.losses import Batch
-from ..rounds import Answer, Standing, Task, answer, begin, first_memory, pack, play
-from ..types import Channels, Rows, Vector, tensors
+from ..rounds import Answer, Task, answer, first_memory, pack
+from ..types import Channels, Rows, Vector
 from ..wire import Ledger
 
 
@@ -28,14 +26,14 @@ class _Still:
 class Rehearsal:
     """Answers as a cohort would, with the right channels and no work."""
 
-    def __init__(self, method: Method, plan: Any, x: Vector) -> None:
+    def __init__(self, method: Method, plan: Plan, x: Vector) -> None:
         self._method, self._plan = method, plan
         first = first_memory(method, x, plan)
         self.own = {name: v[None] for name, v in first.items()}  # one client's memory
 
     def fraction(self, ids: Tensor) -> float:
         """Return the cohort's share under uniform weights."""
-        return len(ids) / int(self._plan.clients)
+        return len(ids) / self._plan.clients
 
     def ask(
         self, ids: Tensor, t: int, what: What, at: list[Vector], who: Who, ledger: Ledger
@@ -70,34 +68,3 @@ class Rehearsal:
 
     def commit(self) -> None:
         """Nothing was learned."""
-
-
-def cost(job: Any) -> dict[str, Any]:
-    """Return what a bound run would cost, without training: numbers, bytes, memory."""
-    plan, fed = job.plan, job.federation
-    crew = Rehearsal(job.method, plan, job.start)
-    ids = torch.arange(plan.cohort)
-    now: Standing = begin(job.method, job.start, plan)
-    now, first = play(job.method, plan, now, crew, ids)
-    _, later = play(job.method, plan, now, crew, ids)
-    total = {way: first[way] + (plan.rounds - 1) * later[way] for way in ("bytes_up", "bytes_down")}
-    size = job.start.element_size()
-    own = sum(v.numel() for v in crew.own.values())
-    server = sum(v.numel() for v in now.tensors().values()) * size
-    working = job.crew.chunk * plan.layout.size * size * 6  # y, gradient, bend and temporaries
-    samples = sum(t.numel() * t.element_size() for t in (*tensors(fed.x), fed.y))
-    return {
-        "parameters": plan.layout.size,
-        "clients": plan.clients,
-        "cohort": plan.cohort,
-        "rounds": plan.rounds,
-        "steps": plan.steps,
-        "gradients": round(plan.cohort * plan.steps * plan.rounds),
-        "bytes_up": later["bytes_up"],
-        "bytes_down": later["bytes_down"],
-        "total_bytes_up": total["bytes_up"],
-        "total_bytes_down": total["bytes_down"],
-        "server_memory": server,
-        "client_memory": own * size,
-        "simulation_memory": server + working + samples + own * size * plan.clients,
-    }

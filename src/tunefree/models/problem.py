@@ -44,6 +44,11 @@ def get_loss(loss: str | Loss) -> Loss:
     return LOSSES[loss]
 
 
+def are_labels(target: Tensor) -> bool:
+    """Whether targets are class labels rather than real numbers."""
+    return not target.is_floating_point() and target.dtype != torch.bool
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where each trainable tensor lies in the flat vector."""
@@ -160,9 +165,8 @@ class Problem:
 
     def ranks(self, output: Tensor, target: Tensor) -> bool:
         """Whether outputs are scores of classes, so that accuracy means something."""
-        whole = not target.is_floating_point() and target.dtype != torch.bool
         scores = output.ndim == target.ndim + 1 and output.shape[1] > 1
-        return whole and scores and self.loss is not _mse
+        return are_labels(target) and scores and self.loss is not _mse
 
     def prepare(self, inputs: Inputs) -> Inputs:
         """Bring a batch to the device, floating parts in the problem's dtype."""
