@@ -1,6 +1,6 @@
 """tunefree: federated learning with nothing to tune."""
 
-from . import clients, data, methods, models, random, server, wire
+from . import clients, data, methods, models, penalties, random, server, testing, wire
 from .data import ByOwner, Dataset, Dirichlet, Federation, Iid, Shards, load
 from .errors import TunefreeError
 from .fit import Event, fit
@@ -26,7 +26,9 @@ __all__ = [
     "load",
     "methods",
     "models",
+    "penalties",
     "random",
     "server",
+    "testing",
     "wire",
 ]

@@ -90,7 +90,7 @@ def _row(name: str, bench: Bench, fed: Federation, device: torch.device) -> dict
     model.to(device)
 
     def ours() -> object:
-        return play(method, plan, now, crew, ids)
+        return play(method, plan, now, crew, ids, ids)
 
     def plain() -> object:
         return plain_round(model, fed, cut, 0, 0)

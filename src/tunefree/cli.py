@@ -14,7 +14,9 @@ from rich.markup import escape
 
 from . import methods as catalogue
 from .bench import Bench, measure
+from .bench_rules import BenchRules, measure_rules
 from .data import describe
+from .engines import units
 from .errors import ArgumentError, Interrupted, TunefreeError
 from .fit import fit, options
 from .folder import Folder, to_json
@@ -137,32 +139,65 @@ def _costs(facts: dict[str, Any]) -> None:
 
 
 @app.command
-def methods(*, as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
-    """List the methods, their settings and defaults.
+def methods(
+    name: str | None = None, *, as_json: Annotated[bool, Parameter(name="--json")] = False
+) -> int:
+    """List the methods: where they come from, what they send and remember, what is left to choose.
 
     Parameters
     ----------
+    name: str
+        Show one method with all of its settings.
     as_json: bool
         Print as JSON.
     """
-    rows: list[dict[str, Any]] = []
-    for name in catalogue.names():
-        own = catalogue.settings(name)
-        rows.append(
-            {
-                "name": name,
-                "settings": {k: p.default for k, p in own.items()},
-                "summary": (catalogue.CATALOGUE[name].__doc__ or "").strip().splitlines()[0],
-            }
-        )
+    rows = [_about(n) for n in ([name] if name else catalogue.names())]
     if as_json:
         print(json.dumps(rows))
         return 0
+    if name:
+        row = rows[0] | rows[0].pop("settings")
+        lines = [{"what": k.replace("_", " "), "value": str(v)} for k, v in row.items()]
+        out.print(grid(lines, {"what": "what", "value": "value"}))
+        return 0
     for row in rows:
-        row["settings"] = " ".join(f"{k}={v}" for k, v in row["settings"].items()) or "none"
-    out.print(grid(rows, {"name": "method", "summary": "what it is", "settings": "--set"}))
-    out.print(f"\nEvery method also takes --set {' '.join(k + '=' for k in catalogue.COMMON[1:])}")
+        row["choose"] = " ".join(row["choose"]) or "nothing"
+        row["cohort"] = "all" if row["everyone"] else "any"
+    headings = {
+        "name": "method",
+        "paper": "paper",
+        "choose": "to choose",
+        "up": "up",
+        "down": "down",
+        "client": "client",
+        "server": "server",
+        "cohort": "cohort",
+    }
+    out.print(grid(rows, headings))
+    out.print(
+        "\nUp, down: numbers sent per client and round; client, server: numbers kept between "
+        "rounds (beyond the model); d is the number of parameters. cohort: all where a method is "
+        "defined for full participation alone. "
+        "`tunefree methods NAME` shows a method's own settings; every method also takes "
+        f"--set {' '.join(k + '=' for k in catalogue.COMMON)}",
+        markup=False,
+    )
     return 0
+
+
+def _about(name: str) -> dict[str, Any]:
+    """Return what there is to know about a method before running it."""
+    own, method = catalogue.settings(name), catalogue.get(name)
+    entry = catalogue.CATALOGUE[name]
+    return {
+        "name": name,
+        "summary": entry.summary,
+        "paper": entry.paper,
+        "choose": list(entry.choose),
+        **{k: str(v) for k, v in units(method).items()},
+        "everyone": method.full,
+        "settings": {k: p.default for k, p in own.items()},
+    }
 
 
 @app.command
@@ -229,6 +264,41 @@ def bench(
         "plain": "plain loop",
         "times": "ratio",
         "ready": "set-up and compile",
+    }
+    out.print(grid(rows, headings))
+    return 0
+
+
+@app.command
+def bench_rules(
+    settings: Annotated[BenchRules | None, Parameter(name="*")] = None,
+    *,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
+) -> int:
+    """Measure every proximal map and server rule beside plain copies, in the same run.
+
+    Parameters
+    ----------
+    as_json: bool
+        Print as JSON.
+    """
+    rows = measure_rules(settings or BenchRules())
+    if as_json:
+        print(to_json(rows))
+        return 0
+    for row in rows:
+        for side in ("ms", "copy", "ratio"):
+            low, high = row[f"{side}_range"]
+            middle = row["copy_ms" if side == "copy" else side]
+            row[f"{side}_text"] = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+        row["published"] = row["published_ms"] or ""
+    headings = {
+        "name": "rule",
+        "ms_text": "ms",
+        "copy_text": "one copy, ms",
+        "copies": "copies to make",
+        "ratio_text": "ratio",
+        "published": "published, ms",
     }
     out.print(grid(rows, headings))
     return 0

@@ -55,6 +55,12 @@ def positive(owner: str, name: str, value: float) -> None:
         raise ArgumentError(f"{owner}({name}=...) must be a finite number > 0, got {value!r}.")
 
 
+def finite(owner: str, name: str, value: float) -> None:
+    """Refuse what is not a finite number."""
+    if not (_number(value) and float("-inf") < value < float("inf")):
+        raise ArgumentError(f"{owner}({name}=...) must be a finite number, got {value!r}.")
+
+
 def not_negative(owner: str, name: str, value: float) -> None:
     """Refuse what is not a finite number >= 0."""
     if not (_number(value) and 0 <= value < float("inf")):
@@ -75,6 +81,12 @@ def between(owner: str, name: str, value: float, low: float, high: float) -> Non
         raise ArgumentError(
             f"{owner}({name}=...) must be a number between {low:g} and {high:g}, got {value!r}."
         )
+
+
+def portion(owner: str, name: str, value: float) -> None:
+    """Refuse what is not a number in (0, 1]."""
+    if not (_number(value) and 0 < value <= 1):
+        raise ArgumentError(f"{owner}({name}=...) must be a number in (0, 1], got {value!r}.")
 
 
 def at_least(owner: str, name: str, value: float, low: float) -> None:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from .data.federation import Federation
 from .errors import ArgumentError
-from .models.problem import Problem
+from .models.problem import Layout, Problem
+from .penalties import Penalty, sparsity, stationarity
 from .types import Pair, Vector, map_inputs
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]
@@ -54,6 +55,37 @@ class Evaluation:
             worst = each.min() if labelled else each.max()
             out["client_worst"], out["client_spread"] = float(worst), float(each.std(correction=0))
         return out
+
+
+@dataclass(frozen=True)
+class Regularity:
+    """How far a model is from a stationary point of f + h, and how sparse it is.
+
+    Costs one pass over all clients' data; nothing of it is traffic.
+
+    Args:
+        penalty: The regulariser h.
+        alpha: Step of the proximal gradient, > 0.
+        layout: Where each tensor lies.
+        gradient: Returns grad f at a point.
+    """
+
+    penalty: Penalty
+    alpha: float
+    layout: Layout
+    gradient: Callable[[Vector], Vector]
+
+    def measure(self, x: Vector) -> dict[str, float]:
+        """Return h(x), the share of zeros and |x - prox(x - alpha grad f(x))| / alpha."""
+        alpha, rho = self.alpha, self.penalty.rho
+        if rho > 0:
+            alpha = min(alpha, 0.9 / rho)
+        still = stationarity(self.penalty, x, self.gradient(x), alpha, self.layout)
+        return {
+            "penalty": float(self.penalty.value(x, self.layout)),
+            "sparsity": float(sparsity(x)),
+            "stationarity": float(still),
+        }
 
 
 def per_client(federation: Federation) -> Tensor:

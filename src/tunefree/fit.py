@@ -26,6 +26,7 @@ from .models.losses import Engine
 from .models.problem import Loss
 from .random import cohort as draw_cohort
 from .rounds import Standing, begin, play
+from .rounds import model as shipped
 from .run import Run, validation_score
 from .types import Vector
 
@@ -94,7 +95,8 @@ def fit(
         seed: Everything random is a function of it.
         device: "auto" takes a GPU if there is one.
         dtype: torch.float32 or torch.float64.
-        eval_every: Evaluate every so many rounds, and after the last.
+        eval_every: Evaluate every so many rounds, and after the last. With a penalty this includes
+            sparsity and stationarity, which costs a pass over all clients' data.
         out: Folder for settings, history and checkpoints; None writes nothing.
         resume: Continue the run in `out` if there is one; False refuses a used folder.
         start: Start from another module's or run's parameters.
@@ -202,8 +204,9 @@ def _run(
     with _ctrl_c() as stopping:
         while status == "unfinished":
             began = time.perf_counter()
-            after, row = play(job.method, job.plan, now, job.crew, _cohort(job, now.round))
-            output = job.method.shipped.value(after.x, after.output)
+            cohort, everyone = _cohort(job, now.round), torch.arange(job.plan.clients)
+            after, row = play(job.method, job.plan, now, job.crew, cohort, everyone)
+            output = shipped(job.method, after)
             if not _finite(after, row):
                 status = "diverged"
                 log.warning(
@@ -217,6 +220,8 @@ def _run(
             if last or after.round % job.options.eval_every == 0:
                 if job.test is not None:
                     row |= job.test.measure(output)
+                if job.regularity is not None:
+                    row |= job.regularity.measure(output)
                 if job.validation is not None:
                     row |= job.validation.measure(output, "validation")
                     best.see(row, output)
@@ -281,7 +286,7 @@ def _result(
 def _shipped(job: Job, now: Standing, best: _Best) -> Vector:
     if job.options.keep_best and best.round >= 0:
         return best.x
-    return job.method.shipped.value(now.x, now.output)
+    return shipped(job.method, now)
 
 
 class _Saver:

@@ -15,7 +15,7 @@ from .data.federation import Federation
 from .engines.rehearse import Rehearsal
 from .engines.simulate import Local, Simulation, mean_steps
 from .errors import ArgumentError, DataError, between, whole
-from .evaluate import Evaluation, Metric
+from .evaluate import Evaluation, Metric, Regularity
 from .methods import Method
 from .models import augment as augmentations
 from .models.losses import Engine
@@ -70,6 +70,7 @@ class Job:
     crew: Simulation
     test: Evaluation | None
     validation: Evaluation | None
+    regularity: Regularity | None
     start: Vector
     settings: dict[str, Any]
 
@@ -94,7 +95,11 @@ def bind(options: Options) -> Job:
     few = map_inputs(lambda t: t[:2], fed.x)
     problem.check(few, fed.y[:2], _highest(o.federation) if labelled else None)
     size = fed.clients if o.cohort is None else o.cohort
-    plan = Plan(fed.clients, size, o.rounds, mean_steps(fed, cut), problem.layout)
+    K = mean_steps(fed, cut)
+    plan = Plan(
+        fed.clients, size, o.rounds, K, problem.layout, o.seed, o.batch, fed.held is not None
+    )
+    method.check(plan)
     augment = augmentations.parse(o.augment) if isinstance(o.augment, str) else o.augment
     if not isinstance(augment, augmentations.CropFlip | None):
         raise ArgumentError(f"fit(augment=...) must be a name or a CropFlip, got {o.augment!r}.")
@@ -106,9 +111,13 @@ def bind(options: Options) -> Job:
         test = Evaluation(problem, fed.test, dict(o.metrics or {}), groups)
     if held_back is not None:
         validation = Evaluation(problem, _prepared(problem, held_back))
+    regularity = None
+    if method.penalty is not None:
+        step = method.prox_step(plan)
+        regularity = Regularity(method.penalty, step, plan.layout, crew.gradient)
     start = problem.start if o.start is None else _start(problem, o.start)
     settings = _settings(o, method, fed, plan, cut, problem, start, crew)
-    return Job(o, method, problem, fed, plan, crew, test, validation, start, settings)
+    return Job(o, method, problem, fed, plan, crew, test, validation, regularity, start, settings)
 
 
 def _settings(
@@ -255,11 +264,13 @@ def _start(problem: Problem, start: nn.Module | Run) -> Vector:
 def cost(job: Job) -> dict[str, Any]:
     """Return what a bound run would cost, without training: numbers, bytes, memory."""
     plan, fed = job.plan, job.federation
-    crew = Rehearsal(job.method, plan, job.start)
-    ids = torch.arange(plan.cohort)
+    crew = Rehearsal(job.method, plan, job.start, job.crew.batches)
+    ids, everyone = torch.arange(plan.cohort), torch.arange(plan.clients)
     now = begin(job.method, job.start, plan)
-    now, first = play(job.method, plan, now, crew, ids)
-    _, later = play(job.method, plan, now, crew, ids)
+    now, first = play(job.method, plan, now, crew, ids, everyone)
+    begun = crew.gradients
+    _, later = play(job.method, plan, now, crew, ids, everyone)
+    gradients = begun + (plan.rounds - 1) * (crew.gradients - begun)
     total = {way: first[way] + (plan.rounds - 1) * later[way] for way in ("bytes_up", "bytes_down")}
     size = job.start.element_size()
     own = sum(v.numel() for v in crew.own.values())
@@ -272,7 +283,7 @@ def cost(job: Job) -> dict[str, Any]:
         "cohort": plan.cohort,
         "rounds": plan.rounds,
         "steps": plan.steps,
-        "gradients": round(plan.cohort * plan.steps * plan.rounds),
+        "gradients": round(gradients),
         "bytes_up": later["bytes_up"],
         "bytes_down": later["bytes_down"],
         "total_bytes_up": total["bytes_up"],

@@ -91,14 +91,22 @@ def read_settings(name: str, words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _value(what: str, text: str, kind: Any) -> Any:
-    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    union = isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
+    kinds = typing.get_args(kind) if union else (kind,)
     if type(None) in kinds and text.lower() == "none":
         return None
+    if bool in kinds:
+        if text.lower() not in ("true", "false"):
+            raise ArgumentError(f"{what} must be true or false.")
+        return text.lower() == "true"
+    words = [k for k in kinds if k is str or typing.get_origin(k) is Literal]
     for number in (int, float):
         if number in kinds:
             try:
                 return number(text)
             except ValueError:
+                if words:
+                    return text
                 word = "a whole number" if number is int else "a number"
                 raise ArgumentError(f"{what} must be {word}.") from None
     return text

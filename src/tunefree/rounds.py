@@ -1,7 +1,9 @@
 """One round, in two halves: what the server does (`play`) and what a client does (`answer`).
 
-Order: open, down, (local steps), upload, wire, mean, server step, absorb, output.
-The simulator calls both halves in one process; a real federation calls each where it belongs.
+Order: open, down, (local steps, between) x turns, upload, wire, mean, echo, keep, server step,
+absorb, output. Before round 0 comes, where a part prepares, one pass of everybody in which the
+server does not step. The simulator calls both halves in one process; a real federation calls each
+where it belongs.
 """
 
 from collections.abc import Callable
@@ -11,11 +13,13 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from .clients import loop
-from .clients.rule import Plan, Round, What, Who, Work, row_sq
+from .clients.rule import ClientPart, Plan, Round, What, Who, Work, row_sq
 from .methods import Method
-from .models.losses import Batch, Losses
-from .types import Channels, State, Vector
-from .wire import Ledger
+from .models.losses import Losses
+from .models.problem import Layout
+from .random import key, purpose
+from .types import Channels, Rows, State, Vector
+from .wire import Dense, Ledger, Sender
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,14 @@ class Crew(Protocol):
         ...
 
     def ask(
-        self, ids: Tensor, t: int, what: What, at: list[Vector], who: Who, ledger: Ledger
+        self,
+        ids: Tensor,
+        t: int,
+        what: What,
+        at: list[Vector],
+        who: Who,
+        sent: Channels | None,
+        ledger: Ledger,
     ) -> list[Tensor]:
         """Return the mean of `what` at each point."""
         ...
@@ -79,56 +90,103 @@ class Crew(Protocol):
 def first_memory(method: Method, x: Vector, plan: Plan) -> State:
     """Return the memory that a client has before its first round."""
     own = {"direction": method.direction.init(x, plan)[0], "step": method.step.init(x, plan)[0]}
+    own |= {f"wire.{name}": method.wire.init(x) for name in method.vectors}
     return {f"{part}.{name}": v for part, state in own.items() for name, v in state.items()}
 
 
 def begin(method: Method, x: Vector, plan: Plan) -> Standing:
     """Return the standing before round 0."""
+    server = method.server.init(x, plan)
     return Standing(
         round=0,
         x=x,
-        server=method.server.init(x, plan),
+        server=server,
         direction=method.direction.init(x, plan)[1],
         step=method.step.init(x, plan)[1],
-        output=method.shipped.init(x),
+        output=method.shipped.init(method.server.output(x, server)),
     )
 
 
+def model(method: Method, now: Standing) -> Vector:
+    """Return the model to evaluate and ship."""
+    return method.shipped.value(method.server.output(now.x, now.server), now.output)
+
+
 def play(
-    method: Method, plan: Plan, now: Standing, crew: Crew, ids: Tensor
+    method: Method, plan: Plan, now: Standing, crew: Crew, ids: Tensor, everyone: Tensor
 ) -> tuple[Standing, dict[str, Any]]:
     """Play one round with the cohort `ids`; return the next standing and the history's row."""
-    rates, t = method.rates, now.round
-    this = Round(index=t, fraction=crew.fraction(ids), factor=rates.factor(t, plan.rounds))
-    ledger = Ledger()
+    t, ledger = now.round, Ledger()
+    before: dict[str, float] = {}
+    if t == 0 and method.prepares:
+        now, before = _prepare(method, plan, now, crew, everyone, ledger)
+    factor = method.rates.factor(t, plan.rounds)
+    this = Round(plan, index=t, fraction=crew.fraction(ids), factor=factor)
 
-    def ask(what: What, at: list[Vector], who: Who = "cohort") -> list[Tensor]:
-        return crew.ask(ids, t, what, at, who, ledger)
+    def ask(
+        what: What, at: list[Vector], who: Who = "cohort", sent: Channels | None = None
+    ) -> list[Tensor]:
+        return crew.ask(ids, t, what, at, who, sent, ledger)
 
     x = now.x
+    server = method.server.open(x, now.server, this, ask)
     direction = method.direction.open(x, now.direction, this, ask)
     step = method.step.open(x, now.step, this, ask)
-    down = {"x": x, **method.direction.down(direction), **method.step.down(step)}
+    down = _down(method, x, server, direction, step, this)
     ledger.send_down(down, len(ids))
-    answer = crew.train(ids, down, this, ledger)
-    x, server, trace = method.server.step(x, answer.mean, now.server, this)
+    answer = crew.train(ids, {"x": x, **down}, this, ledger)
+    x, server, trace = method.server.step(x, answer.mean, server, this, ask)
     after = Standing(
         round=t + 1,
         x=x,
         server=server,
         direction=method.direction.absorb(answer.mean, direction, this),
         step=method.step.absorb(answer.mean, step, this),
-        output=method.shipped.update(x, now.output, this),
+        output=method.shipped.update(method.server.output(x, server), now.output, this),
     )
+    proxes = answer.measured.get("proxes", 0.0) + float(trace.pop("proxes", 0.0))
     row = {
         "round": t,
         "train_loss": answer.loss,
         "bytes_up": ledger.bytes_up,
         "bytes_down": ledger.bytes_down,
-        **answer.measured,
+        **_added(answer.measured, before),
         **{name: float(value) for name, value in trace.items()},
     }
+    if proxes:
+        row["proxes"] = int(proxes)
+    if not method.wire.lossless:
+        row["counted_up"] = ledger.counted_up  # as papers count: values alone, in bytes
     return after, row
+
+
+def _down(
+    method: Method, x: Vector, server: State, direction: State, step: State, t: Round
+) -> Channels:
+    return {
+        **method.server.down(x, server, t),
+        **method.direction.down(direction),
+        **method.step.down(step),
+    }
+
+
+def _prepare(
+    method: Method, plan: Plan, now: Standing, crew: Crew, everyone: Tensor, ledger: Ledger
+) -> tuple[Standing, dict[str, float]]:
+    """Let everyone work once before round 0; what they learn and send is kept."""
+    first = Round(plan, index=-1)
+    down = _down(method, now.x, now.server, now.direction, now.step, first)
+    ledger.send_down(down, len(everyone))
+    answer = crew.train(everyone, {"x": now.x, **down}, first, ledger)
+    crew.commit()
+    x, server = method.server.prepare(now.x, answer.mean, now.server, first)
+    return replace(now, x=x, server=server), answer.measured
+
+
+def _added(measured: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    """Count what preparing cost towards the first round."""
+    counts = ("gradients", "proxes")
+    return measured | {n: measured[n] + before[n] for n in counts if n in before}
 
 
 @dataclass(frozen=True)
@@ -136,57 +194,110 @@ class Task:
     """What a chunk of m clients needs in order to answer; m = 1 is one real client."""
 
     losses: Losses
-    fetch: Callable[[int], Batch]  # the clients' k-th batches
-    steps: Tensor  # (m,)
-    share: Tensor  # (m, K)
-    full_grad: Callable[[Vector], Tensor]  # gradient at a point over all own data (m, d)
+    lesson: Callable[[int, int | None], loop.Lesson]  # of a turn, with so many steps (None: K)
+    full: Callable[[Tensor, bool], tuple[Rows, Rows]]  # losses (m,) and gradients over all data
+    ids: Tensor  # (m,)
 
 
 def answer(
     method: Method, task: Task, down: Channels, own: State, t: Round
-) -> tuple[Channels, State, Work]:
+) -> tuple[Channels, State, list[Work]]:
     """Do the clients' half of a round: train, and return what they send and remember."""
-    x = down["x"]
-    direction, step = method.direction, method.step
-    mine = {p: _under(own, p) for p in ("direction", "step")}
-    records = frozenset((*direction.records, *step.records))
-    work = loop.run(
-        x,
-        direction.local(x, down, mine["direction"]),
-        step,
-        down,
-        task.losses,
-        task.fetch,
-        task.steps,
-        task.share,
-        loop.Schooling(t.factor, method.weight_decay, method.clip),
-        records,
-    )
-    if "grad_full" in records:
-        work = replace(work, grad_full=task.full_grad(x))
-    sent: Channels = {"delta": work.delta}
-    if "delta_sq" in method.server.needs:
-        sent["delta_sq"] = row_sq(work.delta)
+    x, direction, step = down["x"], method.direction, method.step
+    mine = {p: under(own, p) for p in ("direction", "step")}
+    records = method.records
+    count, steps = direction.turns(t)
+    works = []
+    if direction.sees_grad:
+        down = down | {"own_grad": task.full(x, True)[1]}
+    for turn in range(count):
+        this = replace(t, turn=turn)
+        work = loop.run(
+            x,
+            direction.local(x, down, mine["direction"], this),
+            step,
+            down,
+            task.losses,
+            _lesson(task, step.most, turn, steps),
+            loop.Schooling(method.weight_decay, method.clip),
+            records,
+            this,
+        )
+        works.append(work)
+        if turn < count - 1:
+            mine["direction"] = direction.between(work, x, down, mine["direction"], this)
+    work = _examined(works[-1], x, task, records)
+    plain = "delta" in method.vectors and not t.preparing
+    sent: Channels = {"delta": work.delta} if plain else {}
     kept: State = {}
-    for name, part in (("direction", direction), ("step", step)):
-        channels, memory = part.upload(work, x, down, mine[name])
+    for name, part in _parts(method):
+        channels, memory = part.upload(work, x, down, mine[name], replace(t, turn=count - 1))
         sent |= channels
         kept |= {f"{name}.{key}": value for key, value in memory.items()}
-    return sent, kept, work
+    return sent, kept, works
 
 
-def _under(state: State, part: str) -> State:
+def _lesson(task: Task, most: int | None, turn: int, steps: int | None) -> loop.Lesson:
+    return task.lesson(turn, steps) if most is None else task.lesson(turn, 1).repeated(most)
+
+
+def _parts(method: Method) -> tuple[tuple[str, ClientPart], ...]:
+    return ("direction", method.direction), ("step", method.step)
+
+
+def _examined(work: Work, x: Vector, task: Task, records: frozenset[str]) -> Work:
+    """Fill in what is measured over all of a client's data."""
+    if "grad_full" in records:
+        work = replace(work, grad_full=task.full(x, True)[1])
+    if "grad_end" in records:
+        losses, grads = task.full(work.y, True)
+        return replace(work, loss_end=losses, grad_end=grads)
+    if "loss_end" in records:
+        return replace(work, loss_end=task.full(work.y, False)[0])
+    return work
+
+
+def under(state: State, part: str) -> State:
+    """Return the entries below a dotted name."""
     head = f"{part}."
     return {name[len(head) :]: v for name, v in state.items() if name.startswith(head)}
 
 
-def pack(method: Method, sent: Channels, ledger: Ledger) -> Channels:
-    """Send rows over the wire: vectors through the method's wire, scalars as they are."""
+def pack(
+    method: Method, sent: Channels, own: State, ids: Tensor, t: Round, ledger: Ledger
+) -> tuple[Channels, State]:
+    """Send rows over the wire: vectors through the method's wire, scalars as they are.
+
+    Before round 0 nothing is compressed. The squared length of a move is that of what arrives.
+    """
+    wire = Dense() if t.preparing else method.wire
+    layout: Layout = t.plan.layout
     out: Channels = {}
+    kept: State = {}
+    if "delta_sq" in method.scalars and "delta" in sent:
+        sent = sent | {"delta_sq": row_sq(sent["delta"])}
     for name, rows in sent.items():
         if rows.ndim > 1:
-            out[name], size = method.wire.pack(rows)
+            keys = key(t.plan.seed, "wire", t.index, ids, purpose(name))
+            memory = under(own, f"wire.{name}")
+            packed = wire.pack(rows, memory, Sender(ids, t.index, keys), layout)
+            out[name] = packed.rows
+            kept |= {f"wire.{name}.{k}": v for k, v in (packed.own or memory).items()}
+            ledger.send_up(name, packed.bytes, packed.counted / 8)
         else:
-            out[name], size = rows, rows.numel() * rows.element_size()
-        ledger.send_up(name, size)
+            out[name] = row_sq(out["delta"]) if name == "delta_sq" else rows
+            ledger.send_up(name, rows.numel() * rows.element_size())
+    return out, kept
+
+
+def keep(
+    method: Method, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+) -> State:
+    """Return the clients' memory after the round: what they keep once the means are known."""
+    out = {name: v for name, v in own.items() if name.startswith("wire.")}
+    for name, part in _parts(method):
+        mine = under(own, name)
+        if part.keeps:
+            mine = part.keep(sent, arrived, {n: mean[n] for n in part.echo}, mine, t)
+        out |= {f"{name}.{key}": value for key, value in mine.items()}
     return out

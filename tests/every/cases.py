@@ -1,11 +1,32 @@
-"""Every named method, some compositions, and one small problem to run them on."""
+"""Every named method, some compositions, and the small problem of `tf.testing` to run them on."""
 
 import torch
-from torch import nn
 
 import tunefree as tf
-from tunefree.clients import Adam, Armijo, Constant, DoG, Momentum, Proximal, Scaffold, Sum
-from tunefree.server import Averaged, FedDuAdagrad, FedDuAdam, FedExP
+from tunefree.clients import (
+    Adam,
+    Armijo,
+    Canon,
+    Constant,
+    DoG,
+    Mime,
+    Momentum,
+    Proximal,
+    Scaffold,
+    Sum,
+)
+from tunefree.server import Adaptive, Averaged, FedDuAdagrad, FedDuAdam, FedExP
+from tunefree.server import Proximal as Prox
+from tunefree.testing._problem import CLASSES, SIZES, federation, net, trial
+
+__all__ = ["CLASSES", "COMPOSITIONS", "METHODS", "SIZES", "WORK", "close", "federation", "net"]
+__all__ += ["same", "timeless", "trial"]
+
+
+def at_will(client, round):
+    """Another compressor for every client and round."""
+    return [tf.wire.TopK(0.1 * (1 + round % 3)), tf.wire.Sign(), tf.wire.Dense()][client % 3]
+
 
 COMPOSITIONS = {
     "fedduadam-scaffold-armijo": tf.Method(
@@ -27,43 +48,33 @@ COMPOSITIONS = {
         weights="samples",
     ),
 }
+L1, ROW = tf.penalties.L1(1e-2), tf.penalties.GroupLasso(1e-2)
+COMPOSITIONS |= {
+    "fedduadagrad-mime": tf.Method(direction=Mime(), step=Constant(0.05), server=FedDuAdagrad()),
+    "fedduadam-prox-topk": tf.Method(
+        direction=Proximal(0.1), server=FedDuAdam(eps_g=1e-3), wire="ef+topk:0.3"
+    ),
+    "scaffold-randk-fedexp": tf.Method(direction=Scaffold(), server=FedExP(), wire="randk:0.5"),
+    "adam-over-sign": tf.Method(step=Constant(0.05), server=Adaptive(), wire="ef+sign"),
+    "fedcanon-fedexp-l1": tf.Method(
+        direction=Canon(0.05), step=Constant(0.05), server=Prox(L1, 0.05, inner=FedExP())
+    ),
+    "fedcanon-qsgd-mcp": tf.methods.get("fedcanon", penalty=tf.penalties.MCP(1e-2), wire="qsgd:7"),
+    "fedcanon2-scad": tf.methods.get("fedcanon2", penalty=tf.penalties.SCAD(1e-2)),
+    "fedmid-group": tf.methods.get("fedmid", penalty=ROW),
+    "fedda-l1": tf.methods.get("fedda", penalty=L1),
+    "za1-l1": tf.methods.get("za1", penalty=L1),
+    "feddr-l1-lowrank": tf.methods.get("feddr", penalty=L1, wire="lowrank:1"),
+    "fedpd-skips": tf.methods.get("fedpd", skip=0.5),
+    "lod-on-the-server": tf.methods.get("fedproxlod", global_loss="server"),
+    "wlod-printed": tf.methods.get("fedproxwlod", reading="printed", prox_step="explicit"),
+    "padamfed-vr": tf.methods.get("padamfed", variance_reduced=True),
+    "exprox-stops": tf.methods.get("fedexprox", extrapolation="stops"),
+    "comparfrefl-choose": tf.methods.get("comparfrefl", compressor=tf.wire.Choose(at_will)),
+}
 METHODS = {name: tf.methods.get(name) for name in tf.methods.names()} | COMPOSITIONS
 
-SIZES = (3, 9, 5, 12, 4, 7)
-FEATURES, CLASSES = 5, 3
 WORK = {"steps": {"steps": 3}, "epochs": {"epochs": 2}}
-
-
-def federation(order=None, spread=1.5):
-    """Six clients of unequal size; client i is called order[i], which decides its id."""
-    draw = torch.Generator().manual_seed(3)
-    names = range(len(SIZES)) if order is None else order
-    x = torch.randn(sum(SIZES), FEATURES, generator=draw, dtype=torch.float64)
-    y = torch.randint(CLASSES, (sum(SIZES),), generator=draw)
-    centre = spread * torch.randn(len(SIZES), FEATURES, generator=draw, dtype=torch.float64)
-    ids = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
-    test = (x[::3].clone(), y[::3].clone())
-    owner = torch.tensor(list(names))[ids]
-    return tf.Federation(x + centre[ids], y, owner, test=test, classes=CLASSES)
-
-
-def net(dropout=0.3, seed=0):
-    """A perceptron with one hidden layer of six, float64; 57 parameters."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Linear(FEATURES, 6), nn.Tanh(), nn.Dropout(dropout), nn.Linear(6, CLASSES)
-        ).double()
-
-
-def fit(method, fed=None, model=None, **settings):
-    """Run with small defaults: 4 rounds, 4 of 6 clients, minibatches of 4, dropout, float64."""
-    given = {"rounds": 4, "cohort": 4, "batch": 4, "seed": 7, "engine": "vmap"} | settings
-    if "epochs" not in given:
-        given.setdefault("steps", 3)
-    fed = federation() if fed is None else fed
-    model = net() if model is None else model
-    return tf.fit(model, fed, method, device="cpu", dtype=torch.float64, **given)
 
 
 def timeless(history):

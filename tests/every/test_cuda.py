@@ -13,6 +13,8 @@ pytestmark = pytest.mark.skipif(
 
 def fit(method, device, fed=None, **settings):
     given = {"rounds": 3, "cohort": 4, "batch": 4, "seed": 7} | settings
+    if isinstance(method, tf.Method) and method.full:
+        given["cohort"] = None
     fed = federation() if fed is None else fed
     return tf.fit(net(), fed, method, device=device, dtype=torch.float64, **given)
 

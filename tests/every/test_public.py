@@ -45,8 +45,8 @@ def test_methods_of_public_classes_have_docstrings(name, member):
 
 @pytest.mark.parametrize("name", tf.methods.names())
 def test_methods_have_one_line_that_says_what_they_are(name):
-    line = tf.methods.CATALOGUE[name].__doc__.strip().splitlines()[0]
+    line = tf.methods.CATALOGUE[name].summary
     assert line.endswith(".")
     assert 20 < len(line) <= 90
-    assert tf.methods.CATALOGUE[name].__name__ == name
+    assert tf.methods.CATALOGUE[name].make.__name__ == name
     assert tf.methods.get(name).name == name

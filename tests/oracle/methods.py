@@ -365,7 +365,8 @@ def federated(
 
         if isinstance(step, DoG) and t == 0:
             mean_steps = sum(K) / N  # K of the plan: the mean over the population
-            step.start(x, mean_steps, sum(p[i] * square(problem.grad(i, x)) for i in ids))
+            full = {i: problem.grad(i, x) + decay * x for i in ids}
+            step.start(x, mean_steps, sum(p[i] * square(full[i]) for i in ids))
 
         dbar, q, grad_sq, trials, lr = np.zeros_like(x), 0.0, 0.0, 0, 0.0
         c_change = np.zeros_like(x)
@@ -392,7 +393,7 @@ def federated(
             if isinstance(step, LiveDoG):
                 lr += p[i] * np.mean(step.rates)
             if control is not None:
-                new = grad_sum / K[i] if control == "II" else problem.grad(i, x)
+                new = grad_sum / K[i] if control == "II" else problem.grad(i, x) + decay * x
                 c_change += population[i] * (new - own[i])  # 1/N, or n_i/n with sample weights
                 own[i] = new
         x, eta = server(x, dbar, q)

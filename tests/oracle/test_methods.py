@@ -392,6 +392,18 @@ COMPOSITIONS = (
 )
 
 
+@pytest.mark.parametrize("case", ["feddog", "feddowg", "auto", "scaffold-I"])
+def test_weight_decay_belongs_to_every_clients_loss(problem, case):
+    """Where a gradient over all data is asked for, too."""
+    name, settings = cases.NAMED[case]
+    x0 = problems.start(problem)
+    groups = cohorts(problem, 3)
+    expected = cases.oracle(name)(problem, x0, groups, cases.STEPS, decay=0.05, **settings)
+    method = tf.methods.get(name, weight_decay=0.05, **settings)
+    got, _, _ = fit(problem, x0, method, cohort=3)
+    follows(got, expected)
+
+
 @pytest.mark.parametrize("name", COMPOSITIONS)
 @pytest.mark.parametrize(("size", "weights"), [(3, "uniform"), (4, "samples"), (7, "uniform")])
 def test_compositions(problem, name, size, weights):

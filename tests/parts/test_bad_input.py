@@ -44,7 +44,9 @@ def refused(*words, kind=ArgumentError, method="fedavg", **settings):
 
 
 def test_unknown_names_get_the_nearest_right_one():
-    refused("Unknown method 'fedagv'. Did you mean 'fedavg'? Known: auto,", method="fedagv")
+    refused(
+        "Unknown method 'fedagv'. Did you mean 'fedavg'? Known: adaalter, auto,", method="fedagv"
+    )
     refused("Unknown method 'FedExp'. Did you mean 'fedexp'?", method="FedExp")
     refused("Unknown loss 'cross_entrop'. Did you mean 'cross_entropy'?", loss="cross_entrop")
     refused("Unknown engine 'vmapp'. Did you mean 'vmap'?", engine="vmapp")

@@ -173,7 +173,7 @@ def test_the_folder(tmp_path):
     }
     settings = json.loads((run.path / "settings.json").read_text())
     assert settings == run.settings
-    assert settings["method"]["step"] == {"part": "Constant", "lr": 0.1}
+    assert settings["method"]["step"] == {"part": "Constant", "lr": 0.1, "balanced": False}
     rows = [json.loads(line) for line in (run.path / "history.jsonl").read_text().splitlines()]
     assert rows == run.history
     state = load_file(run.path / "model.safetensors")

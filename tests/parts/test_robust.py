@@ -60,7 +60,7 @@ def test_a_loss_that_is_no_number_is_called_diverged(name):
 class Late(tf.server.Server):
     """A server rule that breaks in its third round."""
 
-    def step(self, x, mean, state, t):
+    def step(self, x, mean, state, t, ask):
         return (x + mean["delta"]) * (float("inf") if t.index == 2 else 1.0), state, {}
 
 

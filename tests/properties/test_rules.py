@@ -9,7 +9,7 @@ from tunefree import random
 from tunefree.clients import Armijo, DoG, Local, Phi, Plan, Round, Tick
 from tunefree.models import Layout
 from tunefree.server import Averaged, FedDuAdagrad, FedDuAdam, FedExP
-from tunefree.wire import Dense
+from tunefree.wire import Dense, Sender
 
 D, M = 3, 4
 PLAN = Plan(clients=M, cohort=M, rounds=5, steps=2.0, layout=Layout(("w",), ((D,),)))
@@ -57,7 +57,7 @@ def test_feddua_goes_m_along_v(rounds, eps):
         state = rule.init(x, PLAN)
         for t, rows in enumerate(rounds):
             mean = means(rows)
-            new, state, trace = rule.step(x, mean, state, Round(t, 1.0))
+            new, state, trace = rule.step(x, mean, state, Round(PLAN, t), None)
             v = state.get("v", mean["delta"])
             assert bool(torch.isfinite(new).all())
             assert float(trace["server_step"]) >= 0
@@ -80,8 +80,8 @@ def test_feddua_never_moves_further_than_its_longest(rounds, eps, most, rule):
     state = short.init(x, PLAN)
     for t, rows in enumerate(rounds):
         mean = means(rows)
-        plain, _, _ = free.step(x, mean, state, Round(t, 1.0))
-        new, state, _ = short.step(x, mean, state, Round(t, 1.0))
+        plain, _, _ = free.step(x, mean, state, Round(PLAN, t), None)
+        new, state, _ = short.step(x, mean, state, Round(PLAN, t), None)
         bound = most * mean["delta_sq"].sqrt()
         length, whole = (torch.linalg.vector_norm(z - x) for z in (new, plain))
         assert bool(torch.isfinite(new).all())
@@ -107,7 +107,7 @@ def test_no_live_step_is_longer_than_r(directions, weighted, r, v):
     scratch, before = step.begin(y, down), torch.full((M,), float("inf"), dtype=torch.float64)
     phi = Phi(torch.zeros(M), lambda z: 0.0, lambda z: z.sum(1), y)
     for k, d in enumerate([first, *others]):
-        tick = Tick(k, 1.0, torch.ones(M, dtype=torch.float64))
+        tick = Tick(k, Round(PLAN, 0), *2 * [torch.ones(M, dtype=torch.float64)])
         new, lr, scratch = step.take(y, d, phi, tick, down, scratch)
         assert bool((lr * d.norm(dim=1) <= r * (1 + 1e-9)).all())
         assert bool((lr > 0).all() and (lr <= before).all())  # gradients only add up
@@ -119,7 +119,7 @@ def test_no_live_step_is_longer_than_r(directions, weighted, r, v):
 @settings(max_examples=60, deadline=None)
 def test_fedexp_stays_between_one_and_its_cap(rows, eps, cap):
     x = torch.zeros(D, dtype=torch.float64)
-    new, _, trace = FedExP(eps, cap).step(x, means(rows), {}, Round(0, 1.0))
+    new, _, trace = FedExP(eps, cap).step(x, means(rows), {}, Round(PLAN, 0), None)
     eta = float(trace["server_step"])
     assert eta >= 1
     assert cap is None or eta <= cap
@@ -136,7 +136,7 @@ def test_armijo_on_bowls(c, backtrack, max_lr, curvature, y):
     step = Armijo(c=c, backtrack=backtrack, max_lr=max_lr, max_backtracks=1000)
     d = curvature * y
     phi = Phi(value(y), lambda z: 0.0, value, y)
-    tick = Tick(0, 1.0, torch.ones(M, dtype=torch.float64))
+    tick = Tick(0, Round(PLAN, 0), *2 * [torch.ones(M, dtype=torch.float64)])
     new, lr, _ = step.take(y, d, phi, tick, {}, step.begin(y, {}))
     moving = d.square().sum(1).sqrt() >= 1e-8
     assert bool((value(new) <= value(y) - c * lr * d.square().sum(1)).all() | ~moving.all())
@@ -152,7 +152,7 @@ def test_averages_stay_among_the_iterates(points, gamma):
     part = Averaged(gamma)
     state = part.init(torch.full((D,), 1e6, dtype=torch.float64))  # the start counts for nothing
     for t, x in enumerate(points):
-        state = part.update(x, state, Round(t, 1.0))
+        state = part.update(x, state, Round(PLAN, t))
     out, all_ = part.value(points[-1], state), torch.stack(points)
     assert bool((out >= all_.min(0).values - 1e-6).all())
     assert bool((out <= all_.max(0).values + 1e-6).all())
@@ -161,7 +161,9 @@ def test_averages_stay_among_the_iterates(points, gamma):
 @given(arrays("float64", st.integers(0, 20), elements=st.floats(width=64)).map(torch.from_numpy))
 @settings(max_examples=60, deadline=None)
 def test_dense_keeps_every_bit(row):
-    back = Dense().decode(Dense().encode(row), row)
+    who = Sender(torch.zeros(1).long(), 0, torch.zeros(1).long())
+    layout = Layout(("w",), (tuple(row.shape),))
+    back = Dense().decode(Dense().encode(row, who, layout), row, who, layout)
     assert torch.equal(back.view(torch.int64), row.view(torch.int64))
 
 

@@ -1,34 +1,99 @@
 """What a client does: directions, steps, and the one local loop."""
 
+from .adaalter import AdaAlter
 from .adam import Adam
 from .armijo import Armijo
+from .canon import Canon
+from .client_momentum import ClientMomentum, ScaffoldM
 from .constant import Constant
 from .dog import DoG
+from .drift import FedDC, FedDyn
+from .dual_average import DualAverage
+from .fast_fedda import FastFedDA
+from .fedlin import FedLin
+from .fedmid import FedMiD
+from .lod import Follow, Pull
+from .mime import Mime, MimeLite
 from .momentum import Momentum
-from .plain import Plain
-from .proximal import Proximal
-from .rule import Direction, Local, Phi, Plan, Round, Step, Tick, Work
+from .normalised import Normalised
+from .padamfed import PAdaMFed
+from .parfrefl import ParFreFL
+from .plain import Everyone, Plain
+from .polyak import Polyak
+from .proximal import Moreau, Proximal
+from .rates import Rates
+from .rule import (
+    Ask,
+    ClientPart,
+    Direction,
+    Local,
+    Phi,
+    Plan,
+    Round,
+    Step,
+    Tick,
+    Turns,
+    Work,
+)
+from .scafcom import Scafcom
+from .scaffnew import Scaffnew
 from .scaffold import Scaffold
 from .schedule import Schedule
+from .solver import ConjugateGradient, Until, solver
+from .splitting import FedADMM, FedDR, FedPD
 from .sum import Sum
+from .za1 import ZA1
 
-__all__ = [
+__all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
+    "AdaAlter",
     "Adam",
     "Armijo",
+    "Ask",
+    "Canon",
+    "ClientMomentum",
+    "ClientPart",
+    "ConjugateGradient",
     "Constant",
     "Direction",
     "DoG",
+    "DualAverage",
+    "Everyone",
+    "FastFedDA",
+    "FedADMM",
+    "FedDC",
+    "FedDR",
+    "FedDyn",
+    "FedLin",
+    "FedMiD",
+    "FedPD",
+    "Follow",
     "Local",
+    "Mime",
+    "MimeLite",
     "Momentum",
+    "Moreau",
+    "Normalised",
+    "PAdaMFed",
+    "ParFreFL",
     "Phi",
     "Plain",
     "Plan",
+    "Polyak",
     "Proximal",
+    "Pull",
+    "Rates",
     "Round",
+    "Scafcom",
+    "Scaffnew",
     "Scaffold",
+    "ScaffoldM",
     "Schedule",
     "Step",
     "Sum",
     "Tick",
+    "Turns",
+    "Until",
     "Work",
+    "ZA1",
+    "solver",
 ]

@@ -1,6 +1,6 @@
 """A constant step: gradient descent on the client.
 
-    y <- y - lr d
+    y <- y - lr d          balanced: lr K / K_i, so that everyone walks alike far
 
 Differences from the paper: none (McMahan et al., AISTATS 2017, FederatedAveraging's ClientUpdate).
 """
@@ -18,9 +18,11 @@ class Constant(Step):
 
     Args:
         lr: Step size, > 0; a choice, since no value fits every problem.
+        balanced: Whether clients with more steps take shorter ones, as in FedLin.
     """
 
     lr: float = 0.1
+    balanced: bool = False
 
     def __post_init__(self) -> None:
         positive("Constant", "lr", self.lr)
@@ -30,4 +32,6 @@ class Constant(Step):
     ) -> tuple[Rows, Rows, State]:
         """Go lr along -d."""
         lr = y.new_full(y.shape[:1], self.lr * tick.factor)
+        if self.balanced:
+            lr = lr * (tick.round.plan.steps / tick.steps)
         return along(y, d, lr), lr, scratch

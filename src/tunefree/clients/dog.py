@@ -44,7 +44,8 @@ class DoG(Step):
     r_rel: float = 1e-2
     weighted: bool = False
     live: bool = False
-    uploads: ClassVar[tuple[str, ...]] = ("grad_sq",)
+    reports: ClassVar[tuple[str, ...]] = ("grad_sq",)
+    needs: ClassVar[tuple[str, ...]] = ("delta",)
     sets_lr: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -96,7 +97,9 @@ class DoG(Step):
         lr = self._lr(down["r"], v)  # (m,)
         return along(y, d, lr), lr, {"v": v}
 
-    def upload(self, work: Work, x: Vector, down: Channels, own: State) -> tuple[Channels, State]:
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
         """Send the sum of squared gradient norms."""
         assert work.grad_sq is not None
         return {"grad_sq": work.grad_sq}, own

@@ -1,11 +1,13 @@
 """THE local loop: K steps of every client of a chunk, for every method.
 
     for k = 0 .. K_i - 1:
-        g = clip(grad F(y; batch k)) + weight_decay y
-        d = g + bend(y)
-        y = step(y, d, phi)            phi = F + (weight_decay / 2) |y|^2 + bend
+        g = clip(grad F(z; batch k)) + weight_decay z       z = y, or look(y, k)
+        d = bend(g, z)
+        y = step(y, d, phi)            phi = F + (weight_decay / 2) |y|^2, bent
+        y = land(y, k)                 where the direction has such a map
 
-A client with fewer steps than others stops earlier; its row no longer changes.
+A client with fewer steps than others, or whose step says that it is done, stops earlier; its row
+no longer changes.
 """
 
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from ..models.losses import Batch, Losses
 from ..types import Channels, Rows, Vector
-from .rule import Local, Phi, Step, Tick, Work, row_sq
+from .rule import Local, Phi, Round, Step, Tick, Work, row_sq
 
 
 @dataclass(frozen=True)
@@ -24,14 +26,39 @@ class Schooling:
     """What every local step does to its gradient, whatever the method.
 
     Args:
-        factor: The schedule's factor on learning rates in this round.
         weight_decay: Strength of (weight_decay / 2) |y|^2 in the client's loss, >= 0.
         clip: Longest minibatch gradient that is let through, or None.
     """
 
-    factor: float = 1.0
     weight_decay: float = 0.0
     clip: float | None = None
+
+    def gradient(self, losses: Losses, y: Rows, batch: Batch) -> tuple[Rows, Rows]:
+        """Return the batch losses (m,) and the gradients as schooled (m, d)."""
+        loss, g = losses.value_and_grad(y, batch)
+        if self.clip is not None:
+            g = g * (self.clip / row_sq(g).sqrt().clamp(min=self.clip))[:, None]
+        return loss, g + self.weight_decay * y if self.weight_decay else g
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """The batches of one turn.
+
+    Args:
+        fetch: Returns the clients' k-th batches.
+        steps: Local steps of each client (m,).
+        share: Batch size over client samples (m, K).
+    """
+
+    fetch: Callable[[int], Batch]
+    steps: Tensor
+    share: Tensor
+
+    def repeated(self, times: int) -> "Lesson":
+        """Return the first batch again and again, for solvers on the whole local batch."""
+        steps = torch.full_like(self.steps, times)
+        return Lesson(lambda k: self.fetch(0), steps, self.share[:, :1].expand(-1, times))
 
 
 def run(
@@ -40,61 +67,74 @@ def run(
     step: Step,
     down: Channels,
     losses: Losses,
-    fetch: Callable[[int], Batch],
-    steps: Tensor,
-    share: Tensor,
+    lesson: Lesson,
     school: Schooling,
     records: frozenset[str],
+    t: Round,
 ) -> Work:
-    """Train m clients from x and return the record of their work.
+    """Train m clients and return the record of their work.
 
     Args:
-        x: Where everybody starts (d,).
+        x: Where everybody starts (d,), unless the bend says otherwise.
         local: The direction's bend.
         step: How a step is taken.
         down: What the server sent.
         losses: Values and gradients of m rows.
-        fetch: Returns the clients' k-th batches.
-        steps: Local steps of each client (m,).
-        share: Batch size over client samples (m, K).
-        school: Weight decay, clipping, schedule.
+        lesson: The clients' batches.
+        school: Weight decay and clipping.
         records: Optional fields of `Work` to fill.
+        t: The round.
     """
-    y = x.expand(steps.shape[0], -1)
-    scratch = step.begin(y, down)
+    steps, counts = lesson.steps, lesson.steps.to(x.dtype)
+    start = (x if local.start is None else local.start).expand(steps.shape[0], -1)
+    ref = None if local.ref is None else local.ref.expand_as(start)
+    y, scratch = start, step.begin(start, down)
     sums: dict[str, Rows] = {}
     longest, shortest = int(steps.max()), int(steps.min())
     for k in range(longest):
-        batch = fetch(k)
-        loss, g = losses.value_and_grad(y, batch)
-        g = _decay(_clip(g, school.clip), y, school.weight_decay)
-        phi = _bent(y, loss, batch, losses, local, school.weight_decay)
-        tick = Tick(k, school.factor, share[:, k])
-        new, lr, after = step.take(y, local.bend(g, y), phi, tick, down, scratch)
+        batch = lesson.fetch(k)
+        point = y if local.look is None else local.look(y, k)
+        loss, g = school.gradient(losses, point, batch)
+        at_ref = None if ref is None else school.gradient(losses, ref, batch)[1]
+        phi = _bent(y, loss, batch, losses, local, school, at_ref)
+        tick = Tick(k, t, lesson.share[:, k], counts)
+        new, lr, after = step.take(y, local.bend(g, point, at_ref), phi, tick, down, scratch)
+        if local.land is not None:
+            new = local.land(new, k)
         parts = {"loss": loss, "lr": lr}
         if "grad_mean" in records:
             parts["grad_mean"] = g
+        if "point_mean" in records:
+            parts["point_mean"] = point
         if "grad_sq" in records:
             parts["grad_sq"] = row_sq(g)
-        if k < shortest:
+        if k < shortest and "done" not in scratch:
+            parts["taken"] = torch.ones_like(loss)
             y, scratch = new, after
         else:
             active = k < steps  # (m,)
+            if "done" in scratch:
+                active = active & ~scratch["done"]
+            if not bool(active.any()):
+                break
+            parts["taken"] = active.to(loss.dtype)
             y = _pick(active, new, y)
             scratch = {name: _pick(active, v, scratch[name]) for name, v in after.items()}
             parts = {name: _pick(active, v, torch.zeros_like(v)) for name, v in parts.items()}
         sums = {name: sums[name] + v if name in sums else v for name, v in parts.items()}
-    taken = steps.to(y.dtype)
-    mean = sums["grad_mean"] / taken[:, None] if "grad_mean" in sums else None
+    taken = sums["taken"]
+    means = {n: sums[n] / taken[:, None] for n in ("grad_mean", "point_mean") if n in sums}
     trials = scratch.get("trials", torch.zeros_like(taken))
     return Work(
-        delta=y - x,
+        y=y,
+        delta=y - start,
         steps=taken,
         loss=sums["loss"] / taken,
         lr=sums["lr"] / taken,
         trials=trials,
-        grad_mean=mean,
+        scratch=scratch,
         grad_sq=sums.get("grad_sq"),
+        **means,
     )
 
 
@@ -102,21 +142,33 @@ def _pick(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(active.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
-def _clip(g: Rows, limit: float | None) -> Rows:
-    if limit is None:
-        return g
-    return g * (limit / row_sq(g).sqrt().clamp(min=limit))[:, None]
-
-
-def _decay(g: Rows, y: Rows, weight_decay: float) -> Rows:
-    return g + weight_decay * y if weight_decay else g
-
-
 def _bent(
-    y: Rows, loss: Rows, batch: Batch, losses: Losses, local: Local, weight_decay: float
+    y: Rows,
+    loss: Rows,
+    batch: Batch,
+    losses: Losses,
+    local: Local,
+    school: Schooling,
+    at_ref: Rows | None,
 ) -> Phi:
-    def extra(z: Rows) -> Rows | float:
-        decay = (weight_decay / 2) * row_sq(z) if weight_decay else 0.0
-        return local.value(z) + decay
+    scale, weight_decay = local.scale, school.weight_decay
 
-    return Phi(loss, extra, lambda z: losses.value(z, batch), y)
+    def extra(z: Rows) -> Rows | float:
+        out = local.value(z)
+        if weight_decay:
+            out = out + (scale * weight_decay / 2) * row_sq(z)
+        if at_ref is not None:
+            out = out - local.ref_scale * (at_ref * z).sum(-1)
+        return out
+
+    def value(z: Rows) -> Rows:
+        return _times(scale, losses.value(z, batch))
+
+    def slope(z: Rows) -> Rows:
+        return local.bend(school.gradient(losses, z, batch)[1], z, at_ref)
+
+    return Phi(_times(scale, loss), extra, value, y, slope)
+
+
+def _times(scale: float, value: Rows) -> Rows:
+    return value if scale == 1 else scale * value

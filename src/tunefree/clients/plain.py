@@ -6,15 +6,23 @@ Differences from the paper: none; this is FedAvg's client (McMahan et al., AISTA
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..types import Channels, State, Vector
-from .rule import Direction, Local
+from .rule import Direction, Local, Round
 
 
 @dataclass(frozen=True)
 class Plain(Direction):
     """Direction that leaves the gradient as it is."""
 
-    def local(self, x: Vector, down: Channels, own: State) -> Local:
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
         """Return no bend."""
         return Local()
+
+
+@dataclass(frozen=True)
+class Everyone(Plain):
+    """The same, for methods that are defined for full participation alone."""
+
+    full: ClassVar[bool] = True

@@ -8,10 +8,11 @@ Differences from the paper: the inexactness gamma is not tracked; a client takes
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..errors import not_negative
 from ..types import Channels, State, Vector
-from .rule import Direction, Local
+from .rule import Direction, Local, Round, Work, row_sq
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,31 @@ class Proximal(Direction):
     mu: float = 0.1
 
     def __post_init__(self) -> None:
-        not_negative("Proximal", "mu", self.mu)
+        not_negative(type(self).__name__, "mu", self.mu)
 
-    def local(self, x: Vector, down: Channels, own: State) -> Local:
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
         """Return the pull to x."""
-        return Local(mu=self.mu, centre=x)
+        return Local(mu=self.mu, centre=x) if self.mu else Local()
+
+
+@dataclass(frozen=True)
+class Moreau(Proximal):
+    """The same pull, with the value of the client's Moreau envelope sent along (FedExProx).
+
+    Args:
+        mu: Strength of the pull, >= 0, in units of 1 / lr.
+    """
+
+    reports: ClassVar[tuple[str, ...]] = ("envelope",)
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        """The loss where the client ended."""
+        return ("loss_end",)
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send f_i(y) + (mu / 2) |y - x|^2."""
+        assert work.loss_end is not None
+        return {"envelope": work.loss_end + (self.mu / 2) * row_sq(work.delta)}, own

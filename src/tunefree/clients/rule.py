@@ -7,13 +7,14 @@ simulator calls them with m rows, a real client with one.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..models.problem import Layout
+from ..random import key, uniform
 from ..types import Channels, Rows, State, Vector
 
 
@@ -26,57 +27,109 @@ class Plan:
     rounds: int  # T
     steps: float  # K; its mean over clients where they differ
     layout: Layout
+    seed: int = 0
+    batch: int | None = None  # samples per local step; None is all of a client's data
+    held: bool = False  # whether the server has a sample of its own
+
+    @property
+    def full(self) -> bool:
+        """Whether everyone takes part in every round."""
+        return self.cohort == self.clients
 
 
 @dataclass(frozen=True)
 class Round:
     """One round: its number, the weight of those who answered, the schedule's factor."""
 
-    index: int
-    fraction: float  # 1 under full participation, cohort / clients under uniform weights
+    plan: Plan
+    index: int  # t; -1 is the pass before round 0 in which everyone prepares
+    fraction: float = 1.0  # 1 under full participation, cohort / clients under uniform weights
     factor: float = 1.0  # multiplies every learning rate
+    turn: int = 0  # local turns made since the last talk
+
+    @property
+    def preparing(self) -> bool:
+        """Whether this is the pass before round 0."""
+        return self.index < 0
+
+    def coin(self, name: str) -> float:
+        """Return a number in [0, 1) that everybody draws alike in this round."""
+        return float(uniform(key(self.plan.seed, name, self.index), torch.zeros(1).long()))
+
+
+Map: TypeAlias = Callable[[Rows, int], Rows]
+"""From rows and the local step's number to rows."""
 
 
 @dataclass(frozen=True)
 class Local:
     """How the batch loss F is bent; closed under `+`.
 
-    phi(y) = F(y) + <tilt, y> + (mu / 2) |y - centre|^2
-    d      = g(y) + tilt + mu (y - centre)
+    phi(y) = scale F(y) - ref_scale <g(ref), y> + <tilt, y> + (mu / 2) |y - centre|^2
+    d      = scale g(y) - ref_scale g(ref) + tilt + mu (y - centre)
+
+    g(ref) is taken on the same batch. `start` replaces x as the first point. With `look`, d is
+    taken at look(y, k); with `land`, a step ends at land(y, k): d is then no gradient of phi at y.
     """
 
     tilt: Rows | None = None
-    mu: float = 0.0
-    centre: Vector | None = None
+    mu: float | Tensor = 0.0
+    centre: Rows | None = None
+    scale: float = 1.0
+    ref: Vector | None = None
+    ref_scale: float = 0.0
+    start: Rows | None = None
+    look: Map | None = None
+    land: Map | None = None
 
     def __add__(self, other: "Local") -> "Local":
         tilts = [t for t in (self.tilt, other.tilt) if t is not None]
-        mu = self.mu + other.mu
-        pulls = [(a.mu, a.centre) for a in (self, other) if a.centre is not None and a.mu > 0]
-        centre = None
-        if len(pulls) == 2 and pulls[0][1] is not pulls[1][1]:
-            (m1, c1), (m2, c2) = pulls
-            centre = (m1 * c1 + m2 * c2) / mu  # same gradient; phi differs by a constant
-        elif pulls:
-            centre = pulls[0][1]
-        return Local(sum(tilts[1:], tilts[0]) if tilts else None, mu, centre)
+        pulls = [a for a in (self, other) if a.centre is not None]
+        tilt = sum(tilts[1:], tilts[0]) if tilts else None
+        bend = Local(tilt, pulls[0].mu, pulls[0].centre) if pulls else Local(tilt)
+        if len(pulls) == 2:
+            mu = pulls[0].mu + pulls[1].mu  # same gradient; phi differs by a constant
+            bend = replace(bend, mu=mu, centre=_between(pulls[0], pulls[1], mu))
+        return replace(bend, **self._lone(), **other._lone())
+
+    def _lone(self) -> dict[str, Any]:
+        """Return what only one of several directions may set, where it is set."""
+        maps = {n: v for n in ("start", "look", "land") if (v := getattr(self, n)) is not None}
+        if self.ref is not None:
+            maps |= {"ref": self.ref, "ref_scale": self.ref_scale}
+        return maps | ({"scale": self.scale} if self.scale != 1 else {})
 
     def value(self, y: Rows) -> Rows | float:
-        """Return what is added to the batch loss at y: (m,)."""
+        """Return what is added to the scaled batch loss at y: (m,)."""
         out: Rows | float = 0.0
         if self.tilt is not None:
             out = out + (self.tilt * y).sum(-1)
-        if self.centre is not None and self.mu > 0:
+        if self.centre is not None:
             out = out + (self.mu / 2) * (y - self.centre).square().sum(-1)
         return out
 
-    def bend(self, grad: Rows, y: Rows) -> Rows:
+    def bend(self, grad: Rows, y: Rows, at_ref: Rows | None = None) -> Rows:
         """Return the bent gradient at y: (m, d)."""
+        if self.scale != 1:
+            grad = self.scale * grad
+        if at_ref is not None:
+            grad = grad - self.ref_scale * at_ref
         if self.tilt is not None:
             grad = grad + self.tilt
-        if self.centre is not None and self.mu > 0:
+        if self.centre is not None:
             grad = grad + self.mu * (y - self.centre)
         return grad
+
+    @property
+    def maps(self) -> int:
+        """How many maps a local step passes through."""
+        return (self.look is not None) + (self.land is not None)
+
+
+def _between(a: Local, b: Local, mu: float | Tensor) -> Rows:
+    assert a.centre is not None
+    assert b.centre is not None
+    return a.centre if a.centre is b.centre else (a.mu * a.centre + b.mu * b.centre) / mu
 
 
 @dataclass(frozen=True)
@@ -84,18 +137,25 @@ class Tick:
     """Where a local step stands."""
 
     index: int  # k
-    factor: float  # the schedule's, for this round
+    round: Round
     share: Rows  # (m,) batch size over the client's samples
+    steps: Rows  # (m,) local steps of each client
+
+    @property
+    def factor(self) -> float:
+        """The schedule's factor in this round."""
+        return self.round.factor
 
 
 @dataclass(frozen=True)
 class Phi:
     """The bent batch loss of a step; evaluated only where a step asks for it."""
 
-    loss: Rows  # the batch loss at y (m,)
+    loss: Rows  # the scaled batch loss at y (m,)
     extra: Callable[[Rows], Rows | float]  # what the bend and weight decay add at a point
-    value: Callable[[Rows], Rows]  # the batch loss at another point, same batch and masks
+    value: Callable[[Rows], Rows]  # the scaled batch loss elsewhere, same batch and masks
     y: Rows
+    slope: Callable[[Rows], Rows] | None = None  # d at another point, same batch and masks
 
     def here(self) -> Rows:
         """Return phi(y): (m,)."""
@@ -110,14 +170,19 @@ class Phi:
 class Work:
     """The local loop's record, one row per client."""
 
-    delta: Rows  # y - x (m, d)
+    y: Rows  # where it ended (m, d)
+    delta: Rows  # y - start (m, d)
     steps: Rows  # local steps taken (m,)
     loss: Rows  # mean batch loss (m,)
     lr: Rows  # mean step size (m,)
     trials: Rows  # loss evaluations beyond the gradients' own (m,)
+    scratch: State  # the step's scratch memory at the end
     grad_mean: Rows | None = None  # mean of the unbent gradients (m, d), when asked for
     grad_sq: Rows | None = None  # sum of their squared norms (m,), when asked for
+    point_mean: Rows | None = None  # mean of the points they were taken at (m, d), when asked for
     grad_full: Rows | None = None  # gradient at x over all own data (m, d), when asked for
+    loss_end: Rows | None = None  # loss at y over all own data (m,), when asked for
+    grad_end: Rows | None = None  # gradient at y over all own data (m, d), when asked for
 
 
 Who = Literal["cohort", "all", "held"]
@@ -127,39 +192,91 @@ What = Literal["loss", "grad", "grad_sq"]
 class Ask(Protocol):
     """An exchange inside a round: points go out, means come back, bytes are counted."""
 
-    def __call__(self, what: What, at: list[Vector], who: Who = "cohort") -> list[Tensor]:
-        """Return the weighted mean over clients' full data of `what` at each point."""
+    def __call__(
+        self,
+        what: What,
+        at: list[Vector],
+        who: Who = "cohort",
+        sent: Channels | None = None,
+    ) -> list[Tensor]:
+        """Return the weighted mean over clients' full data of `what` at each point.
+
+        `sent` is what must travel so that the clients know the points; by default the points.
+        """
         ...
+
+
+class Turns(NamedTuple):
+    """How a client works between two talks: `times` turns of `steps` local steps (None: K)."""
+
+    times: int = 1
+    steps: int | None = None
 
 
 class ClientPart:
     """What directions and steps share: every hook does nothing unless a part says otherwise.
 
-    `uploads` names the channels that `upload` sends.
+    `uploads` names the vectors and `reports` the scalars that `upload` sends; `needs` those of
+    `delta` and `delta_sq` that `absorb` reads; `reads` what the server's rule must send down for
+    it; `echo` the means that the server sends back to
+    the cohort for `keep`. `prepares`: everyone works once before round 0. `full`: the method is
+    defined for full participation alone. `steady`: a schedule of learning rates would break it.
     """
 
     uploads: ClassVar[tuple[str, ...]] = ()
+    reports: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ()
+    echo: ClassVar[tuple[str, ...]] = ()
+    prepares: ClassVar[bool] = False
+    full: ClassVar[bool] = False
+    steady: ClassVar[bool] = False
 
     @property
     def records(self) -> tuple[str, ...]:
         """Names of the optional fields of `Work` that `upload` reads."""
         return ()
 
+    @property
+    def keeps(self) -> bool:
+        """Whether `keep` has something to do."""
+        return type(self).keep is not ClientPart.keep
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that this part cannot work under, before round 0."""
+
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return one client's first memory, and the first shared state."""
         return {}, {}
 
     def open(self, x: Vector, shared: State, t: Round, ask: Ask) -> State:
-        """Start a round on the server; may ask the clients."""
+        """Start a round on the server; may ask the clients.
+
+        Names that `init` lacks last for the round: `absorb` drops them.
+        """
         return shared
 
     def down(self, shared: State) -> Channels:
         """Return what the server sends along with x."""
         return {}
 
-    def upload(self, work: Work, x: Vector, down: Channels, own: State) -> tuple[Channels, State]:
-        """Return what each client sends along with delta, and its memory from now on."""
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Return what each client sends along with delta, and its memory from now on.
+
+        A channel called "delta" replaces the plain move.
+        """
         return {}, own
+
+    def keep(
+        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+    ) -> State:
+        """Return the memory once the upload has passed the wire and the means are known.
+
+        `sent` is what the client meant, `arrived` what the wire made of it.
+        """
+        return own
 
     def absorb(self, mean: Channels, shared: State, t: Round) -> State:
         """Return the shared state after a round, from the means over the cohort."""
@@ -167,12 +284,28 @@ class ClientPart:
 
 
 class Direction(ClientPart, ABC):
-    """Bends the gradient."""
+    """Bends the gradient.
+
+    `sets` names what of `Local` beyond tilt and pull it sets; two that set the same do not add.
+    `sees_grad`: `local` finds each client's gradient at x over all of its data in
+    down["own_grad"], which never travels.
+    """
+
+    sets: ClassVar[tuple[str, ...]] = ()
+    sees_grad: ClassVar[bool] = False
+
+    def turns(self, t: Round) -> Turns:
+        """Return how much a client works before it talks."""
+        return Turns()
 
     @abstractmethod
-    def local(self, x: Vector, down: Channels, own: State) -> Local:
-        """Return the bend that holds for this round's local work."""
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Return the bend that holds for this turn's local work."""
         ...
+
+    def between(self, work: Work, x: Vector, down: Channels, own: State, t: Round) -> State:
+        """Return the memory for the next turn; names that `init` lacks last for the round."""
+        return own
 
 
 class Step(ClientPart, ABC):
@@ -185,10 +318,16 @@ class Step(ClientPart, ABC):
     sets_lr: ClassVar[bool] = False
     exact: ClassVar[bool] = False
 
-    def begin(self, y: Rows, down: Channels) -> State:
-        """Return the step's scratch memory for one round, one row per client.
+    @property
+    def most(self) -> int | None:
+        """Most steps of a solver on the whole local batch, whatever K is; None for other steps."""
+        return None
 
-        An entry "trials" counts loss evaluations beyond the gradients' own, for the history.
+    def begin(self, y: Rows, down: Channels) -> State:
+        """Return the step's scratch memory for one turn, one row per client.
+
+        Entries with a meaning: "trials" counts loss evaluations and "slopes" gradients beyond the
+        loop's own, for the history; "done" stops the clients in which it is true.
         """
         return {}
 
@@ -198,6 +337,14 @@ class Step(ClientPart, ABC):
     ) -> tuple[Rows, Rows, State]:
         """Return the next y (m, d), the step sizes used (m,) and the scratch memory."""
         ...
+
+
+def settled(old: Rows, new: Rows, sent: Rows, arrived: Rows) -> Rows:
+    """Return what both ends hold after the change new - old was sent: old + arrived.
+
+    Where the wire changed nothing it is `new` itself, so that no rounding gathers over rounds.
+    """
+    return new if arrived is sent else torch.where(arrived == sent, new, old + arrived)
 
 
 def row_sq(rows: Rows) -> Rows:

@@ -8,7 +8,9 @@ Karimireddy et al., ICML 2020, Algorithm 1. arXiv:1910.06378
     c   <- c + (1/n) sum_{i in cohort} (c_i+ - c_i)     server
 
 Differences from the paper: K_i may differ between clients; option II is written as the mean
-gradient, so that it also holds for line search, schedules, momentum and clipping.
+gradient, so that it also holds for line search, schedules, momentum and clipping. Where a wire
+compresses c_i+ - c_i, the client keeps what the server was told, so that c stays the mean of the
+c_i.
 """
 
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ import torch
 
 from ..errors import unknown
 from ..types import Channels, State, Vector
-from .rule import Direction, Local, Plan, Round, Work
+from .rule import Direction, Local, Plan, Round, Work, settled
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,24 @@ class Scaffold(Direction):
         """Send c."""
         return {"control": shared["control"]}
 
-    def local(self, x: Vector, down: Channels, own: State) -> Local:
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
         """Return the tilt c - c_i."""
         return Local(tilt=down["control"] - own["control"])
 
-    def upload(self, work: Work, x: Vector, down: Channels, own: State) -> tuple[Channels, State]:
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
         """Send c_i+ - c_i and keep c_i+."""
         new = work.grad_mean if self.option == "II" else work.grad_full
         assert new is not None
-        return {"control": new - own["control"]}, {"control": new}
+        return {"control": new - own["control"]}, own | {"new": new}
+
+    def keep(
+        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+    ) -> State:
+        """Keep c_i+ as the server knows it."""
+        new, name = own["new"], "control"
+        return {name: settled(own[name], new, sent[name], arrived[name])}
 
     def absorb(self, mean: Channels, shared: State, t: Round) -> State:
         """Add the mean change; clients that were absent count as no change."""

@@ -8,10 +8,11 @@ Differences from the paper: none; ours, so that a proximal pull and a control va
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import Any
 
 from ..errors import ArgumentError
 from ..types import Channels, State, Vector
-from .rule import Ask, Direction, Local, Plan, Round, Work
+from .rule import Ask, Direction, Local, Plan, Round, Turns, Work
 
 
 def _pack(states: list[State]) -> State:
@@ -23,6 +24,21 @@ def _part(state: State, j: int) -> State:
     return {name[len(head) :]: v for name, v in state.items() if name.startswith(head)}
 
 
+def _joined(name: str) -> Any:
+    """Return a property: the names that any part has."""
+    return property(
+        lambda self: tuple(n for p in self.parts for n in getattr(p, name)),
+        doc="What the parts name, side by side.",
+    )
+
+
+def _any(name: str) -> Any:
+    """Return a property: whether any part is so."""
+    return property(
+        lambda self: any(getattr(p, name) for p in self.parts), doc="Whether any part is so."
+    )
+
+
 @dataclass(frozen=True, init=False)
 class Sum(Direction):
     """Direction that adds others: `Sum(Scaffold(), Proximal(0.1))`."""
@@ -32,23 +48,36 @@ class Sum(Direction):
     def __init__(self, *parts: Direction) -> None:
         if len(parts) < 2 or not all(isinstance(p, Direction) for p in parts):
             raise ArgumentError(f"Sum(...) takes two or more directions, got {parts!r}.")
-        names = [name for p in parts for name in p.uploads]
-        if len(set(names)) < len(names):
+        object.__setattr__(self, "parts", parts)
+        sent = (*self.uploads, *self.reports)
+        if len(set(sent)) < len(sent):
             raise ArgumentError(
-                f"Cannot add directions that send the same channel, got {', '.join(names)}; "
+                f"Cannot add directions that send the same channel, got {', '.join(sent)}; "
                 "use each of them once."
             )
-        object.__setattr__(self, "parts", parts)
+        if len(set(self.sets)) < len(self.sets):
+            raise ArgumentError(
+                "Cannot add directions that set the same thing of a local step, got "
+                f"{', '.join(self.sets)}; use one of them."
+            )
 
-    @property
-    def uploads(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Every channel of every part."""
-        return tuple(name for p in self.parts for name in p.uploads)
+    uploads = _joined("uploads")
+    reports = _joined("reports")
+    needs = _joined("needs")
+    reads = _joined("reads")
+    echo = _joined("echo")
+    sets = _joined("sets")
+    records = _joined("records")
+    prepares = _any("prepares")
+    full = _any("full")
+    steady = _any("steady")
+    keeps = _any("keeps")
+    sees_grad = _any("sees_grad")
 
-    @property
-    def records(self) -> tuple[str, ...]:
-        """Every field that some part reads."""
-        return tuple(name for p in self.parts for name in p.records)
+    def check(self, plan: Plan) -> None:
+        """Let each part check."""
+        for part in self.parts:
+            part.check(plan)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return the parts' memories side by side."""
@@ -63,16 +92,45 @@ class Sum(Direction):
         """Send what each part sends."""
         return _pack([p.down(_part(shared, j)) for j, p in enumerate(self.parts)])
 
-    def local(self, x: Vector, down: Channels, own: State) -> Local:
-        """Return the sum of the bends."""
-        bends = [p.local(x, _part(down, j), _part(own, j)) for j, p in enumerate(self.parts)]
-        return reduce(add, bends)
+    def turns(self, t: Round) -> Turns:
+        """Return the turns of the part that sets them."""
+        return next((turns for p in self.parts if (turns := p.turns(t)) != Turns()), Turns())
 
-    def upload(self, work: Work, x: Vector, down: Channels, own: State) -> tuple[Channels, State]:
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Return the sum of the bends."""
+        return reduce(
+            add, [p.local(x, self._down(down, j), _part(own, j), t) for j, p in self._each]
+        )
+
+    def between(self, work: Work, x: Vector, down: Channels, own: State, t: Round) -> State:
+        """Let each part go on."""
+        return _pack(
+            [p.between(work, x, self._down(down, j), _part(own, j), t) for j, p in self._each]
+        )
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
         """Send what each part sends."""
-        pairs = [p.upload(work, x, _part(down, j), _part(own, j)) for j, p in enumerate(self.parts)]
+        pairs = [p.upload(work, x, self._down(down, j), _part(own, j), t) for j, p in self._each]
         return {k: v for sent, _ in pairs for k, v in sent.items()}, _pack([o for _, o in pairs])
+
+    def keep(
+        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+    ) -> State:
+        """Let each part keep."""
+        return _pack([p.keep(sent, arrived, mean, _part(own, j), t) for j, p in self._each])
 
     def absorb(self, mean: Channels, shared: State, t: Round) -> State:
         """Let each part absorb."""
-        return _pack([p.absorb(mean, _part(shared, j), t) for j, p in enumerate(self.parts)])
+        return _pack([p.absorb(mean, _part(shared, j), t) for j, p in self._each])
+
+    @property
+    def _each(self) -> list[tuple[int, Direction]]:
+        return list(enumerate(self.parts))
+
+    @staticmethod
+    def _down(down: Channels, j: int) -> Channels:
+        """Return what part j was sent; what the server's rule sent is for everyone."""
+        common = {name: v for name, v in down.items() if not name.partition(".")[0].isdigit()}
+        return common | _part(down, j)

@@ -91,6 +91,7 @@ def draw(
     cut: Cut,
     *,
     width: int | None = None,
+    turn: int = 0,
 ) -> Draws:
     """Return the batches of clients `ids` in a round.
 
@@ -102,6 +103,7 @@ def draw(
         starts: Their first rows in the federation, (m,).
         cut: Batch size, and steps or epochs.
         width: Pad batches to this many entries; by default the widest of these clients.
+        turn: Which turn of the round, where clients work several before they talk.
     """
     batch = sizes if cut.batch is None else sizes.clamp(max=cut.batch)  # b_i
     steps = plan_steps(sizes, cut)
@@ -121,7 +123,8 @@ def draw(
         whole = torch.zeros_like(sizes, dtype=torch.bool)
         passes = torch.full_like(sizes, cut.epochs or 0)
     amount = amount * (k < steps[:, None])  # (m, K)
-    stream, offset = _streams(key(seed, "batch", round, ids), sizes, passes)
+    keys = key(seed, "batch", round, ids, *([turn] if turn else []))
+    stream, offset = _streams(keys, sizes, passes)
     q = torch.arange(wide, device=ids.device)
     mask = q < amount[:, :, None]  # (m, K, B)
     place = torch.where(mask, (offset[:, None] + first)[:, :, None] + q, 0)

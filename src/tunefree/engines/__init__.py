@@ -1,5 +1,6 @@
 """Where rounds run."""
 
+from .rehearse import Units, units
 from .simulate import Simulation
 
-__all__ = ["Simulation"]
+__all__ = ["Simulation", "Units", "units"]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..clients.loop import Lesson
 from ..clients.rule import Plan, Round, What, Who, row_sq
 from ..data.batches import Cut, draw, plan_steps, width
 from ..data.federation import Federation
@@ -17,7 +18,7 @@ from ..models.augment import CropFlip
 from ..models.losses import Batch, Engine, Losses, choose
 from ..models.problem import Problem
 from ..random import bits, key
-from ..rounds import Answer, Task, answer, first_memory, pack
+from ..rounds import Answer, Task, answer, first_memory, keep, pack
 from ..server.aggregate import Mean, shares
 from ..types import Channels, Pair, Rows, State, Vector, map_inputs
 from ..wire import Ledger
@@ -68,6 +69,7 @@ class Simulation:
         probe = torch.arange(self.chunk)
         self.losses: Losses = choose(problem, self._probe(probe), local.engine, compile)
         self._pending: list[tuple[Tensor, State]] = []  # memory of a round that may not count
+        self._full_gradients = 0  # of passes over all data, in units of one batch
         self.memory = Memory(first_memory(method, problem.start, plan), plan.clients)
 
     def _worth_compiling(self, plan: Plan) -> bool:
@@ -110,6 +112,11 @@ class Simulation:
         inputs = map_inputs(lambda t: _rows(t, index), source[0])
         return Batch(inputs, _rows(source[1], index), mask.to(device), keys.to(device))
 
+    @property
+    def batches(self) -> float:
+        """Batches in a pass over a client's data, on average."""
+        return float((-(-self.fed.sizes // self._width)).double().mean())
+
     def fraction(self, ids: Tensor) -> float:
         """Return these clients' share of the population's weight."""
         return float(self._shares[ids].sum())
@@ -121,23 +128,47 @@ class Simulation:
         """Train the cohort, chunk by chunk, and return the means."""
         mean = Mean(float(self._shares[ids].sum()))
         measured = Mean(float(self._shares[ids].sum()))
-        gradients = trials = 0.0
-        kept = []
+        steps = trials = slopes = unsolved = 0.0
+        kept: list[tuple[Tensor, Channels, Channels, State]] = []
         for part in self._chunks(ids):
-            sent, own, work = answer(
-                self.method, self._task(part, t.index), down, self.memory.gather(part), t
-            )
-            mean.add(self._shares[part], pack(self.method, sent, ledger))
-            measured.add(self._shares[part], {"loss": work.loss, "lr": work.lr})
-            gradients += float(work.steps.sum())
-            trials += float(work.trials.sum())
-            kept.append((part, own))
-        self._pending = kept
-        means = measured.result()
-        row = {"lr": float(means["lr"]), "gradients": int(gradients)}
+            before = self.memory.gather(part)
+            sent, own, works = answer(self.method, self._task(part, t), down, before, t)
+            arrived, wired = pack(self.method, sent, before, part, t, ledger)
+            mean.add(self._shares[part], arrived)
+            for work in works:
+                measured.add(self._shares[part], {"loss": work.loss, "lr": work.lr})
+                steps += float(work.steps.sum())
+                trials += float(work.trials.sum())
+                if "slopes" in work.scratch:
+                    slopes += float(work.scratch["slopes"].sum())
+                if "done" in work.scratch:
+                    unsolved += float((~work.scratch["done"]).sum())
+            rows = (sent, arrived) if self.method.keeps else ({}, {})
+            kept.append((part, *rows, own | wired))
+        means = mean.result()
+        if self.method.echo and not t.preparing:
+            ledger.send_down({f"mean {n}": means[n] for n in self.method.echo}, len(ids))
+        self._pending = [
+            (part, keep(self.method, sent, arrived, means, own, t))
+            for part, sent, arrived, own in kept
+        ]
+        turns = len(works)
+        row = {"lr": float(measured.result()["lr"]) / turns, **self._costs(steps, trials, slopes)}
+        if unsolved:
+            row["unsolved"] = int(unsolved)
+        return Answer(means, float(measured.result()["loss"]) / turns, row)
+
+    def _costs(self, steps: float, trials: float, slopes: float) -> dict[str, float]:
+        """Return the work done since the last call: gradients, trials a step, proximal maps."""
+        refs = 1 + ("ref" in self.method.direction.sets)
+        row: dict[str, float] = {"gradients": int(steps * refs + slopes) + self._full_gradients}
+        self._full_gradients = 0
+        maps = sum(name in self.method.direction.sets for name in ("look", "land"))
+        if maps:
+            row["proxes"] = int(steps) * maps
         if trials:
-            row["trials"] = trials / gradients
-        return Answer(mean.result(), float(means["loss"]), row)
+            row["trials"] = trials / steps
+        return row
 
     def commit(self) -> None:
         """Keep what the clients learned in the last round, now that the round counts."""
@@ -145,26 +176,31 @@ class Simulation:
             self.memory.scatter(part, own)
         self._pending = []
 
-    def _task(self, ids: Tensor, t: int) -> Task:
+    def _task(self, ids: Tensor, t: Round) -> Task:
+        def full(at: Tensor, grad: bool) -> tuple[Rows, Rows]:
+            return self._full(at, t.index, ids, grad)
+
+        def lesson(turn: int, steps: int | None) -> Lesson:
+            return self._lesson(ids, t.index, turn, steps)
+
+        return Task(losses=self.losses, lesson=lesson, full=full, ids=ids)
+
+    def _lesson(self, ids: Tensor, t: int, turn: int, steps: int | None) -> Lesson:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
-        draws = draw(self.seed, t, ids, sizes, starts, self.cut, width=self._width)
+        cut = self.cut if steps is None else Cut(batch=self.cut.batch, steps=steps)
+        draws = draw(self.seed, t, ids, sizes, starts, cut, width=self._width, turn=turn)
         device = self.problem.device
         random = self.problem.random or self.augment is not None
 
         def fetch(k: int) -> Batch:
-            keys = key(self.seed, "dropout", t, ids, k) if random else ids
+            spot = turn << 32 | k
+            keys = key(self.seed, "dropout", t, ids, spot) if random else ids
             return self._batch(draws.index[:, k], draws.mask[:, k], keys)
 
-        return Task(
-            losses=self.losses,
-            fetch=fetch,
-            steps=draws.steps.to(device),
-            share=draws.share.to(device),
-            full_grad=lambda x: self._full(x, t, ids, grad=True)[1],
-        )
+        return Lesson(fetch, draws.steps.to(device), draws.share.to(device))
 
-    def _full(self, x: Vector, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
-        """Return losses (m,) and gradients (m, d) at x over all data of these clients.
+    def _full(self, x: Tensor, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
+        """Return losses (m,) and gradients (m, d) at x, (d,) or (m, d), over all own data.
 
         Without ids, over the server's own held sample, as one row.
         """
@@ -177,6 +213,8 @@ class Simulation:
             starts, keys = self.fed.starts[ids], key(self.seed, "full", t, ids)
         y = x.expand(len(sizes), -1)
         values, grads = y.new_zeros(len(sizes)), torch.zeros_like(y) if grad else y[:, :0]
+        if grad:
+            self._full_gradients += int((-(-sizes // self._width)).sum())
         for low in range(0, int(sizes.max()), self._width):  # in the shape of training
             spot = low + torch.arange(self._width)
             mask = spot < sizes[:, None]  # (m, B)
@@ -190,10 +228,21 @@ class Simulation:
             else:
                 value = self.losses.value(y, batch)
             values = values + weight * value
+        decay = self.method.weight_decay
+        if decay:  # it belongs to every client's loss
+            values = values + (decay / 2) * row_sq(y)
+            grads = grads + decay * y if grad else grads
         return values, grads
 
     def ask(
-        self, ids: Tensor, t: int, what: What, at: list[Vector], who: Who, ledger: Ledger
+        self,
+        ids: Tensor,
+        t: int,
+        what: What,
+        at: list[Vector],
+        who: Who,
+        sent: Channels | None,
+        ledger: Ledger,
     ) -> list[Tensor]:
         """Return the mean of `what` at each point over those asked, and count the bytes.
 
@@ -204,19 +253,28 @@ class Simulation:
                 "This method evaluates on the server's own sample; give Federation(held=...)."
             )
         whom = ids if who == "cohort" else torch.arange(self.fed.clients)
+        if who != "held":
+            points = {f"point {j}": x for j, x in enumerate(at)} if sent is None else sent
+            ledger.send_down(points, len(whom), all=who == "all")
         out = []
         for x in at:
             if who == "held":
                 out.append(_chosen(what, *self._full(x, t, None, what != "loss"))[0])
                 continue
             mean = Mean(float(self._shares[whom].sum()))
-            ledger.send_down({"ask": x}, len(whom))
             for part in self._chunks(whom):
                 rows = _chosen(what, *self._full(x, t, part, what != "loss"))
                 ledger.send_up(what, rows.numel() * rows.element_size())
                 mean.add(self._shares[part], {what: rows})
             out.append(mean.result()[what])
         return out
+
+    def gradient(self, x: Vector) -> Vector:
+        """Return grad f at x over everyone's data; a measurement, neither work nor traffic."""
+        before, everyone = self._full_gradients, torch.arange(self.fed.clients)
+        (grad,) = self.ask(everyone, -1, "grad", [x], "all", None, Ledger())
+        self._full_gradients = before
+        return grad
 
     def facts(self) -> dict[str, Any]:
         """Return what was chosen, for the record."""

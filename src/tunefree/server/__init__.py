@@ -1,23 +1,56 @@
 """What the server does: means, rules, and the choice of the model to ship."""
 
+from .adaptive import Adaptive, AMSGrad
 from .average import Average
+from .client_momentum import ClientMomentum
+from .drift import Drift
+from .dual_average import DualAverage
+from .extrapolate import Extrapolate
+from .fast_fedda import FastFedDA
 from .feddua import FedDuAdagrad, FedDuAdam
 from .fedexp import FedExP
 from .fedexpm import FedExPM
+from .lod import LoD
+from .mirror import Entropy, FedDuA, Mirror, PNorm, Quadratic
 from .momentum import Momentum
 from .output import Averaged, Last, LastTwo
+from .padamfed import PAdaMFed
+from .parfrefl import ParFreFL
+from .proximal import Proximal
 from .rule import Output, Server
+from .scafcom import Scafcom
+from .splitting import Splitting
+from .za1 import ZA1
 
-__all__ = [
+__all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
+    "AMSGrad",
+    "Adaptive",
     "Average",
     "Averaged",
+    "ClientMomentum",
+    "Drift",
+    "DualAverage",
+    "Entropy",
+    "Extrapolate",
+    "FastFedDA",
+    "FedDuA",
     "FedDuAdagrad",
     "FedDuAdam",
     "FedExP",
     "FedExPM",
     "Last",
     "LastTwo",
+    "LoD",
+    "Mirror",
     "Momentum",
     "Output",
+    "PAdaMFed",
+    "PNorm",
+    "ParFreFL",
+    "Proximal",
+    "Quadratic",
+    "Scafcom",
     "Server",
+    "Splitting",
+    "ZA1",
 ]

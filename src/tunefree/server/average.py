@@ -10,7 +10,9 @@ Reddi et al., ICLR 2021.
 
 from dataclasses import dataclass
 
-from ..clients.rule import Round
+import torch
+
+from ..clients.rule import Ask, Round
 from ..errors import positive
 from ..types import Channels, State, Trace, Vector
 from .rule import Server
@@ -30,8 +32,8 @@ class Average(Server):
         positive("Average", "server_lr", self.server_lr)
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
     ) -> tuple[Vector, State, Trace]:
         """Add the mean move."""
         eta = x.new_tensor(self.server_lr)
-        return x + eta * mean["delta"], state, {"server_step": eta}
+        return torch.add(x, mean["delta"], alpha=self.server_lr), state, {"server_step": eta}

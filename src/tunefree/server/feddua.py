@@ -21,9 +21,10 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import Plan, Round
+from ..clients.rule import Ask, Plan, Round
 from ..errors import not_negative, positive, within
 from ..types import Channels, State, Trace, Vector
+from .inner import inner
 from .rule import Server
 
 
@@ -42,13 +43,16 @@ class _Geometry:
             positive(owner, "max_move", self.max_move)
 
     def move(self, x: Vector, v: Vector, m: Vector, s: Vector, q: Vector) -> tuple[Vector, Trace]:
-        bent = torch.where(v == 0, 0.0, v / (s.sqrt() + self.eps))  # 0/0 is 0: nobody moved it
-        length = (v * bent).sum() + self.eps_g
+        # In place on temporaries of its own: fresh memory costs more than the arithmetic, measured
+        # 23 of 26 ms a pass for 11 million numbers.
+        root = s.sqrt().add_(self.eps).clamp_(min=torch.finfo(s.dtype).tiny)  # 0/0 is 0
+        bent = torch.div(v, root, out=root)
+        length = inner(v, bent) + self.eps_g
         eta = torch.where(length == 0, 0.0, m / length)
         if self.max_move is not None:
-            most = self.max_move * q.sqrt() / torch.linalg.vector_norm(bent)
+            most = self.max_move * q.sqrt() / inner(bent, bent).sqrt()
             eta = torch.where(eta == 0, 0.0, torch.minimum(eta, most))
-        return x + eta * bent, {"server_step": eta}
+        return bent.mul_(eta).add_(x), {"server_step": eta}
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class FedDuAdagrad(Server):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
+    euclidean: ClassVar[bool] = False
     eps: float = 1e-9
     eps_g: float = 0.0
     max_move: float | None = None
@@ -78,11 +83,11 @@ class FedDuAdagrad(Server):
         return {"s": torch.zeros_like(x)}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
     ) -> tuple[Vector, State, Trace]:
         """Move along the preconditioned mean."""
         delta, q = mean["delta"], mean["delta_sq"]
-        s = state["s"] + delta.square()
+        s = torch.addcmul(state["s"], delta, delta)
         x, trace = self._geometry.move(x, delta, q / 2, s, q)
         return x, {"s": s}, trace
 
@@ -100,6 +105,7 @@ class FedDuAdam(Server):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
+    euclidean: ClassVar[bool] = False
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-9
@@ -120,12 +126,12 @@ class FedDuAdam(Server):
         return {"s": torch.zeros_like(x), "v": torch.zeros_like(x), "m": x.new_zeros(())}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
     ) -> tuple[Vector, State, Trace]:
         """Move along the preconditioned running mean."""
         delta, q = mean["delta"], mean["delta_sq"]
-        s = self.beta2 * state["s"] + (1 - self.beta2) * delta.square()
-        v = self.beta1 * state["v"] + (1 - self.beta1) * delta
+        s = (self.beta2 * state["s"]).addcmul_(delta, delta, value=1 - self.beta2)
+        v = torch.lerp(state["v"], delta, 1 - self.beta1)
         m = (self.beta1 / 2) * state["m"] + ((1 - self.beta1) / 2) * q
         x, trace = self._geometry.move(x, v, m, s, q)
         return x, {"s": s, "v": v, "m": m}, trace

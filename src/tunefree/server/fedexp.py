@@ -17,9 +17,10 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import Round
+from ..clients.rule import Ask, Round
 from ..errors import at_least, not_negative
 from ..types import Channels, State, Trace, Vector
+from .inner import inner
 from .rule import Server
 
 
@@ -42,11 +43,11 @@ class FedExP(Server):
             at_least("FedExP", "max_server_step", self.max_server_step, 1)
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
     ) -> tuple[Vector, State, Trace]:
         """Add the extrapolated mean move."""
         delta, q = mean["delta"], mean["delta_sq"]  # (d,), ()
-        length = 2 * (delta.square().sum() + self.eps)
+        length = 2 * (inner(delta, delta) + self.eps)
         eta = torch.where(length == 0, 1.0, q / length)  # moves that cancel, or no move
         eta = eta.clamp(min=1.0, max=self.max_server_step)
-        return x + eta * delta, state, {"server_step": eta}
+        return torch.addcmul(x, delta, eta), state, {"server_step": eta}

@@ -14,9 +14,10 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import Plan, Round
+from ..clients.rule import Ask, Plan, Round
 from ..errors import not_negative, within
 from ..types import Channels, State, Trace, Vector
+from .inner import inner
 from .rule import Server
 
 
@@ -42,11 +43,11 @@ class FedExPM(Server):
         return {"v": torch.zeros_like(x), "q": x.new_zeros(())}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
     ) -> tuple[Vector, State, Trace]:
         """Add the extrapolated momentum."""
-        v = mean["delta"] + self.momentum * state["v"]
+        v = torch.add(mean["delta"], state["v"], alpha=self.momentum)
         q = mean["delta_sq"] + (self.momentum / 2) * state["q"]
-        length = 2 * (v.square().sum() + self.eps)
+        length = 2 * (inner(v, v) + self.eps)
         eta = torch.where(length == 0, 0.0, q / length)  # moves that cancel, or no move
-        return x + eta * v, {"v": v, "q": q}, {"server_step": eta}
+        return torch.addcmul(x, v, eta), {"v": v, "q": q}, {"server_step": eta}

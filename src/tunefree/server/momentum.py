@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..clients.rule import Plan, Round
+from ..clients.rule import Ask, Plan, Round
 from ..errors import positive, within
 from ..types import Channels, State, Trace, Vector
 from .rule import Server
@@ -38,9 +38,9 @@ class Momentum(Server):
         return {"v": torch.zeros_like(x)}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
     ) -> tuple[Vector, State, Trace]:
         """Add the running sum."""
-        v = self.momentum * state["v"] + mean["delta"]
-        eta = x.new_tensor(self.server_lr)
-        return x + eta * v, {"v": v}, {"server_step": eta}
+        v = torch.add(mean["delta"], state["v"], alpha=self.momentum)
+        x = torch.add(x, v, alpha=self.server_lr)
+        return x, {"v": v}, {"server_step": x.new_tensor(self.server_lr)}

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from ..clients.rule import Plan, Round
+from ..clients.rule import Ask, Plan, Round
 from ..types import Channels, State, Trace, Vector
 
 
@@ -11,21 +11,46 @@ class Server(ABC):
     """Turns the means into the next x; hooks do nothing unless a rule says otherwise.
 
     `needs` names the means it reads. `delta` (the mean move) and `delta_sq` (the mean squared
-    length of the moves) are there for every method; others come from directions and steps.
+    length of the moves) can be had with every method; others come from directions and steps.
+    `sends` names what `down` adds to x. `euclidean`: the move is a multiple of the means, so that a
+    proximal map after it means what it says. `full` and `steady`: as for clients' parts.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("delta",)
+    sends: ClassVar[tuple[str, ...]] = ()
+    euclidean: ClassVar[bool] = True
+    full: ClassVar[bool] = False
+    steady: ClassVar[bool] = False
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that this rule cannot work under, before round 0."""
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Return the first memory."""
         return {}
 
+    def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
+        """Take in what everyone sent before round 0, where a client part prepares."""
+        return x, state
+
+    def open(self, x: Vector, state: State, t: Round, ask: Ask) -> State:
+        """Start a round; may ask the clients."""
+        return state
+
+    def down(self, x: Vector, state: State, t: Round) -> Channels:
+        """Return what is sent to the cohort; a rule whose clients hold x leaves it out."""
+        return {"x": x}
+
     @abstractmethod
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
     ) -> tuple[Vector, State, Trace]:
         """Return the next x, the memory from now on, and numbers for the history."""
         ...
+
+    def output(self, x: Vector, state: State) -> Vector:
+        """Return the model that x stands for."""
+        return x
 
 
 class Output:

@@ -1,7 +1,31 @@
 """How uploads are packed, and the ledger of bytes."""
 
-from .compressor import Wire
+from .choose import Choose
+from .compressor import Packed, Sender, Wire
 from .dense import Dense
+from .feedback import ErrorFeedback
 from .ledger import Ledger
+from .lowrank import LowRank
+from .natural import Natural
+from .qsgd import QSGD
+from .randk import RandK
+from .sign import Sign
+from .text import parse
+from .topk import TopK
 
-__all__ = ["Dense", "Ledger", "Wire"]
+__all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
+    "Choose",
+    "Dense",
+    "ErrorFeedback",
+    "Ledger",
+    "LowRank",
+    "Natural",
+    "Packed",
+    "QSGD",
+    "RandK",
+    "Sender",
+    "Sign",
+    "TopK",
+    "Wire",
+    "parse",
+]

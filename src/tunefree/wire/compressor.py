@@ -1,26 +1,88 @@
-"""What a wire is: how an upload is packed, and what it costs.
+"""What a wire is: how an upload is packed, what it costs, and what it promises.
 
 `pack` is what the simulation uses: rows as the server will see them, and the bytes they cost.
-`encode` and `decode` are the real thing; the cost is the length of the real encoding.
+`encode` and `decode` are the real thing. The two agree: the cost is the length of the real
+encoding, and the rows are, bit for bit, what the real decoding returns. For that every sum in a
+wire has a fixed order (`_layers.fold`), so that one row and many, CPU and GPU, round alike.
 """
 
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-from ..types import Rows
+from torch import Tensor
+
+from ..models.problem import Layout
+from ..types import Rows, State, Vector
 
 
-@runtime_checkable
-class Wire(Protocol):
-    """Packs one vector channel of an upload."""
+@dataclass(frozen=True)
+class Sender:
+    """Who sends, and when: known to both ends, so that draws they share cost no bytes."""
 
-    def pack(self, rows: Rows) -> tuple[Rows, int]:
-        """Return the rows as they arrive, and the bytes sent by all of them together."""
+    ids: Tensor  # client numbers (m,)
+    round: int
+    keys: Tensor  # of the round, client and channel (m,), int64, for counter-based draws
+
+    def row(self, j: int) -> "Sender":
+        """Return one of them, m = 1."""
+        return self.rows([j])
+
+    def rows(self, js: Sequence[int]) -> "Sender":
+        """Return some of them, in this order."""
+        return Sender(self.ids[list(js)], self.round, self.keys[list(js)])
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Rows on the other side of the wire, and what it took to get them there."""
+
+    rows: Rows  # as the server sees them (m, d)
+    bytes: int  # what all rows cost together
+    counted: int  # what papers count, in bits: no indices, no headers
+    own: State  # the wire's memory of each row from now on
+
+
+class Wire(ABC):
+    """Packs one vector channel of an upload.
+
+    `lossless`: what arrives is what was sent, always.
+    """
+
+    lossless: ClassVar[bool] = False
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether E C(v) = v."""
+        return False
+
+    def contraction(self, layout: Layout) -> float | None:
+        """Return the least known q^2 < 1 with E |C(v) - v|^2 <= q^2 |v|^2, or None."""
+        return None
+
+    def init(self, x: Vector) -> State:
+        """Return one client's first memory for one channel."""
+        return {}
+
+    def corrected(self, rows: Rows, own: State) -> Rows:
+        """Return what is really compressed: the rows, and what memory adds to them."""
+        return rows
+
+    @abstractmethod
+    def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
+        """Return the rows as they arrive, their cost, and the memory after sending."""
         ...
 
-    def encode(self, row: Rows) -> bytes:
-        """Return one client's vector as bytes."""
+    @abstractmethod
+    def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
+        """Return one client's vector as bytes; the vector is `corrected` already."""
         ...
 
-    def decode(self, data: bytes, like: Rows) -> Rows:
-        """Return the vector that was encoded, in the shape and dtype of `like`."""
+    @abstractmethod
+    def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
+        """Return the vector as it arrives, in the shape, dtype and place of `like`.
+
+        Whatever `encode` cannot have written is refused with a DataError.
+        """
         ...

@@ -6,28 +6,40 @@ Differences from the paper: none; this is what uncompressed methods send.
 """
 
 from dataclasses import dataclass
-
-import numpy as np
-import torch
+from typing import ClassVar
 
 from ..errors import DataError
-from ..types import Rows
+from ..models.problem import Layout
+from ..types import Rows, State, Vector
+from ._bits import number_bytes, read_numbers
+from .compressor import Packed, Sender, Wire
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Wire):
     """Wire without compression."""
 
-    def pack(self, rows: Rows) -> tuple[Rows, int]:
+    lossless: ClassVar[bool] = True
+
+    @property
+    def unbiased(self) -> bool:
+        """True."""
+        return True
+
+    def contraction(self, layout: Layout) -> float:
+        """Return 0."""
+        return 0.0
+
+    def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
         """Return the rows unchanged and their size."""
-        return rows, rows.numel() * rows.element_size()
+        size = rows.numel() * rows.element_size()
+        return Packed(rows, size, 8 * size, own)
 
-    def encode(self, row: Rows) -> bytes:
+    def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
         """Return the numbers' own bytes."""
-        array = row.detach().cpu().contiguous().numpy()
-        return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        return number_bytes(row)
 
-    def decode(self, data: bytes, like: Rows) -> Rows:
+    def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         """Return the numbers; refuse a message of another length."""
         want = like.numel() * like.element_size()
         if len(data) != want:
@@ -35,6 +47,4 @@ class Dense:
                 f"A dense message must have {want} bytes for {like.numel()} numbers of "
                 f"{like.dtype}, got {len(data)}."
             )
-        kind = np.dtype(str(like.dtype).removeprefix("torch.")).newbyteorder("<")
-        array = np.frombuffer(data, kind).astype(kind.newbyteorder("="))
-        return torch.from_numpy(array).reshape(like.shape).to(like.device)
+        return read_numbers(data, like).reshape(like.shape)

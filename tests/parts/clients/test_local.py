@@ -7,6 +7,7 @@ from tunefree.clients import Local, Plain, Plan, Proximal, Round, Scaffold, Sum,
 from tunefree.models import Layout
 
 PLAN = Plan(clients=4, cohort=2, rounds=5, steps=3.0, layout=Layout(("w",), ((2,),)))
+NOW = Round(PLAN, 0, fraction=0.5)
 
 
 def rows(*values):
@@ -78,10 +79,10 @@ def test_sum_of_three():
 def test_directions_bend_as_they_say():
     x = rows(1.0, 2.0)
     y, g = rows([3.0, 3.0], [0.0, 0.0]), rows([1.0, 1.0], [1.0, 1.0])
-    assert torch.equal(Plain().local(x, {}, {}).bend(g, y), g)
-    close(Proximal(0.5).local(x, {}, {}).bend(g, y), rows([2.0, 1.5], [0.5, 0.0]))
+    assert torch.equal(Plain().local(x, {}, {}, NOW).bend(g, y), g)
+    close(Proximal(0.5).local(x, {}, {}, NOW).bend(g, y), rows([2.0, 1.5], [0.5, 0.0]))
     down, own = {"control": rows(1.0, 0.0)}, {"control": rows([0.0, 0.0], [2.0, 2.0])}
-    close(Scaffold().local(x, down, own).bend(g, y), rows([2.0, 1.0], [0.0, -1.0]))
+    close(Scaffold().local(x, down, own, NOW).bend(g, y), rows([2.0, 1.0], [0.0, -1.0]))
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
@@ -90,13 +91,15 @@ def test_scaffold_by_hand(option):
     own, shared = part.init(x, PLAN)
     assert torch.equal(own["control"], x)
     mean, full = rows([1.0, 2.0], [3.0, 4.0]), rows([5.0, 6.0], [7.0, 8.0])
-    work = Work(*(rows(0.0) for _ in range(5)), grad_mean=mean, grad_full=full)
+    work = Work(*(rows(0.0) for _ in range(6)), {}, grad_mean=mean, grad_full=full)
     before = rows([1.0, 1.0], [0.0, 0.0])
-    sent, kept = part.upload(work, x, {}, {"control": before})
+    sent, kept = part.upload(work, x, {}, {"control": before}, NOW)
     new = full if option == "I" else mean
-    close(kept["control"], new)
     close(sent["control"], new - before)
-    after = part.absorb({"control": rows(4.0, 8.0)}, shared, Round(0, fraction=0.5))
+    close(part.keep(sent, sent, {}, kept, NOW)["control"], new)
+    halved = {"control": sent["control"] / 2}  # by a wire: both ends know the same half
+    close(part.keep(sent, halved, {}, kept, NOW)["control"], (new + before) / 2)
+    after = part.absorb({"control": rows(4.0, 8.0)}, shared, Round(PLAN, 0, fraction=0.5))
     close(after["control"], rows(2.0, 4.0))  # absent clients count as no change
 
 
@@ -109,5 +112,5 @@ def test_sum_keeps_the_parts_apart():
     assert part.records == ("grad_mean",)
     down = part.down({"0.control": rows(1.0, 1.0)})
     y, g = rows([2.0, 2.0]), rows([0.0, 0.0])
-    bent = part.local(x, down, {"0.control": rows([0.5, 0.0])}).bend(g, y)
+    bent = part.local(x, down, {"0.control": rows([0.5, 0.0])}, NOW).bend(g, y)
     close(bent, rows([0.5 + 1.0, 1.0 + 0.5]))

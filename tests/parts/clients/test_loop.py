@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tunefree.clients import Adam, Armijo, Constant, Local, Momentum, loop
+from tunefree.clients import Adam, Armijo, Constant, Local, Momentum, Plan, Round, loop
+from tunefree.models import Layout
 
 ALL = frozenset({"grad_mean", "grad_sq"})
 
@@ -33,19 +34,19 @@ class Bowls:
         return self.value(y, k), real[:, None] * self.a[:, None] * y
 
 
-def run(step, x, curvature, steps, local=None, school=None, records=ALL):
-    longest = max(steps)
+def run(step, x, curvature, steps, local=None, school=None, records=ALL, factor=1.0):
+    share = torch.full((len(steps), max(steps)), 0.5, dtype=torch.float64)
+    plan = Plan(len(steps), len(steps), 1, max(steps), Layout(("w",), (tuple(x.shape),)))
     return loop.run(
         x,
         Local() if local is None else local,
         step,
         {},
         Bowls(curvature, steps),
-        lambda k: k,
-        torch.tensor(steps),
-        torch.full((len(steps), longest), 0.5, dtype=torch.float64),
+        loop.Lesson(lambda k: k, torch.tensor(steps), share),
         loop.Schooling() if school is None else school,
         records,
+        Round(plan, 0, factor=factor),
     )
 
 
@@ -104,7 +105,7 @@ def test_clip_leaves_a_zero_gradient_alone():
 
 
 def test_the_schedule_scales_the_step():
-    work = run(Constant(0.1), rows(1.0), (1.0,), (1,), school=loop.Schooling(factor=0.5))
+    work = run(Constant(0.1), rows(1.0), (1.0,), (1,), factor=0.5)
     close(work.delta, rows([-0.05]))
     close(work.lr, rows(0.05))
 

@@ -12,7 +12,9 @@ def rows(*values):
 
 
 def tick(k=0, factor=1.0, share=1.0, clients=1):
-    return Tick(k, factor, torch.full((clients,), share, dtype=torch.float64))
+    now = Round(PLAN, 0, factor=factor)
+    every = torch.full((clients,), share, dtype=torch.float64)
+    return Tick(k, now, every, torch.full_like(every, 3))
 
 
 def nowhere(y):
@@ -84,7 +86,7 @@ def test_dog_by_hand(weighted):
         asked.append((what, len(at), who))
         return [rows(2.0)[0]]
 
-    shared = step.open(x, shared, Round(0, 0.5), ask)
+    shared = step.open(x, shared, Round(PLAN, 0, 0.5), ask)
     assert asked == [("grad_sq", 1, "cohort")]
     r, q = 0.06, 2 + 1e-8  # r = 0.01 (1 + 5)
     v = (r**2 if weighted else 1) * 3 * q
@@ -96,7 +98,9 @@ def test_dog_by_hand(weighted):
     close(new, (1 - lr) * y)  # no schedule: it sets its own step
     close(used, rows(lr, lr))
 
-    shared = step.absorb({"delta": rows(0.3, 0.4), "grad_sq": rows(7.0)[0]}, shared, Round(0, 0.5))
+    shared = step.absorb(
+        {"delta": rows(0.3, 0.4), "grad_sq": rows(7.0)[0]}, shared, Round(PLAN, 0, 0.5)
+    )
     r = 0.5
     v += (r**2 if weighted else 1) * 7
     close(shared["r"], rows(r)[0])
@@ -104,16 +108,18 @@ def test_dog_by_hand(weighted):
     close(shared["lr"], rows((r**2 if weighted else r) / math.sqrt(v))[0])
 
     # Back to the start: z returns, the distance does not; nobody is asked again.
-    shared = step.open(x, shared, Round(1, 0.5), ask)
+    shared = step.open(x, shared, Round(PLAN, 1, 0.5), ask)
     assert len(asked) == 1
-    shared = step.absorb({"delta": rows(-0.3, -0.4), "grad_sq": rows(0.0)[0]}, shared, Round(1, 1))
+    shared = step.absorb(
+        {"delta": rows(-0.3, -0.4), "grad_sq": rows(0.0)[0]}, shared, Round(PLAN, 1, 1)
+    )
     close(shared["z"], rows(0.0, 0.0))
     close(shared["r"], rows(r)[0])
 
 
 def test_dog_sends_the_gradients_it_saw():
-    work = Work(*(rows(1.0) for _ in range(5)), grad_sq=rows(7.0))
-    assert DoG().upload(work, rows(0.0), {}, {})[0] == {"grad_sq": rows(7.0)}
+    work = Work(*(rows(1.0) for _ in range(6)), {}, grad_sq=rows(7.0))
+    assert DoG().upload(work, rows(0.0), {}, {}, Round(PLAN, 0))[0] == {"grad_sq": rows(7.0)}
 
 
 def bowls(curvature, y):

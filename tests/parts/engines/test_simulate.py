@@ -59,7 +59,7 @@ def test_asks_mean_over_all_data_of_those_asked(who, weights, batch):
     ids = torch.tensor([0, 3])
     want = expected(fed, ids.tolist() if who == "cohort" else range(4), w, weights)
     for what, value in want.items():
-        (got,) = sim.ask(ids, 0, what, [w], who, Ledger())
+        (got,) = sim.ask(ids, 0, what, [w], who, None, Ledger())
         torch.testing.assert_close(got, value, rtol=1e-12, atol=1e-12)
 
 
@@ -68,7 +68,7 @@ def test_asks_are_counted():
     ids = torch.tensor([0, 1, 3])
     for what, numbers in (("loss", 1), ("grad_sq", 1), ("grad", D)):
         ledger = Ledger()
-        sim.ask(ids, 0, what, [w, 2 * w], "cohort", ledger)
+        sim.ask(ids, 0, what, [w, 2 * w], "cohort", None, ledger)
         assert ledger.bytes_down == 2 * 3 * D * 8
         assert ledger.bytes_up == 2 * 3 * numbers * 8
 
@@ -78,15 +78,19 @@ def test_the_servers_own_sample_costs_nothing():
     sim, w = crew(fed)
     ledger = Ledger()
     loss, grad = by_hand(*fed.held, w)
-    torch.testing.assert_close(sim.ask(torch.tensor([0]), 0, "loss", [w], "held", ledger)[0], loss)
-    torch.testing.assert_close(sim.ask(torch.tensor([0]), 0, "grad", [w], "held", ledger)[0], grad)
+    torch.testing.assert_close(
+        sim.ask(torch.tensor([0]), 0, "loss", [w], "held", None, ledger)[0], loss
+    )
+    torch.testing.assert_close(
+        sim.ask(torch.tensor([0]), 0, "grad", [w], "held", None, ledger)[0], grad
+    )
     assert ledger.bytes_up == ledger.bytes_down == 0
 
 
 def test_no_sample_no_answer():
     sim, w = crew(data(held=False))
     with pytest.raises(ArgumentError, match=r"give Federation\(held=...\)"):
-        sim.ask(torch.tensor([0]), 0, "loss", [w], "held", Ledger())
+        sim.ask(torch.tensor([0]), 0, "loss", [w], "held", None, Ledger())
 
 
 def test_scaffold_option_one_keeps_the_gradient_over_all_data():
@@ -96,7 +100,7 @@ def test_scaffold_option_one_keeps_the_gradient_over_all_data():
     plan = bind(
         options(model=nn.Linear(D, 1, bias=False), federation=fed, method=method, steps=3)
     ).plan
-    play(method, plan, begin(method, w, plan), sim, cohort(0, 0, 4, 4))
+    play(method, plan, begin(method, w, plan), sim, cohort(0, 0, 4, 4), torch.arange(4))
     assert not sim.memory.gather(torch.arange(4))["direction.control"].any()
     sim.commit()
     rows = sim.memory.gather(torch.arange(4))["direction.control"]

@@ -9,7 +9,7 @@ def shipped(part, *points):
     start, *rest = (torch.tensor([float(p)], dtype=torch.float64) for p in points)
     state, out = part.init(start), []
     for t, x in enumerate(rest):
-        state = part.update(x, state, Round(t, 1.0))
+        state = part.update(x, state, Round(None, t, 1.0))
         out.append(float(part.value(x, state)))
     return out
 

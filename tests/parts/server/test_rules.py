@@ -17,7 +17,7 @@ def play(rule, *rounds):
     for t, moves in enumerate(rounds):
         rows = torch.tensor(moves, dtype=torch.float64)
         mean = {"delta": rows.mean(0), "delta_sq": rows.square().sum(1).mean()}
-        x, state, trace = rule.step(x, mean, state, Round(t, 0.5))
+        x, state, trace = rule.step(x, mean, state, Round(PLAN, t, 0.5), None)
         steps.append(float(trace["server_step"]))
     return x.tolist(), steps
 

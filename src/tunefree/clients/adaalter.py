@@ -1,0 +1,75 @@
+"""Local AdaAlter: AdaGrad whose clients share one denominator between talks.
+
+Xie et al., 2019, "Local AdaAlter", Algorithm 4. arXiv:1911.09030
+
+    y <- y - lr d / sqrt(B + k eps^2),   a_i <- a_i + d^2,    k = 1, 2, ...     per coordinate
+    server:  B <- B + mean_i a_i,     B = b0^2 at first
+
+A step does not see its own square: that is the "alter".
+
+Differences from the paper: partial participation takes the means over the cohort. The released
+code (xcgoner/AISTATS2020-AdaAlter-GluonNLP) adds eps once instead of k eps^2.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..errors import not_negative, positive
+from ..types import Channels, Rows, State, Vector
+from .rule import Phi, Plan, Round, Step, Tick, Work
+
+
+@dataclass(frozen=True)
+class AdaAlter(Step):
+    """Step scaled per coordinate by the federation's past gradients.
+
+    Memory: the server shares B.
+
+    Args:
+        lr: Step size, > 0; a choice.
+        eps: How fast the denominator grows between talks, >= 0.
+        b0: First denominator, > 0.
+    """
+
+    lr: float = 0.5
+    eps: float = 1.0
+    b0: float = 1.0
+    uploads: ClassVar[tuple[str, ...]] = ("squares",)
+
+    def __post_init__(self) -> None:
+        positive("AdaAlter", "lr", self.lr)
+        not_negative("AdaAlter", "eps", self.eps)
+        positive("AdaAlter", "b0", self.b0)
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Start at b0^2."""
+        return {}, {"squares": torch.full_like(x, self.b0**2)}
+
+    def down(self, shared: State) -> Channels:
+        """Send B."""
+        return {"squares": shared["squares"]}
+
+    def begin(self, y: Rows, down: Channels) -> State:
+        """Start with no square of one's own."""
+        return {"squares": torch.zeros_like(y)}
+
+    def take(
+        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+    ) -> tuple[Rows, Rows, State]:
+        """Go lr along the scaled direction."""
+        lr = self.lr * tick.factor
+        root = (down["squares"] + (tick.index + 1) * self.eps**2).sqrt()
+        after = {"squares": torch.addcmul(scratch["squares"], d, d)}
+        return torch.addcdiv(y, d, root, value=-lr), y.new_full(y.shape[:1], lr), after
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send the squares of the round."""
+        return {"squares": work.scratch["squares"]}, own
+
+    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+        """Add the mean squares."""
+        return {"squares": shared["squares"] + mean["squares"]}

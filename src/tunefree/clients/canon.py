@@ -1,0 +1,87 @@
+"""FedCanon: client controls that sum to zero, so that one proximal map a round is enough.
+
+"FedCanon", Algorithms 1 and 2.
+
+    y   <- y - lr (g_i(y) + c_i),    delta_i = y - x
+    c_i <- c_i + (delta_i - mean_j delta_j) / (lr K)           the mean comes back to the clients
+    II:  x <- prox_{alpha h}(x + (alpha / (lr K)) mean_j delta_j)   on every client's own copy
+
+Differences from the paper: defined there for full participation; with a cohort, only its members
+renew c_i, by the cohort's mean, which keeps sum_i c_i = 0 (experimental). Where K_i differ,
+delta_i K / K_i is sent, so that the controls still sum to zero.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from ..errors import positive
+from ..penalties import Penalty, Zero
+from ..types import Channels, State, Vector
+from .rule import Direction, Local, Plan, Round, Work
+
+
+@dataclass(frozen=True)
+class Canon(Direction):
+    """Direction with a control variate that the server need not know.
+
+    Memory: a client owns c_i, and with `copy` its own x.
+
+    Args:
+        lr: The clients' step size, > 0.
+        copy: Whether each client keeps x itself and takes the proximal step (FedCanon II).
+        alpha: Server step in FedCanon II, > 0; None is lr K.
+        penalty: The regulariser h in FedCanon II.
+    """
+
+    lr: float = 0.1
+    copy: bool = False
+    alpha: float | None = None
+    penalty: Penalty = field(default_factory=Zero)
+    uploads: ClassVar[tuple[str, ...]] = ("delta",)
+    echo: ClassVar[tuple[str, ...]] = ("delta",)
+
+    def __post_init__(self) -> None:
+        positive("Canon", "lr", self.lr)
+        if self.alpha is not None:
+            positive("Canon", "alpha", self.alpha)
+
+    @property
+    def sets(self) -> tuple[str, ...]:  # type: ignore[override]
+        """A copy of x is where the work starts."""
+        return ("start",) if self.copy else ()
+
+    @property
+    def full(self) -> bool:  # type: ignore[override]
+        """Whoever is absent would lose track of its copy."""
+        return self.copy
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Return c_i = 0."""
+        zero = {"control": torch.zeros_like(x)}
+        return zero | ({"x": x} if self.copy else {}), {}
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Return the tilt c_i."""
+        return Local(tilt=own["control"], start=own["x"] if self.copy else None)
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send the move, as if it had taken K steps."""
+        ratio = (t.plan.steps / work.steps)[:, None]
+        return {"delta": work.delta * ratio}, own
+
+    def keep(
+        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+    ) -> State:
+        """Renew c_i by how far the client was from the mean."""
+        away = (arrived["delta"] - mean["delta"]) / (self.lr * t.factor * t.plan.steps)
+        new = {"control": own["control"] + away}
+        if not self.copy:
+            return new
+        usual = self.lr * t.plan.steps
+        alpha = usual if self.alpha is None else self.alpha
+        x = own["x"] + (alpha / usual) * mean["delta"]
+        return new | {"x": self.penalty.prox(x, alpha * t.factor, t.plan.layout)}

@@ -1,0 +1,97 @@
+"""FedAvg-M and SCAFFOLD-M: the server's last direction in every local step.
+
+Cheng, Huang, Wu & Yuan, ICLR 2024, "Momentum benefits non-iid federated learning simply and
+provably", Algorithms 1 and 2. arXiv:2306.16504
+
+    FedAvg-M:    d = beta g_i(y) + (1 - beta) p
+    SCAFFOLD-M:  d = beta (g_i(y) - c_i + c) + (1 - beta) p
+                 c_i+ = mean of the K_i local gradients,   c <- c + (1/N) sum (c_i+ - c_i)
+
+p, the last mean direction, comes from the server rule of the same name.
+
+Differences from the paper: controls start at zero instead of at a batch's gradient.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..errors import portion
+from ..types import Channels, State, Vector
+from .rule import Direction, Local, Plan, Round, Work, settled
+
+
+@dataclass(frozen=True)
+class ClientMomentum(Direction):
+    """Direction that blends the gradient with the server's last one.
+
+    Args:
+        beta: Weight of the new gradient, in (0, 1]; 1 is FedAvg.
+    """
+
+    beta: float = 0.1
+    reads: ClassVar[tuple[str, ...]] = ("momentum",)
+    sets: ClassVar[tuple[str, ...]] = ("scale",)
+
+    def __post_init__(self) -> None:
+        portion("ClientMomentum", "beta", self.beta)
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Blend with p."""
+        return Local(scale=self.beta, tilt=(1 - self.beta) * down["momentum"])
+
+
+@dataclass(frozen=True)
+class ScaffoldM(Direction):
+    """The same with control variates.
+
+    Memory: a client owns c_i, the server shares c.
+
+    Args:
+        beta: Weight of the new gradient, in (0, 1]; 1 is SCAFFOLD.
+    """
+
+    beta: float = 0.1
+    uploads: ClassVar[tuple[str, ...]] = ("control",)
+    reads: ClassVar[tuple[str, ...]] = ("momentum",)
+    sets: ClassVar[tuple[str, ...]] = ("scale",)
+
+    def __post_init__(self) -> None:
+        portion("ScaffoldM", "beta", self.beta)
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        """What the new c_i is."""
+        return ("grad_mean",)
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Return c_i = 0 and c = 0."""
+        return {"control": torch.zeros_like(x)}, {"control": torch.zeros_like(x)}
+
+    def down(self, shared: State) -> Channels:
+        """Send c."""
+        return {"control": shared["control"]}
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Correct by c - c_i, then blend with p."""
+        shift = self.beta * (down["control"] - own["control"])
+        return Local(scale=self.beta, tilt=shift + (1 - self.beta) * down["momentum"])
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send c_i+ - c_i."""
+        assert work.grad_mean is not None
+        return {"control": work.grad_mean - own["control"]}, own | {"new": work.grad_mean}
+
+    def keep(
+        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+    ) -> State:
+        """Keep c_i+ as the server knows it."""
+        name = "control"
+        return {name: settled(own[name], own["new"], sent[name], arrived[name])}
+
+    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+        """Add the mean change; clients that were absent count as no change."""
+        return {"control": shared["control"] + t.fraction * mean["control"]}

@@ -1,0 +1,56 @@
+"""FedDualAvg: clients walk in the dual space and look at the primal point.
+
+Yuan, Zaheer & Reddi, ICML 2021, Algorithm 3. arXiv:2011.08474
+
+    z_i = x at first;   w = prox_{(tau + k lr) h}(z_i),   z_i <- z_i - lr g_i(w),   k = 0, 1, ...
+
+x is the server's dual vector and tau = server_lr lr K t the walk so far.
+
+Differences from the paper: none; Euclidean mirror map, constant step sizes.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..errors import positive
+from ..penalties import Penalty, Zero
+from ..types import Channels, Rows, State, Vector
+from .rule import Direction, Local, Plan, Round
+
+
+@dataclass(frozen=True)
+class DualAverage(Direction):
+    """Direction that takes its gradients at the proximal map of the dual point.
+
+    Args:
+        penalty: The regulariser h.
+        lr: The clients' step size, > 0.
+        server_lr: The server's, > 0.
+    """
+
+    penalty: Penalty = field(default_factory=Zero)
+    lr: float = 0.1
+    server_lr: float = 1.0
+    sets: ClassVar[tuple[str, ...]] = ("look",)
+    steady: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive("DualAverage", "lr", self.lr)
+        positive("DualAverage", "server_lr", self.server_lr)
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a walk at whose end the proximal problem is not convex."""
+        self.penalty.check(self.walk(plan) * plan.rounds, "DualAverage")
+
+    def walk(self, plan: Plan) -> float:
+        """Return how much tau grows a round."""
+        return self.server_lr * self.lr * plan.steps
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Look at the primal point."""
+        tau = self.walk(t.plan) * t.index
+
+        def look(z: Rows, k: int) -> Rows:
+            return self.penalty.prox(z, tau + k * self.lr, t.plan.layout)
+
+        return Local(look=look)

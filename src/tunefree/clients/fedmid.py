@@ -1,0 +1,45 @@
+"""FedMiD: a proximal map after every local step.
+
+Yuan, Zaheer & Reddi, ICML 2021, Algorithm 2 (federated mirror descent). arXiv:2011.08474
+
+    y <- prox_{lr h}(y - lr g_i(y))
+
+Differences from the paper: Euclidean mirror map, as in its experiments.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..errors import positive
+from ..penalties import Penalty, Zero
+from ..types import Channels, Rows, State, Vector
+from .rule import Direction, Local, Plan, Round
+
+
+@dataclass(frozen=True)
+class FedMiD(Direction):
+    """Direction whose steps land on the proximal map.
+
+    Args:
+        penalty: The regulariser h.
+        lr: The clients' step size, > 0.
+    """
+
+    penalty: Penalty = field(default_factory=Zero)
+    lr: float = 0.1
+    sets: ClassVar[tuple[str, ...]] = ("land",)
+
+    def __post_init__(self) -> None:
+        positive("FedMiD", "lr", self.lr)
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a step for which the proximal problem is not convex."""
+        self.penalty.check(self.lr, "FedMiD")
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Land on the proximal map."""
+
+        def land(y: Rows, k: int) -> Rows:
+            return self.penalty.prox(y, self.lr * t.factor, t.plan.layout)
+
+        return Local(land=land)

@@ -1,0 +1,84 @@
+"""The client's side of FedProxLoD and FedProxWLoD: a pull and a step size that the server sets.
+
+"FedProxLoD / FedProxWLoD", Algorithms 1 and 3.
+
+    Pull:    phi_i(y) = f_i(y) + (mu/2) |y - x|^2          mu from the server;   up: f_i(y_K)
+    Follow:  explicit:  y <- y - lr (g_i(y) + mu (y - x))      lr from the server
+             implicit:  y <- (y - lr g_i(y) + lr mu x) / (1 + lr mu)
+             up: q_i = sum over the local steps of |g_i|^2
+
+The implicit step is the explicit one of size lr / (1 + lr mu): stable for any mu.
+
+Differences from the paper: Algorithm 3 prints the pull with the opposite sign, and one gradient
+norm a round, which does not train (`printed` keeps that reading for study); f_i is over all of the
+client's data.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..types import Channels, Rows, State, Vector
+from .rule import Direction, Local, Phi, Round, Step, Tick, Work, along, row_sq
+
+
+@dataclass(frozen=True)
+class Pull(Direction):
+    """Direction with the proximal weight that the server sends."""
+
+    reports: ClassVar[tuple[str, ...]] = ("loss",)
+    reads: ClassVar[tuple[str, ...]] = ("mu",)
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        """The loss where the client ended."""
+        return ("loss_end",)
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Pull to x."""
+        return Local(mu=down["mu"], centre=x)
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send f_i(y)."""
+        assert work.loss_end is not None
+        return {"loss": work.loss_end}, own
+
+
+@dataclass(frozen=True)
+class Follow(Step):
+    """Step of the size that the server sends.
+
+    Args:
+        implicit: Whether the pull is taken implicitly.
+        printed: Whether the one gradient norm at the end is counted instead of every step's.
+    """
+
+    implicit: bool = True
+    printed: bool = False
+    reports: ClassVar[tuple[str, ...]] = ("grad_sq",)
+    reads: ClassVar[tuple[str, ...]] = ("mu", "lr")
+    sets_lr: ClassVar[bool] = True
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        """What q_i is made of."""
+        return ("grad_end",) if self.printed else ("grad_sq",)
+
+    def take(
+        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+    ) -> tuple[Rows, Rows, State]:
+        """Go lr along -d, less where the pull is implicit."""
+        lr = down["lr"]
+        step = lr / (1 + lr * down["mu"]) if self.implicit else lr
+        return along(y, d, step.expand(y.shape[:1])), lr.expand(y.shape[:1]), scratch
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send q_i."""
+        if self.printed:
+            assert work.grad_end is not None
+            return {"grad_sq": row_sq(work.grad_end)}, own
+        assert work.grad_sq is not None
+        return {"grad_sq": work.grad_sq}, own

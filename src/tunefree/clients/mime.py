@@ -1,0 +1,108 @@
+"""Mime and MimeLite: the server's optimiser, frozen, in every local step.
+
+Karimireddy et al., 2020, "Mime", Algorithm 1 with SGD and momentum. arXiv:2008.03606
+
+    G = mean_{i in cohort} grad f_i(x), over all of each client's data
+    Mime:      d = g_i(y) - g_i(x) + G        same batch in both
+    MimeLite:  d = g_i(y)
+    y <- y - lr ((1 - momentum) d + momentum m)             m is fixed in the round
+    m <- (1 - momentum) G + momentum m                      once, on the server
+
+Differences from the paper: none. Mime asks for G before the local steps; MimeLite's clients send
+their gradient at x together with their move. (As in fedjax's mime.py and mime_lite.py.)
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..errors import within
+from ..types import Channels, State, Vector
+from .rule import Ask, Direction, Local, Plan, Round, Work
+
+
+@dataclass(frozen=True)
+class Mime(Direction):
+    """Direction that mimics one step of the server's momentum on the whole cohort.
+
+    Memory: the server shares m (and G within a round).
+
+    Args:
+        momentum: Weight of the past, in [0, 1).
+    """
+
+    momentum: float = 0.9
+    sets: ClassVar[tuple[str, ...]] = ("scale", "ref")
+
+    def __post_init__(self) -> None:
+        within("Mime", "momentum", self.momentum, 0, 1)
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Start at rest."""
+        return {}, {"m": torch.zeros_like(x)}
+
+    def open(self, x: Vector, shared: State, t: Round, ask: Ask) -> State:
+        """Ask the cohort for its gradients at x."""
+        (grad,) = ask("grad", [x])
+        return shared | {"grad": grad}
+
+    def down(self, shared: State) -> Channels:
+        """Send m and G."""
+        return {"m": shared["m"], "grad": shared["grad"]}
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Correct the gradient by the same batch's at x."""
+        new = 1 - self.momentum
+        tilt = new * down["grad"] + self.momentum * down["m"]
+        return Local(scale=new, tilt=tilt, ref=x, ref_scale=new)
+
+    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+        """Update the momentum once."""
+        return {"m": torch.lerp(shared["m"], shared["grad"], 1 - self.momentum)}
+
+
+@dataclass(frozen=True)
+class MimeLite(Direction):
+    """Direction with the server's momentum and no correction.
+
+    Memory: the server shares m.
+
+    Args:
+        momentum: Weight of the past, in [0, 1).
+    """
+
+    momentum: float = 0.9
+    uploads: ClassVar[tuple[str, ...]] = ("grad",)
+    sets: ClassVar[tuple[str, ...]] = ("scale",)
+
+    def __post_init__(self) -> None:
+        within("MimeLite", "momentum", self.momentum, 0, 1)
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        """The gradient at x over all own data."""
+        return ("grad_full",)
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Start at rest."""
+        return {}, {"m": torch.zeros_like(x)}
+
+    def down(self, shared: State) -> Channels:
+        """Send m."""
+        return {"m": shared["m"]}
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Blend the gradient with m."""
+        return Local(scale=1 - self.momentum, tilt=self.momentum * down["m"])
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send the gradient at x."""
+        assert work.grad_full is not None
+        return {"grad": work.grad_full}, own
+
+    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+        """Update the momentum once."""
+        return {"m": torch.lerp(shared["m"], mean["grad"], 1 - self.momentum)}

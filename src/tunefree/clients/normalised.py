@@ -1,0 +1,36 @@
+"""A step of known length: the gradient gives the way, never the distance.
+
+    y <- y - lr d / |d|          d / |d| = 0 where d = 0
+
+Differences from the paper: none; the local step of PAdaMFed and of ParFreFL (Algorithms 1 and 2).
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from ..types import Channels, Rows, State
+from .rates import Rates
+from .rule import Phi, Step, Tick, along, row_sq
+
+
+@dataclass(frozen=True)
+class Normalised(Step):
+    """Step whose length follows from S, K and T, times the schedule's factor.
+
+    Args:
+        rates: Where the length comes from.
+    """
+
+    rates: Rates = field(default_factory=Rates)
+    sets_lr: ClassVar[bool] = True
+
+    def take(
+        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+    ) -> tuple[Rows, Rows, State]:
+        """Go the known length along -d."""
+        norm = row_sq(d).sqrt()
+        length = self.rates.lr_at(tick.round.plan)
+        lr = torch.where(norm > 0, length / norm, 0.0)
+        return along(y, d, lr), torch.full_like(lr, length), scratch

@@ -1,0 +1,51 @@
+"""FedSPS: a stochastic Polyak step, each client for itself.
+
+Mukherjee, Loizou & Stich, 2023, "Locally adaptive federated learning", equation (2),
+arXiv:2307.06306; after Loizou et al., AISTATS 2021.
+
+    lr = min((phi(y) - lower) / (c |d|^2), max_lr),     y <- y - lr d
+
+phi is the batch loss as bent by the direction, so that the step holds with a proximal pull too.
+
+Differences from the paper: none for plain clients; a negative gap counts as 0.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..errors import finite, positive
+from ..types import Channels, Rows, State
+from .rule import Phi, Step, Tick, along, row_sq
+
+
+@dataclass(frozen=True)
+class Polyak(Step):
+    """Step from the loss still to lose.
+
+    Args:
+        c: Divides the step, > 0; 0.5 in the paper.
+        max_lr: Largest step, > 0.
+        lower: A bound below every batch loss; 0 for losses that are never negative.
+    """
+
+    c: float = 0.5
+    max_lr: float = 1.0
+    lower: float = 0.0
+    sets_lr: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive("Polyak", "c", self.c)
+        positive("Polyak", "max_lr", self.max_lr)
+        finite("Polyak", "lower", self.lower)
+
+    def take(
+        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+    ) -> tuple[Rows, Rows, State]:
+        """Go as far as the gap allows."""
+        sq = row_sq(d)
+        gap = (phi.here() - self.lower).clamp(min=0)
+        lr = torch.where(sq > 0, gap / (self.c * sq), 0.0).clamp(max=self.max_lr)
+        return along(y, d, lr), lr, scratch

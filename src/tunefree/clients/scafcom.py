@@ -1,0 +1,69 @@
+"""SCAFCOM: SCAFFOLD with local momentum, whose change is compressed.
+
+Huang, Li & Li, 2024, "Stochastic controlled averaging for federated learning with communication
+compression", Algorithm 3. arXiv:2308.08165
+
+    d    = beta g_i(y) + (1 - beta) v_i - c_i + c,     y <- y - lr d       v_i is last round's
+    v_i <- (1 - beta) v_i + beta mean_k g_i
+    up: q_i = C(v_i - c_i),     c_i <- c_i + q_i
+
+Differences from the paper: v_i, c_i and c start at zero, as in public code, instead of at a large
+batch's gradient.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..errors import portion
+from ..types import Channels, State, Vector
+from .rule import Direction, Local, Plan, Round, Work, settled
+
+
+@dataclass(frozen=True)
+class Scafcom(Direction):
+    """Direction with a control variate and a momentum; only one compressed vector goes up.
+
+    Memory: a client owns v_i and c_i; the server's rule sends c.
+
+    Args:
+        beta: Weight of the new gradient, in (0, 1]; 1 is SCAFFOLD.
+    """
+
+    beta: float = 0.1
+    uploads: ClassVar[tuple[str, ...]] = ("innovation",)
+    reads: ClassVar[tuple[str, ...]] = ("control",)
+    sets: ClassVar[tuple[str, ...]] = ("scale",)
+
+    def __post_init__(self) -> None:
+        portion("Scafcom", "beta", self.beta)
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        """What the new v_i is made of."""
+        return ("grad_mean",)
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Return v_i = c_i = 0."""
+        return {"momentum": torch.zeros_like(x), "control": torch.zeros_like(x)}, {}
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Blend the gradient with v_i and shift it by c - c_i."""
+        tilt = (1 - self.beta) * own["momentum"] - own["control"] + down["control"]
+        return Local(scale=self.beta, tilt=tilt)
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send the change of c_i."""
+        assert work.grad_mean is not None
+        v = (1 - self.beta) * own["momentum"] + self.beta * work.grad_mean
+        return {"innovation": v - own["control"]}, {"momentum": v, "control": own["control"]}
+
+    def keep(
+        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+    ) -> State:
+        """Move c_i by what arrived."""
+        v, q = own["momentum"], "innovation"
+        return {"momentum": v, "control": settled(own["control"], v, sent[q], arrived[q])}

@@ -1,0 +1,73 @@
+"""Scaffnew (ProxSkip): talk by the toss of a shared coin, with control variates.
+
+Mishchenko, Malinovsky, Stich & Richtarik, ICML 2022, Algorithm 2. arXiv:2202.09357
+
+    y <- y - lr (g_i(y) + e_i)        L local steps, L geometric with success p, the same for all
+    x <- mean_i y_i
+    e_i <- e_i - (p / lr) (x - y_i)
+
+A round is the local steps up to the next talk. The client finishes e_i when the next x arrives:
+what it keeps is e_i + (p / lr) y_i.
+
+Differences from the paper: p = 1/K by default, so that a round has K local steps on average.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..errors import portion, positive
+from ..types import Channels, State, Vector
+from .rule import Direction, Local, Plan, Round, Turns, Work
+
+
+@dataclass(frozen=True)
+class Scaffnew(Direction):
+    """Direction with controls that sum to zero; everyone takes part.
+
+    Memory: a client owns e_i + (p / lr) y_i.
+
+    Args:
+        lr: The clients' step size, > 0.
+        p: Probability of a talk after a local step, in (0, 1]; None is 1/K.
+    """
+
+    lr: float = 0.1
+    p: float | None = None
+    sets: ClassVar[tuple[str, ...]] = ("turns",)
+    full: ClassVar[bool] = True
+    steady: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive("Scaffnew", "lr", self.lr)
+        if self.p is not None:
+            portion("Scaffnew", "p", self.p)
+
+    def _pull(self, plan: Plan) -> float:
+        return self.chance(plan) / self.lr
+
+    def chance(self, plan: Plan) -> float:
+        """Return the probability of a talk."""
+        return min(1.0, 1 / plan.steps) if self.p is None else self.p
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Return the memory for which e_i = 0 at x."""
+        return {"half": self._pull(plan) * x}, {}
+
+    def turns(self, t: Round) -> Turns:
+        """Return one turn of as many steps as the coin says."""
+        p = self.chance(t.plan)
+        if p == 1:
+            return Turns(1, 1)
+        return Turns(1, 1 + int(math.log1p(-t.coin("scaffnew")) / math.log1p(-p)))
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Return the tilt e_i, now that x is known."""
+        return Local(tilt=own["half"] - self._pull(t.plan) * x)
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send the move alone; keep what the next x will finish."""
+        pull = self._pull(t.plan)
+        return {}, {"half": own["half"] - pull * x + pull * work.y}

@@ -1,0 +1,152 @@
+"""Inner solvers: a subproblem solved to a tolerance instead of a few gradient steps.
+
+    ConjugateGradient:  p <- -d + (|d|^2 / |d_old|^2) p,   y <- y + a p,
+                        a = -<d, p> / <p, H p>,   H p = (d(y + s p) - d(y)) / s,   s = 1 / |p|
+    Until:              any step, stopped when |d| <= tol max(1, |d_0|)
+
+Hestenes & Stiefel, 1952. Exact on quadratics in as many steps as there are parameters, up to
+rounding; each step costs two gradients. A client stops when |d| <= tol max(1, |d_0|), or after
+`most` steps, whatever the number of local steps K is; the history's `unsolved` counts the latter.
+
+Differences from the paper: the product with the Hessian is a difference of two gradients, which
+is exact for quadratics.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from ..errors import ArgumentError, not_negative, unknown, whole
+from ..types import Channels, Rows, State
+from .armijo import Armijo
+from .constant import Constant
+from .rule import Phi, Plan, Step, Tick, row_sq
+
+
+def _first_length(d: Rows, length: Rows, tick: Tick, scratch: State) -> Rows:
+    return length.clamp(min=1) if tick.index == 0 else scratch["first"]
+
+
+@dataclass(frozen=True)
+class ConjugateGradient(Step):
+    """Step of a solver for quadratic client problems; needs the whole local batch.
+
+    Args:
+        tol: A client stops when its gradient is this small relative to max(1, the first), >= 0.
+        most: Most steps, >= 1.
+    """
+
+    tol: float = 1e-12
+    most: int = 1000
+    sets_lr: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        not_negative("ConjugateGradient", "tol", self.tol)
+        whole("ConjugateGradient", "most", self.most)
+
+    def check(self, plan: Plan) -> None:
+        """Refuse minibatches: there is no quadratic to solve."""
+        _whole("ConjugateGradient", plan)
+
+    def begin(self, y: Rows, down: Channels) -> State:
+        """Start without a direction."""
+        one = y.new_ones(y.shape[:1])
+        start = {"p": torch.zeros_like(y), "sq": one, "first": one, "slopes": torch.zeros_like(one)}
+        return start | {"done": one < 0}
+
+    def take(
+        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+    ) -> tuple[Rows, Rows, State]:
+        """Go to the lowest point along the next conjugate direction."""
+        assert phi.slope is not None
+        sq, tiny = row_sq(d), torch.finfo(y.dtype).tiny
+        first = _first_length(d, sq.sqrt(), tick, scratch)
+        going = sq.sqrt() > self.tol * first
+        p = -d + (sq / scratch["sq"])[:, None] * scratch["p"] if tick.index else -d
+        uphill = (p * d).sum(-1) >= 0  # rounding has spoilt the directions: start again
+        p = torch.where(uphill[:, None], -d, p)
+        s = 1 / row_sq(p).sqrt().clamp(min=tiny)
+        curve = (p * (phi.slope(y + s[:, None] * p) - d)).sum(-1) / s
+        going = going & (curve > 0)
+        a = torch.where(going, -(p * d).sum(-1) / curve, 0.0)
+        after = {"p": p, "sq": sq.clamp(min=tiny), "first": first}
+        after |= {"slopes": scratch["slopes"] + going, "done": ~going}
+        return y + a[:, None] * p, a, after
+
+
+@dataclass(frozen=True)
+class Until(Step):
+    """Another step, stopped for each client once its gradient is small.
+
+    Args:
+        step: The step that is repeated, such as Armijo.
+        tol: A client stops when its gradient is this small relative to max(1, the first), >= 0.
+        most: Most steps, >= 1.
+    """
+
+    step: Step = field(default_factory=Armijo)
+    tol: float = 1e-6
+    most: int = 1000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.step, Step) or self.step.uploads or self.step.reports:
+            raise ArgumentError(
+                f"Until(step=...) must be a step without traffic of its own, got {self.step!r}."
+            )
+        not_negative("Until", "tol", self.tol)
+        whole("Until", "most", self.most)
+
+    @property
+    def sets_lr(self) -> bool:  # type: ignore[override]
+        """As the step that is repeated."""
+        return self.step.sets_lr
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        """As the step that is repeated."""
+        return self.step.exact
+
+    def check(self, plan: Plan) -> None:
+        """Refuse minibatches: their gradients never vanish."""
+        _whole("Until", plan)
+
+    def begin(self, y: Rows, down: Channels) -> State:
+        """Start the other step."""
+        one = y.new_ones(y.shape[:1])
+        return self.step.begin(y, down) | {"first": one, "done": one < 0}
+
+    def take(
+        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+    ) -> tuple[Rows, Rows, State]:
+        """Take the other step, or stop."""
+        length = row_sq(d).sqrt()
+        first = _first_length(d, length, tick, scratch)
+        going = length > self.tol * first
+        inner = {n: v for n, v in scratch.items() if n not in ("first", "done")}
+        new, lr, after = self.step.take(y, d, phi, tick, down, inner)
+        y = torch.where(going[:, None], new, y)
+        return y, torch.where(going, lr, 0.0), after | {"first": first, "done": ~going}
+
+
+def _whole(owner: str, plan: Plan) -> None:
+    if plan.batch is not None:
+        raise ArgumentError(
+            f"Cannot use {owner} with batches of {plan.batch}. This is because it solves the "
+            "client's own problem to a tolerance; use batch=None."
+        )
+
+
+def solver(name: str | Step, lr: float) -> Step:
+    """Return the step that a method's `solver` argument stands for."""
+    if isinstance(name, Step):
+        return name
+    known = {
+        "steps": Constant(lr),
+        "exact": ConjugateGradient(),
+        "armijo": Until(Armijo(max_lr=10.0)),
+    }
+    if name not in known:
+        raise unknown("solver", name, known)
+    return known[name]

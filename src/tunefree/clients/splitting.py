@@ -1,0 +1,169 @@
+"""FedDR, FedADMM and FedPD: clients solve their own proximal problems.
+
+Tran-Dinh, Pham, Phan & Nguyen, NeurIPS 2021, Algorithm 1 (FedDR), arXiv:2103.03452;
+Wang, Marella & Anderson, 2022 (FedADMM), arXiv:2203.15104; Zhang, Hong, Dhople, Yin & Liu, IEEE
+TSP 2021, Algorithm 1 (FedPD), arXiv:2005.11418
+
+    FedDR:    y_i <- y_i + relax (x - x_i),   x_i ~ argmin_u f_i(u) + (mu/2) |u - y_i|^2
+              r_i = 2 x_i - y_i
+    FedADMM:  x_i ~ argmin_u f_i(u) + <z_i, u - x> + (mu/2) |u - x|^2,   z_i <- z_i + mu (x_i - x)
+              r_i = x_i + z_i / mu
+    up: the change of r_i
+    FedPD:    x_i ~ argmin_u f_i(u) + <l_i, u - a_i> + (mu/2) |u - a_i|^2
+              l_i <- l_i + mu (x_i - a_i)
+              a_i = x_i + l_i / mu;   up with probability 1 - skip: a_i,   then a_i = x = mean a_i
+
+The argmin is approached by the step part, K times from the client's last x_i, or solved by it.
+
+Differences from the paper: FedDR's pass of everyone before round 0 is each client's first round
+here (x_i = y_i = x at first), which has the same fixed points. A round of FedPD is all local
+solves up to the next talk.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..errors import between, positive, within
+from ..types import Channels, State, Vector
+from .rule import Direction, Local, Plan, Round, Turns, Work, settled
+
+
+@dataclass(frozen=True)
+class FedDR(Direction):
+    """Direction of Douglas-Rachford splitting.
+
+    Memory: a client owns y_i and x_i.
+
+    Args:
+        mu: Proximal weight, > 0; 1/eta in the paper.
+        relax: Relaxation, in (0, 2).
+    """
+
+    mu: float = 1.0
+    relax: float = 0.9
+    uploads: ClassVar[tuple[str, ...]] = ("reflected",)
+    sets: ClassVar[tuple[str, ...]] = ("start",)
+
+    def __post_init__(self) -> None:
+        positive("FedDR", "mu", self.mu)
+        between("FedDR", "relax", self.relax, 0, 2)
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Return y_i = x_i = x and what the server believes of r_i."""
+        return {"y": x, "x": x, "told": x}, {}
+
+    def _anchor(self, x: Vector, own: State) -> Vector:
+        return own["y"] + self.relax * (x - own["x"])
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Pull to y_i."""
+        return Local(mu=self.mu, centre=self._anchor(x, own), start=own["x"])
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send the change of 2 x_i - y_i."""
+        y = self._anchor(x, own)
+        new = 2 * work.y - y
+        return {"reflected": new - own["told"]}, own | {"y": y, "x": work.y, "new": new}
+
+    def keep(
+        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+    ) -> State:
+        """Keep what the server was told."""
+        name = "reflected"
+        told = settled(own["told"], own["new"], sent[name], arrived[name])
+        return {"y": own["y"], "x": own["x"], "told": told}
+
+
+@dataclass(frozen=True)
+class FedADMM(Direction):
+    """Direction of the alternating direction method of multipliers.
+
+    Memory: a client owns z_i and x_i.
+
+    Args:
+        mu: Penalty weight, > 0; 1/eta in the paper.
+    """
+
+    mu: float = 1.0
+    uploads: ClassVar[tuple[str, ...]] = ("reflected",)
+    sets: ClassVar[tuple[str, ...]] = ("start",)
+
+    def __post_init__(self) -> None:
+        positive("FedADMM", "mu", self.mu)
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Return z_i = 0, x_i = x and what the server believes of r_i."""
+        return {"dual": torch.zeros_like(x), "x": x, "told": x}, {}
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Tilt by z_i and pull to x."""
+        return Local(tilt=own["dual"], mu=self.mu, centre=x, start=own["x"])
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send the change of x_i + z_i / mu."""
+        dual = own["dual"] + self.mu * (work.y - x)
+        new = work.y + dual / self.mu
+        return {"reflected": new - own["told"]}, own | {"dual": dual, "x": work.y, "new": new}
+
+    def keep(
+        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+    ) -> State:
+        """Keep what the server was told."""
+        name = "reflected"
+        told = settled(own["told"], own["new"], sent[name], arrived[name])
+        return {"dual": own["dual"], "x": own["x"], "told": told}
+
+
+@dataclass(frozen=True)
+class FedPD(Direction):
+    """Direction of the primal-dual method that may skip talks; everyone takes part.
+
+    Memory: a client owns l_i and x_i.
+
+    Args:
+        mu: Penalty weight, > 0; 1/s in the paper.
+        skip: Probability of not talking after a local solve, in [0, 1).
+    """
+
+    mu: float = 1.0
+    skip: float = 0.0
+    uploads: ClassVar[tuple[str, ...]] = ("delta",)
+    sets: ClassVar[tuple[str, ...]] = ("start", "turns")
+    full: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive("FedPD", "mu", self.mu)
+        within("FedPD", "skip", self.skip, 0, 1)
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Return l_i = 0 and x_i = x."""
+        return {"dual": torch.zeros_like(x), "x": x}, {}
+
+    def turns(self, t: Round) -> Turns:
+        """Return as many solves as the coin says."""
+        if self.skip == 0:
+            return Turns()
+        return Turns(1 + int(math.log1p(-t.coin("fedpd")) / math.log(self.skip)))
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Tilt by l_i and pull to a_i."""
+        return Local(tilt=own["dual"], mu=self.mu, centre=own.get("anchor", x), start=own["x"])
+
+    def between(self, work: Work, x: Vector, down: Channels, own: State, t: Round) -> State:
+        """Renew l_i and a_i."""
+        dual = own["dual"] + self.mu * (work.y - own.get("anchor", x))
+        return {"dual": dual, "x": work.y, "anchor": work.y + dual / self.mu}
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send a_i - x."""
+        after = self.between(work, x, down, own, t)
+        return {"delta": after.pop("anchor") - x}, after

@@ -1,0 +1,78 @@
+"""ZA1: composite federated learning in which talks and proximal maps are decoupled.
+
+Zhang, Hu, Johansson & Wai, 2024, "Composite federated learning with heterogeneous data",
+Algorithm 1. arXiv:2309.01795
+
+    a = prox_{E h}(x),   zh = z = a,   E = server_lr lr K
+    zh <- zh - lr (g_i(z) + c_i),   z <- prox_{(k+1) lr h}(zh),   k = 0, 1, ...
+    up: zh,     x <- a + server_lr mean_i (zh_i - a)
+    c_i <- (a - x) / E - (1/K) sum_k g_i(z)
+
+The client finishes c_i when the next x arrives.
+
+Differences from the paper: where K_i differ, c_i moves by its own change (zh - a) / (lr K) in place
+of the mean gradient, which keeps sum_i c_i = 0.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..errors import positive
+from ..penalties import Penalty, Zero
+from ..types import Channels, Rows, State, Vector
+from .rule import Direction, Local, Plan, Round, Work
+
+
+@dataclass(frozen=True)
+class ZA1(Direction):
+    """Direction with controls that sum to zero and gradients at proximal points.
+
+    Memory: a client owns c_i + x / E, which x completes.
+
+    Args:
+        penalty: The regulariser h.
+        lr: The clients' step size, > 0.
+        server_lr: Multiplies the mean move, > 0.
+    """
+
+    penalty: Penalty = field(default_factory=Zero)
+    lr: float = 0.1
+    server_lr: float = 1.0
+    sets: ClassVar[tuple[str, ...]] = ("look", "start")
+    full: ClassVar[bool] = True
+    steady: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive("ZA1", "lr", self.lr)
+        positive("ZA1", "server_lr", self.server_lr)
+
+    def walk(self, plan: Plan) -> float:
+        """Return E."""
+        return self.server_lr * self.lr * plan.steps
+
+    def check(self, plan: Plan) -> None:
+        """Refuse steps for which the proximal problem is not convex."""
+        self.penalty.check(max(self.walk(plan), self.lr * plan.steps), "ZA1")
+
+    def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
+        """Return the memory for which c_i = 0 at x."""
+        return {"half": x / self.walk(plan)}, {}
+
+    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+        """Start at prox(x) and look at proximal points."""
+        layout = t.plan.layout
+
+        def look(y: Rows, k: int) -> Rows:
+            return self.penalty.prox(y, k * self.lr, layout) if k else y
+
+        start = self.penalty.prox(x, self.walk(t.plan), layout)
+        return Local(tilt=own["half"] - x / self.walk(t.plan), start=start, look=look)
+
+    def upload(
+        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+    ) -> tuple[Channels, State]:
+        """Send the move alone; keep what the next x will finish."""
+        start, walk = work.y - work.delta, self.walk(t.plan)
+        control = own["half"] - x / walk
+        step = work.delta / (self.lr * t.plan.steps)
+        return {}, {"half": control + start / walk + step}

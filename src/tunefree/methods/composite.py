@@ -1,0 +1,115 @@
+"""Methods for f + h with a regulariser, and methods whose clients solve subproblems."""
+
+from typing import Literal
+
+from ..clients import (
+    ZA1,
+    Canon,
+    Constant,
+    DualAverage,
+    FastFedDA,
+    FedADMM,
+    FedDC,
+    FedDR,
+    FedDyn,
+    FedMiD,
+    FedPD,
+    Step,
+)
+from ..clients import solver as read_solver
+from ..penalties import Penalty
+from ..server import ZA1 as ZA1Server
+from ..server import Average, Drift, Proximal, Splitting
+from ..server import DualAverage as DualAverageServer
+from ..server import FastFedDA as FastFedDAServer
+from .method import Method, read_penalty
+
+Solver = Literal["steps", "exact", "armijo"] | Step
+
+
+def fedcanon(
+    *, lr: float = 0.1, alpha: float | None = None, penalty: Penalty | str | None = None
+) -> Method:
+    """Controls, and one proximal map a round; lr is a choice. FedCanon."""
+    server = Proximal(read_penalty(penalty), lr, alpha)
+    return Method(direction=Canon(lr), step=Constant(lr), server=server)
+
+
+def fedcanon2(
+    *, lr: float = 0.1, alpha: float | None = None, penalty: Penalty | str | None = None
+) -> Method:
+    """FedCanon whose clients keep the model; lr is a choice. FedCanon II."""
+    h = read_penalty(penalty)
+    server = Proximal(h, lr, alpha, silent=True)
+    return Method(direction=Canon(lr, True, alpha, h), step=Constant(lr), server=server)
+
+
+def fedmid(
+    *, lr: float = 0.1, server_lr: float = 1.0, penalty: Penalty | str | None = None
+) -> Method:
+    """A proximal map after every step; lr is a choice. Yuan et al. 2021."""
+    h = read_penalty(penalty)
+    server = Proximal(h, lr, inner=Average(server_lr))
+    return Method(direction=FedMiD(h, lr), step=Constant(lr), server=server)
+
+
+def fedda(
+    *, lr: float = 0.1, server_lr: float = 1.0, penalty: Penalty | str | None = None
+) -> Method:
+    """FedDualAvg, means in the dual space; lr is a choice. Yuan et al. 2021."""
+    walk = DualAverage(read_penalty(penalty), lr, server_lr)
+    return Method(direction=walk, step=Constant(lr), server=DualAverageServer(walk))
+
+
+def fastfedda(*, lr: float = 0.1, mu: float = 1e-3, penalty: Penalty | str | None = None) -> Method:
+    """Dual averaging with growing weights; lr and mu are choices. Bao et al. 2022."""
+    walk = FastFedDA(read_penalty(penalty), lr, mu)
+    return Method(direction=walk, step=Constant(lr), server=FastFedDAServer(walk))
+
+
+def za1(*, lr: float = 0.1, server_lr: float = 1.0, penalty: Penalty | str | None = None) -> Method:
+    """Controls and decoupled proximal maps; lr is a choice. Zhang et al. 2024."""
+    walk = ZA1(read_penalty(penalty), lr, server_lr)
+    return Method(direction=walk, step=Constant(lr), server=ZA1Server(walk))
+
+
+def feddr(
+    *,
+    lr: float = 0.1,
+    mu: float = 1.0,
+    relax: float = 0.9,
+    penalty: Penalty | str | None = None,
+    solver: Solver = "steps",
+) -> Method:
+    """Douglas-Rachford splitting; lr and mu are choices. Tran-Dinh et al. 2021."""
+    server = Splitting(read_penalty(penalty), mu)
+    return Method(direction=FedDR(mu, relax), step=read_solver(solver, lr), server=server)
+
+
+def fedadmm(
+    *,
+    lr: float = 0.1,
+    mu: float = 1.0,
+    penalty: Penalty | str | None = None,
+    solver: Solver = "steps",
+) -> Method:
+    """Alternating direction method of multipliers; lr, mu are choices. Wang et al. 2022."""
+    server = Splitting(read_penalty(penalty), mu)
+    return Method(direction=FedADMM(mu), step=read_solver(solver, lr), server=server)
+
+
+def fedpd(
+    *, lr: float = 0.1, mu: float = 1.0, skip: float = 0.0, solver: Solver = "steps"
+) -> Method:
+    """Primal-dual method that may skip talks; lr and mu are choices. Zhang et al. 2021."""
+    return Method(direction=FedPD(mu, skip), step=read_solver(solver, lr))
+
+
+def feddyn(*, lr: float = 0.1, mu: float = 0.01, solver: Solver = "steps") -> Method:
+    """Clients remember their drift; lr and mu are choices. Acar et al. 2021."""
+    return Method(direction=FedDyn(mu), step=read_solver(solver, lr), server=Drift())
+
+
+def feddc(*, lr: float = 0.1, mu: float = 0.01) -> Method:
+    """FedDyn with control variates; lr and mu are choices. Gao et al. 2022."""
+    return Method(direction=FedDC(mu, lr), step=Constant(lr), server=Drift())

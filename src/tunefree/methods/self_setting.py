@@ -1,0 +1,213 @@
+"""Methods whose step sizes set themselves: the proposed ones, and what they are compared with."""
+
+from dataclasses import replace
+from typing import Literal
+
+from ..clients import (
+    Armijo,
+    Constant,
+    DoG,
+    Follow,
+    Normalised,
+    PAdaMFed,
+    ParFreFL,
+    Polyak,
+    Pull,
+    Rates,
+    Step,
+)
+from ..clients import solver as read_solver
+from ..errors import unknown
+from ..server import (
+    Average,
+    Averaged,
+    FedDuA,
+    FedDuAdagrad,
+    FedDuAdam,
+    FedExP,
+    LastTwo,
+    LoD,
+    Mirror,
+)
+from ..server import PAdaMFed as PAdaMFedServer
+from ..server import ParFreFL as ParFreFLServer
+from ..server.mirror import read_mirror
+from ..wire import Wire
+from .method import Method, read_wire
+
+Solver = Literal["steps", "exact", "armijo"] | Step
+
+
+def auto() -> Method:
+    """Nothing to choose: live DoWG steps, FedDuAdagrad server, averaged output. Ours.
+
+    Chosen by measurement (docs/auto.md): on most tasks tried it ends at or near the best of a
+    learning-rate grid, on none does it collapse. Clients count their gradients as they come, so
+    none runs away; the server never moves further than the clients did.
+    """
+    return Method(
+        step=DoG(weighted=True, live=True), server=FedDuAdagrad(max_move=1.0), output=Averaged()
+    )
+
+
+def feddog(*, r_rel: float = 1e-2, server_lr: float = 1.0) -> Method:
+    """DoG steps over the federation; no learning rate. After Ivgi et al. 2023."""
+    return Method(step=DoG(r_rel), server=Average(server_lr))
+
+
+def feddowg(*, r_rel: float = 1e-2, server_lr: float = 1.0) -> Method:
+    """DoWG steps over the federation; no learning rate. After Khaled et al. 2023."""
+    return Method(step=DoG(r_rel, weighted=True), server=Average(server_lr))
+
+
+def fedsls(
+    *,
+    c: float = 0.1,
+    backtrack: float = 0.9,
+    max_lr: float = 1.0,
+    max_backtracks: int = 100,
+    reset: Literal["grow", "reset", "keep"] = "grow",
+    growth: float = 2.0,
+    server_lr: float = 1.0,
+) -> Method:
+    """Armijo line search on clients, averaging; no learning rate. FedSLS."""
+    armijo = Armijo(c, backtrack, max_lr, max_backtracks, reset, growth)
+    return Method(step=armijo, server=Average(server_lr), output=LastTwo())
+
+
+def fedexpsls(
+    *,
+    c: float = 0.1,
+    backtrack: float = 0.9,
+    max_lr: float = 1.0,
+    max_backtracks: int = 100,
+    reset: Literal["grow", "reset", "keep"] = "grow",
+    growth: float = 2.0,
+    eps: float = 1e-3,
+    max_server_step: float | None = None,
+) -> Method:
+    """Armijo line search on clients, extrapolated server; no learning rate. FedExpSLS."""
+    armijo = Armijo(c, backtrack, max_lr, max_backtracks, reset, growth)
+    return Method(step=armijo, server=FedExP(eps, max_server_step), output=LastTwo())
+
+
+def fedduadagrad(*, lr: float = 0.1, eps: float = 1e-9, eps_g: float = 0.0) -> Method:
+    """Self-set server step in AdaGrad's geometry; client lr is a choice. FedDuA."""
+    return Method(step=Constant(lr), server=FedDuAdagrad(eps, eps_g), output=LastTwo())
+
+
+def fedduadam(
+    *,
+    lr: float = 0.1,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    eps: float = 1e-9,
+    eps_g: float = 0.0,
+) -> Method:
+    """Self-set server step in Adam's geometry; client lr is a choice. FedDuA."""
+    return Method(step=Constant(lr), server=FedDuAdam(beta1, beta2, eps, eps_g), output=LastTwo())
+
+
+def feddua(*, lr: float = 0.1, mirror: Mirror | str = "quadratic", beta1: float = 0.0) -> Method:
+    """Self-set server step in any mirror map's geometry; client lr is a choice. FedDuA."""
+    server = FedDuA(read_mirror(mirror) if isinstance(mirror, str) else mirror, beta1)
+    return Method(step=Constant(lr), server=server, output=LastTwo())
+
+
+def fedsps(
+    *, c: float = 0.5, max_lr: float = 1.0, lower: float = 0.0, server_lr: float = 1.0
+) -> Method:
+    """Stochastic Polyak steps on clients; no learning rate. Mukherjee et al. 2023."""
+    return Method(step=Polyak(c, max_lr, lower), server=Average(server_lr))
+
+
+def _lod(
+    weighted: bool,
+    merge: bool,
+    global_loss: Literal["clients", "server"],
+    prox_step: Literal["implicit", "explicit"],
+    r_rel: float,
+    mu_init: float,
+    reading: Literal["summed", "printed"],
+    merge_weights: Literal["theorem", "printed"],
+    how: Solver,
+) -> Method:
+    if prox_step not in ("implicit", "explicit"):
+        raise unknown("prox_step", prox_step, ("implicit", "explicit"))
+    exact = how != "steps"
+    follow = Follow(implicit=prox_step == "implicit", printed=reading == "printed")
+    step = read_solver(how, 0.1) if exact else follow
+    server = LoD(weighted, merge, global_loss, exact, reading, merge_weights, r_rel, mu_init)
+    return Method(direction=Pull(), step=step, server=server)
+
+
+def fedproxlod(
+    *,
+    merge: bool = True,
+    global_loss: Literal["clients", "server"] = "clients",
+    prox_step: Literal["implicit", "explicit"] = "implicit",
+    r_rel: float = 1e-2,
+    mu_init: float = 1.0,
+    reading: Literal["summed", "printed"] = "summed",
+    merge_weights: Literal["theorem", "printed"] = "theorem",
+    solver: Solver = "steps",
+) -> Method:
+    """FedProx whose weight and steps set themselves; no learning rate. FedProxLoD."""
+    return _lod(
+        False, merge, global_loss, prox_step, r_rel, mu_init, reading, merge_weights, solver
+    )
+
+
+def fedproxwlod(
+    *,
+    merge: bool = True,
+    global_loss: Literal["clients", "server"] = "clients",
+    prox_step: Literal["implicit", "explicit"] = "implicit",
+    r_rel: float = 1e-2,
+    mu_init: float = 1.0,
+    reading: Literal["summed", "printed"] = "summed",
+    merge_weights: Literal["theorem", "printed"] = "theorem",
+    solver: Solver = "steps",
+) -> Method:
+    """FedProxLoD weighted by distance; no learning rate. FedProxWLoD."""
+    return _lod(True, merge, global_loss, prox_step, r_rel, mu_init, reading, merge_weights, solver)
+
+
+def parfrefl(
+    *,
+    scale: float = 1.0,
+    beta: float | None = None,
+    lr: float | None = None,
+    server_lr: float | None = None,
+) -> Method:
+    """Normalised steps from S, K and T alone; no learning rate. ParFreFL."""
+    rates = Rates("parfrefl", scale, beta, lr, server_lr)
+    return Method(direction=ParFreFL(rates), step=Normalised(rates), server=ParFreFLServer(rates))
+
+
+def comparfrefl(
+    *,
+    compressor: Wire | str = "topk:0.05",
+    scale: float = 1.0,
+    beta: float | None = None,
+    lr: float | None = None,
+    server_lr: float | None = None,
+) -> Method:
+    """ParFreFL with compressed uploads; no learning rate. ComParFreFL."""
+    return replace(
+        parfrefl(scale=scale, beta=beta, lr=lr, server_lr=server_lr), wire=read_wire(compressor)
+    )
+
+
+def padamfed(
+    *,
+    scale: float = 1.0,
+    beta: float | None = None,
+    lr: float | None = None,
+    server_lr: float | None = None,
+    variance_reduced: bool = False,
+) -> Method:
+    """Normalised steps with controls and momentum; no learning rate. Yan et al. 2025."""
+    kind: Literal["padamfed", "padamfed-vr"] = "padamfed-vr" if variance_reduced else "padamfed"
+    rates = Rates(kind, scale, beta, lr, server_lr)
+    return Method(direction=PAdaMFed(rates), step=Normalised(rates), server=PAdaMFedServer(rates))

@@ -1,0 +1,114 @@
+"""FedAvg, and methods that change the server, the pull or the local step."""
+
+from typing import Literal
+
+from ..clients import AdaAlter, Constant, Moreau, Proximal, Step
+from ..clients import solver as read_solver
+from ..server import (
+    Adaptive,
+    AMSGrad,
+    Average,
+    Extrapolate,
+    FedExP,
+    FedExPM,
+    LastTwo,
+    Momentum,
+)
+from .method import Method
+
+Solver = Literal["steps", "exact", "armijo"] | Step
+
+
+def fedavg(*, lr: float = 0.1, server_lr: float = 1.0) -> Method:
+    """Local SGD and averaging; lr is a choice. McMahan et al. 2017."""
+    return Method(step=Constant(lr), server=Average(server_lr))
+
+
+def fedavgm(*, lr: float = 0.1, server_lr: float = 1.0, momentum: float = 0.9) -> Method:
+    """FedAvg with server momentum; lr is a choice. Hsu et al. 2019."""
+    return Method(step=Constant(lr), server=Momentum(server_lr, momentum))
+
+
+def fedprox(*, lr: float = 0.1, mu: float = 0.1, server_lr: float = 1.0) -> Method:
+    """FedAvg with a pull to the server's model; lr and mu are choices. Li et al. 2020."""
+    return Method(direction=Proximal(mu), step=Constant(lr), server=Average(server_lr))
+
+
+def fedexp(*, lr: float = 0.1, eps: float = 1e-3, max_server_step: float | None = None) -> Method:
+    """Extrapolated server step; lr is a choice. Jhunjhunwala et al. 2023."""
+    return Method(step=Constant(lr), server=FedExP(eps, max_server_step), output=LastTwo())
+
+
+def fedexpm(*, lr: float = 0.1, eps: float = 1e-3, momentum: float = 0.9) -> Method:
+    """FedExP with server momentum; lr is a choice. Jhunjhunwala et al. 2023."""
+    return Method(step=Constant(lr), server=FedExPM(eps, momentum), output=LastTwo())
+
+
+def fedexprox(
+    *,
+    lr: float = 0.1,
+    mu: float = 0.1,
+    extrapolation: float | Literal["grads", "stops"] = "grads",
+    inf: float = 0.0,
+    solver: Solver = "steps",
+) -> Method:
+    """Extrapolated mean of proximal points; lr and mu are choices. Li et al. 2024."""
+    pull = Moreau(mu) if extrapolation == "stops" else Proximal(mu)
+    server = Extrapolate(extrapolation, mu, inf)
+    return Method(direction=pull, step=read_solver(solver, lr), server=server)
+
+
+def fedadagrad(
+    *,
+    lr: float = 0.1,
+    server_lr: float = 0.01,
+    beta1: float = 0.0,
+    eps: float = 1e-3,
+    s0: float | None = None,
+) -> Method:
+    """AdaGrad on the server; lr and server_lr are choices. Reddi et al. 2021."""
+    server = Adaptive("adagrad", server_lr, beta1, 0.0, eps, s0)
+    return Method(step=Constant(lr), server=server)
+
+
+def fedadam(
+    *,
+    lr: float = 0.1,
+    server_lr: float = 0.01,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    eps: float = 1e-3,
+    s0: float | None = None,
+) -> Method:
+    """Adam on the server; lr and server_lr are choices. Reddi et al. 2021."""
+    return Method(step=Constant(lr), server=Adaptive("adam", server_lr, beta1, beta2, eps, s0))
+
+
+def fedyogi(
+    *,
+    lr: float = 0.1,
+    server_lr: float = 0.01,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    eps: float = 1e-3,
+    s0: float | None = None,
+) -> Method:
+    """Yogi on the server; lr and server_lr are choices. Reddi et al. 2021."""
+    return Method(step=Constant(lr), server=Adaptive("yogi", server_lr, beta1, beta2, eps, s0))
+
+
+def fedams(
+    *,
+    lr: float = 0.1,
+    server_lr: float = 0.1,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    eps: float = 1e-3,
+) -> Method:
+    """AMSGrad with a floor on the server; lr and server_lr are choices. Wang et al. 2022."""
+    return Method(step=Constant(lr), server=AMSGrad(server_lr, beta1, beta2, eps))
+
+
+def adaalter(*, lr: float = 0.5, eps: float = 1.0, b0: float = 1.0) -> Method:
+    """AdaGrad on clients with a shared denominator; lr is a choice. Xie et al. 2019."""
+    return Method(step=AdaAlter(lr, eps, b0))

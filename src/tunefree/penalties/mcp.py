@@ -1,0 +1,62 @@
+"""MCP: zeros as with l1, but large entries are not shrunk.
+
+Zhang, Annals of Statistics 38(2), 2010 (minimax concave penalty).
+
+    h(x) = sum_j p(|x_j|),   p(t) = weight t - t^2 / (2 gamma)   for t <= gamma weight
+                             p(t) = gamma weight^2 / 2           beyond
+    prox(v, alpha)_j = sign(v_j) min(|v_j|, max(|v_j| - alpha weight, 0) / (1 - alpha / gamma))
+
+Differences from the paper: none. A multiple kappa h is MCP(kappa weight, gamma / kappa).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softshrink
+
+from ..blocks import blockwise
+from ..errors import not_negative, positive
+from ..models import Layout
+from .penalty import Penalty
+
+
+@dataclass(frozen=True)
+class MCP(Penalty):
+    """l1 near zero, flat beyond gamma weight; 1/gamma weakly convex.
+
+    Args:
+        weight: Slope at zero, the paper's lambda, >= 0; also sets where h is flat.
+        gamma: How far the slope takes to vanish, in weights, > 0; l1 as it grows.
+    """
+
+    weight: float = 1e-4
+    gamma: float = 3.0
+
+    def __post_init__(self) -> None:
+        not_negative("MCP", "weight", self.weight)
+        positive("MCP", "gamma", self.gamma)
+
+    @property
+    def rho(self) -> float:
+        """1 / gamma, and 0 without a weight."""
+        return 1 / self.gamma if self.weight else 0.0
+
+    def value(self, x: Tensor, layout: Layout) -> Tensor:
+        """Return the sum of p over the entries."""
+        t = x.abs().clamp(max=self.gamma * self.weight)  # p is constant beyond
+        return self.weight * t.sum(-1) - t.square().sum(-1) / (2 * self.gamma)
+
+    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+        """Return zero, a line that catches up with v, or v."""
+        self.check(alpha, "MCP.prox")
+        if alpha == 0 or self.weight == 0:
+            return v
+        low, slope = alpha * self.weight, 1 / (1 - alpha / self.gamma)
+
+        def shrink(v: Tensor) -> Tensor:
+            size = v.abs()
+            line = softshrink(size, low).mul_(slope)
+            return torch.minimum(line, size).copysign_(v)
+
+        return blockwise(shrink, v)

@@ -1,0 +1,75 @@
+"""What a penalty is: a regulariser h(x), known by its value and its proximal map.
+
+    prox(v, alpha) = argmin_u h(u) + |u - v|^2 / (2 alpha)
+
+Parikh & Boyd, Foundations and Trends in Optimization 1(3), 2014. The map is single-valued while
+alpha rho < 1, where rho is the weak convexity of h: the least number that makes
+h + (rho / 2) |x|^2 convex.
+"""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, finfo
+
+from ..errors import ArgumentError, not_negative, positive
+from ..models import Layout
+
+
+class Penalty(ABC):
+    """A regulariser with a proximal map; both see whole vectors, one per row of (..., d).
+
+    A constraint set is a penalty too: 0 inside, inf outside, and its map is the projection, the
+    same for every alpha. Inside means up to rounding: to sqrt(machine epsilon) of the set's size.
+    """
+
+    @property
+    def rho(self) -> float:
+        """Weak convexity of h, its weight included: 0 when convex."""
+        return 0.0
+
+    @abstractmethod
+    def value(self, x: Tensor, layout: Layout) -> Tensor:
+        """Return h of each row: (..., d) -> (...,)."""
+        ...
+
+    @abstractmethod
+    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+        """Return the proximal point of each row; alpha = 0 gives v, or its projection on a set."""
+        ...
+
+    def check(self, alpha: float, owner: str) -> None:
+        """Refuse a step with which the proximal map of `owner` is not defined."""
+        not_negative(owner, "alpha", alpha)
+        if alpha * self.rho > 1 - 1e-12:  # rounding must not let alpha = 1/rho through
+            raise ArgumentError(
+                f"Cannot use {self} with {owner}(alpha={alpha!r}). This is because its proximal "
+                f"map needs alpha < 1/rho = {1 / self.rho:g}; take a smaller alpha or a penalty "
+                f"that bends less."
+            )
+
+
+def length(x: Tensor) -> Tensor:
+    """Return |x| of each row; sums in pairs, so that millions of float32 lose no digits."""
+    return x.square().sum(-1).sqrt()
+
+
+def slack(x: Tensor) -> float:
+    """Return how far outside a set still counts as inside, relative to the set's size."""
+    return float(finfo(x.dtype).eps ** 0.5)
+
+
+def indicator(inside: Tensor, x: Tensor) -> Tensor:
+    """Return 0 for rows inside and inf for the others, in x's dtype."""
+    return x.new_zeros(inside.shape).masked_fill_(~inside, float("inf"))
+
+
+def sparsity(x: Tensor) -> Tensor:
+    """Return the share of exact zeros in each row: (..., d) -> (...,)."""
+    return (x == 0).sum(-1).to(x.dtype) / x.shape[-1]
+
+
+def stationarity(penalty: Penalty, x: Tensor, grad: Tensor, alpha: float, layout: Layout) -> Tensor:
+    """Return |x - prox(x - alpha grad, alpha)| / alpha of each row: 0 where x is stationary."""
+    positive("stationarity", "alpha", alpha)
+    penalty.check(alpha, "stationarity")
+    return length(x - penalty.prox(x - alpha * grad, alpha, layout)) / alpha

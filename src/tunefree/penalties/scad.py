@@ -1,0 +1,69 @@
+"""SCAD: l1 for small entries, nothing for large ones, and a bend in between.
+
+Fan & Li, JASA 96(456), 2001 (smoothly clipped absolute deviation).
+
+    h(x) = sum_j p(|x_j|),   p(t) = weight t                                      for t <= weight
+         p(t) = (2 a weight t - t^2 - weight^2) / (2 (a - 1))                     for t <= a weight
+         p(t) = weight^2 (a + 1) / 2                                              beyond
+    prox(v, alpha)_j = sign(v_j) min(|v_j|, line(|v_j|))
+    line(t) = max(t - alpha weight, 0) + alpha / (a - 1 - alpha) max(t - (1 + alpha) weight, 0)
+
+The line is the soft threshold first, from (1 + alpha) weight on ((a - 1) t - a alpha weight) /
+(a - 1 - alpha), and meets t at a weight.
+
+Differences from the paper: any step alpha < a - 1 instead of 1.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softshrink
+
+from ..blocks import blockwise
+from ..errors import between, not_negative
+from ..models import Layout
+from .penalty import Penalty
+
+
+@dataclass(frozen=True)
+class SCAD(Penalty):
+    """l1 up to weight, flat beyond a weight; 1/(a - 1) weakly convex.
+
+    Args:
+        weight: Slope at zero, the paper's lambda, >= 0; also sets where h bends.
+        a: Where h becomes flat, in weights, > 2; l1 as it grows.
+    """
+
+    weight: float = 1e-4
+    a: float = 3.7
+
+    def __post_init__(self) -> None:
+        not_negative("SCAD", "weight", self.weight)
+        between("SCAD", "a", self.a, 2, float("inf"))
+
+    @property
+    def rho(self) -> float:
+        """1 / (a - 1), and 0 without a weight."""
+        return 1 / (self.a - 1) if self.weight else 0.0
+
+    def value(self, x: Tensor, layout: Layout) -> Tensor:
+        """Return the sum of p over the entries."""
+        t = x.abs().clamp(max=self.a * self.weight)  # p is constant beyond
+        bend = (t - self.weight).clamp(min=0).square()  # how far below weight t, scaled
+        return self.weight * t.sum(-1) - bend.sum(-1) / (2 * (self.a - 1))
+
+    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+        """Return the soft threshold, a line that catches up with v, or v."""
+        self.check(alpha, "SCAD.prox")
+        if alpha == 0 or self.weight == 0:
+            return v
+        low, bend = alpha * self.weight, (1 + alpha) * self.weight
+        steeper = alpha / (self.a - 1 - alpha)  # than the soft threshold, from the bend on
+
+        def shrink(v: Tensor) -> Tensor:
+            size = v.abs()
+            line = softshrink(size, low).add_(softshrink(size, bend), alpha=steeper)
+            return torch.minimum(line, size).copysign_(v)
+
+        return blockwise(shrink, v)

@@ -1,0 +1,53 @@
+"""The server of FedAvg-M and SCAFFOLD-M: average, and remember the direction.
+
+Cheng, Huang, Wu & Yuan, ICLR 2024, Algorithms 1 and 2. arXiv:2306.16504
+
+    p <- -mean_i delta_i / (lr K),     x <- x + server_lr mean_i delta_i
+
+Differences from the paper: its gamma is server_lr lr K.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..clients.rule import Ask, Plan, Round
+from ..errors import positive
+from ..types import Channels, State, Trace, Vector
+from .rule import Server
+
+
+@dataclass(frozen=True)
+class ClientMomentum(Server):
+    """Server rule that sends its last mean direction to the clients.
+
+    Args:
+        lr: The clients' step size, > 0.
+        server_lr: Multiplies the mean move, > 0.
+    """
+
+    lr: float = 0.1
+    server_lr: float = 1.0
+    sends: ClassVar[tuple[str, ...]] = ("momentum",)
+
+    def __post_init__(self) -> None:
+        positive("ClientMomentum", "lr", self.lr)
+        positive("ClientMomentum", "server_lr", self.server_lr)
+
+    def init(self, x: Vector, plan: Plan) -> State:
+        """Return p = 0."""
+        return {"momentum": torch.zeros_like(x)}
+
+    def down(self, x: Vector, state: State, t: Round) -> Channels:
+        """Send x and p."""
+        return {"x": x, "momentum": state["momentum"]}
+
+    def step(
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+    ) -> tuple[Vector, State, Trace]:
+        """Add the mean move."""
+        delta = mean["delta"]
+        p = delta * (-1 / (self.lr * t.factor * t.plan.steps))
+        x = torch.add(x, delta, alpha=self.server_lr)
+        return x, {"momentum": p}, {"server_step": x.new_tensor(self.server_lr)}

@@ -1,0 +1,71 @@
+"""PAdaMFed's server: averaged normalised walks, and momentum over control variates.
+
+Yan, Zhang & Wang, 2025, "Problem-parameter-free federated learning", Algorithms 1 and 2.
+
+    before round 0:  c = p = mean over everyone of c_i
+    x <- x + (server_lr / (lr K)) mean_i delta_i            lr, server_lr from S, K and T
+    p <- beta (c + mean_i (c_i+ - c_i)) + (1 - beta) p      with the old c
+    c <- c + (1/N) sum_{i in cohort} (c_i+ - c_i)
+    down: x and beta c + (1 - beta) p                       VR: and the last x
+
+Differences from the paper: p starts at c, as in public code.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from ..clients.rates import Rates
+from ..clients.rule import Ask, Plan, Round
+from ..types import Channels, State, Trace, Vector
+from .rule import Server
+
+
+@dataclass(frozen=True)
+class PAdaMFed(Server):
+    """Server rule with c and p in memory.
+
+    Args:
+        rates: Where the step sizes come from.
+    """
+
+    rates: Rates = field(default_factory=lambda: Rates("padamfed"))
+    needs: ClassVar[tuple[str, ...]] = ("delta", "control")
+    sends: ClassVar[tuple[str, ...]] = ("momentum", "before")
+
+    @property
+    def _vr(self) -> bool:
+        return self.rates.kind == "padamfed-vr"
+
+    def init(self, x: Vector, plan: Plan) -> State:
+        """Start at zero, until everyone has prepared."""
+        zero = {"control": torch.zeros_like(x), "momentum": torch.zeros_like(x)}
+        return zero | ({"before": x} if self._vr else {})
+
+    def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
+        """Take everyone's first c_i."""
+        return x, state | {"control": mean["control"], "momentum": mean["control"]}
+
+    def down(self, x: Vector, state: State, t: Round) -> Channels:
+        """Send x and the blended vector."""
+        if t.preparing:
+            return {"x": x}
+        blend = torch.lerp(state["momentum"], state["control"], self.rates.beta_at(t.plan))
+        sent = {"x": x, "momentum": blend}
+        return sent | ({"before": state["before"]} if self._vr else {})
+
+    def step(
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+    ) -> tuple[Vector, State, Trace]:
+        """Rescale the mean walk and renew c and p."""
+        change, beta = mean["control"], self.rates.beta_at(t.plan)
+        eta = self.rates.server_lr_at(t.plan) / (self.rates.lr_at(t.plan) * t.plan.steps)
+        after = {
+            "momentum": torch.lerp(state["momentum"], state["control"] + change, beta),
+            "control": torch.add(state["control"], change, alpha=t.fraction),
+        }
+        if self._vr:
+            after["before"] = x
+        x = torch.add(x, mean["delta"], alpha=eta)
+        return x, after, {"server_step": x.new_tensor(eta)}

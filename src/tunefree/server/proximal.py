@@ -1,0 +1,100 @@
+"""One proximal map a round, after another server rule's move.
+
+"FedCanon", Algorithm 1; FedMiD (Yuan, Zaheer & Reddi, ICML 2021, Algorithm 2, arXiv:2011.08474).
+
+    u  = x + eta s mean_i delta_i         eta: the other rule's step, s = alpha / (lr K)
+    x <- prox_{alpha eta h}(u)
+
+alpha = lr K by default, the length of the clients' own walk, so that s = 1. FedCanon is the case
+of plain averaging; FedMiD that of `server_lr` with proximal maps on the clients too.
+
+Differences from the paper: over momentum or extrapolation it is ours; a preconditioned rule would
+need the proximal map in its own metric and is refused. A schedule's factor multiplies alpha.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from ..clients.rule import Ask, Plan, Round
+from ..errors import ArgumentError, positive
+from ..penalties import Penalty, Zero
+from ..types import Channels, State, Trace, Vector
+from .average import Average
+from .momentum import Momentum
+from .rule import Server
+
+
+@dataclass(frozen=True)
+class Proximal(Server):
+    """Server rule around another one, with the regulariser's proximal map.
+
+    Args:
+        penalty: The regulariser h.
+        lr: The clients' step size, > 0.
+        alpha: Proximal step for a server step of 1, > 0; None is lr K.
+        inner: The rule that moves x first.
+        silent: Clients hold x themselves, so that it is not sent (FedCanon II).
+    """
+
+    penalty: Penalty = field(default_factory=Zero)
+    lr: float = 0.1
+    alpha: float | None = None
+    inner: Server = field(default_factory=Average)
+    silent: bool = False
+
+    def __post_init__(self) -> None:
+        positive("Proximal", "lr", self.lr)
+        if self.alpha is not None:
+            positive("Proximal", "alpha", self.alpha)
+        if not isinstance(self.penalty, Penalty):
+            raise ArgumentError(f"Proximal(penalty=...) must be a Penalty, got {self.penalty!r}.")
+        name = type(self.inner).__name__
+        if not isinstance(self.inner, Server) or not self.inner.euclidean:
+            raise ArgumentError(
+                f"Cannot use Proximal with {name}. This is because it scales coordinates "
+                "differently, so that the proximal map would belong to another metric; use "
+                "Average, Momentum or FedExP."
+            )
+        if self.penalty.rho > 0 and not isinstance(self.inner, Average | Momentum):
+            raise ArgumentError(
+                f"Cannot use {type(self.penalty).__name__} with {name}. This is because its step "
+                "has no bound, and a weakly convex penalty needs alpha < 1/rho; use Average."
+            )
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the other rule needs."""
+        return self.inner.needs
+
+    def alpha_at(self, plan: Plan) -> float:
+        """Return the proximal step under this plan, for a server step of 1."""
+        return self.lr * plan.steps if self.alpha is None else self.alpha
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a proximal step for which the subproblem is not convex."""
+        self.inner.check(plan)
+        most = self.alpha_at(plan) * getattr(self.inner, "server_lr", 1.0)
+        self.penalty.check(most, "Proximal")
+
+    def init(self, x: Vector, plan: Plan) -> State:
+        """Start the other rule."""
+        return self.inner.init(x, plan)
+
+    def down(self, x: Vector, state: State, t: Round) -> Channels:
+        """Send x, unless clients hold it."""
+        return {} if self.silent else self.inner.down(x, state, t)
+
+    def step(
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+    ) -> tuple[Vector, State, Trace]:
+        """Let the other rule move, then take the proximal map."""
+        alpha, usual = self.alpha_at(t.plan), self.lr * t.plan.steps
+        moved, state, trace = self.inner.step(x, mean, state, t, ask)
+        if alpha != usual:
+            moved = torch.lerp(x, moved, alpha / usual)
+        eta = trace["server_step"] * (alpha / usual)
+        weight = alpha * t.factor * float(trace["server_step"])
+        x = self.penalty.prox(moved, weight, t.plan.layout)
+        calls = t.plan.cohort if self.silent else 1
+        return x, state, trace | {"server_step": eta, "proxes": x.new_tensor(calls)}

@@ -1,0 +1,47 @@
+"""ZA1's server: x is the point before the proximal map.
+
+Zhang, Hu, Johansson & Wai, 2024, Algorithm 1. arXiv:2309.01795
+
+    a = prox_{E h}(x),     x <- a + server_lr mean_i (zh_i - a),     model: prox_{E h}(x)
+
+Differences from the paper: none.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from ..clients.rule import Ask, Plan, Round
+from ..clients.za1 import ZA1 as Walk
+from ..types import Channels, State, Trace, Vector
+from .rule import Server
+
+
+@dataclass(frozen=True)
+class ZA1(Server):
+    """Server rule whose model is the proximal map of x.
+
+    Args:
+        walk: The clients' direction, which knows penalty and step sizes.
+    """
+
+    walk: Walk = field(default_factory=Walk)
+    euclidean: ClassVar[bool] = False
+
+    def init(self, x: Vector, plan: Plan) -> State:
+        """Start at the proximal map of x."""
+        return {"x": self.walk.penalty.prox(x, self.walk.walk(plan), plan.layout)}
+
+    def step(
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+    ) -> tuple[Vector, State, Trace]:
+        """Move from the proximal point, and map again."""
+        eta = x.new_tensor(self.walk.server_lr)
+        x = torch.add(state["x"], mean["delta"], alpha=self.walk.server_lr)
+        model = self.walk.penalty.prox(x, self.walk.walk(t.plan), t.plan.layout)
+        return x, {"x": model}, {"server_step": eta, "proxes": x.new_ones(())}
+
+    def output(self, x: Vector, state: State) -> Vector:
+        """Return the proximal point."""
+        return state["x"]

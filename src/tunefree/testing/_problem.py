@@ -1,0 +1,123 @@
+"""The small problem that methods are checked on: six uneven clients, three classes."""
+
+import copy
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.federation import Federation
+from ..fit import fit, options
+from ..job import Job, bind
+from ..methods import Method
+from ..random import cohort
+from ..rounds import begin, play
+from ..run import Run
+
+SIZES = (3, 9, 5, 12, 4, 7)  # samples of the clients: one to three batches of 4 in a pass
+FEATURES, CLASSES = 5, 3
+ROUNDS = 3
+TOLERANCE = 1e-10  # between ways of doing the same in float64
+
+
+def federation(order: Sequence[int] | None = None, spread: float = 1.5) -> Federation:
+    """Return six clients of unequal size; client i is called order[i], which decides its id."""
+    draw = torch.Generator().manual_seed(3)
+    names = range(len(SIZES)) if order is None else order
+    x = torch.randn(sum(SIZES), FEATURES, generator=draw, dtype=torch.float64)
+    y = torch.randint(CLASSES, (sum(SIZES),), generator=draw)
+    centre = spread * torch.randn(len(SIZES), FEATURES, generator=draw, dtype=torch.float64)
+    ids = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
+    test = (x[::3].clone(), y[::3].clone())
+    held = (x[1::4].clone(), y[1::4].clone())
+    owner = torch.tensor(list(names))[ids]
+    return Federation(x + centre[ids], y, owner, test=test, held=held, classes=CLASSES)
+
+
+def net(dropout: float = 0.3, seed: int = 0) -> nn.Module:
+    """Return a perceptron with one hidden layer of six, float64; 57 parameters."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Linear(FEATURES, 6), nn.Tanh(), nn.Dropout(dropout), nn.Linear(6, CLASSES)
+        ).to(torch.float64)
+
+
+def _settings(method: Method, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `fit`: minibatches, uneven steps, some of the clients, float64.
+
+    Clients run in turn, which starts faster than training them in one batch.
+    """
+    out: dict[str, Any] = {"rounds": ROUNDS, "cohort": 4, "batch": 4, "seed": 7, "engine": "loop"}
+    out |= {"device": "cpu", "dtype": torch.float64} | given
+    if method.full:
+        out["cohort"] = None
+    if method.step.most is not None:  # a solver works on all of a client's data
+        out["batch"] = None
+    return out if "steps" in out else {"epochs": 1} | out
+
+
+def trial(
+    method: Method, fed: Federation | None = None, model: nn.Module | None = None, **given: Any
+) -> Run:
+    """Run a copy of the method, as a new process would: what a part hides in itself is lost."""
+    fed = federation() if fed is None else fed
+    model = net() if model is None else model
+    return fit(model, fed, copy.deepcopy(method), **_settings(method, given))
+
+
+def bound(method: Method, **given: Any) -> Job:
+    """Return such a run, bound and not begun, of the method itself."""
+    given = _settings(method, given)
+    return bind(options(model=net(), federation=federation(), method=method, **given))
+
+
+def played(job: Job) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+    """Play the rounds of a bound run; yield each cohort and the history's row."""
+    plan, everyone = job.plan, torch.arange(job.plan.clients)
+    now = begin(job.method, job.start, plan)
+    for t in range(plan.rounds):
+        ids = cohort(plan.seed, t, plan.clients, plan.cohort)
+        now, row = play(job.method, plan, now, job.crew, ids, everyone)
+        job.crew.commit()
+        yield ids, row
+
+
+def require(holds: bool, sentence: str) -> None:
+    """Raise AssertionError with the sentence unless it holds, whatever Python's -O says."""
+    if not holds:
+        raise AssertionError(sentence)
+
+
+def _timeless(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in history]
+
+
+def _apart(a: Tensor, b: Tensor) -> str:
+    return f"The models differ by up to {float((a - b).abs().max()):.1e}."
+
+
+def require_same(a: Run, b: Run, sentence: str) -> None:
+    """Require the same bits: last iterate, shipped model, history, and how it ended."""
+    for x, z in ((a.x, b.x), (a.output, b.output)):
+        require(torch.equal(x, z), f"{sentence} {_apart(x, z)}")
+    require(len(a.history) == len(b.history), f"{sentence} One history is longer.")
+    for one, two in zip(_timeless(a.history), _timeless(b.history), strict=True):
+        names = sorted(n for n in one.keys() | two.keys() if one.get(n) != two.get(n))
+        require(not names, f"{sentence} Round {one['round']} differs in {', '.join(names)}.")
+    require(a.status == b.status, f"{sentence} One is {a.status}, the other {b.status}.")
+
+
+def require_close(a: Run, b: Run, sentence: str, columns: Iterable[str] | None = None) -> None:
+    """Require equality up to rounding: models, and these columns of the history (None: all)."""
+    for x, z in ((a.x, b.x), (a.output, b.output)):
+        near = torch.allclose(x, z, rtol=TOLERANCE, atol=TOLERANCE)
+        require(near, f"{sentence} {_apart(x, z)}")
+    require(len(a.history) == len(b.history), f"{sentence} One history is longer.")
+    for one, two in zip(_timeless(a.history), _timeless(b.history), strict=True):
+        for name in one.keys() | two.keys() if columns is None else columns:
+            u, v = one.get(name, math.nan), two.get(name, math.nan)
+            near = math.isclose(u, v, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+            require(near, f"{sentence} In round {one['round']} {name} is {u} and {v}.")

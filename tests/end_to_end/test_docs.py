@@ -1,0 +1,76 @@
+"""The code of the documentation runs, and the reference names what there is."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import tunefree as tf
+from tunefree.clients import ClientPart, Direction, Local, Plan, Round, Step, Tick, Turns, Work
+from tunefree.server import Output, Server
+from tunefree.wire import Wire
+
+PAGE = (Path(__file__).parents[2] / "docs" / "own-parts.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
+
+
+def test_the_blocks_do_what_they_say(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "own_parts"}
+    for block in BLOCKS:
+        exec(compile(block, "own-parts.md", "exec"), names)
+    said = [line.split("# ", 1)[1] for b in BLOCKS for line in b.splitlines() if "print(" in line]
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == len(said) == 4
+    accuracy, *sentences = zip(printed, said, strict=True)
+    assert float(accuracy[0]) == pytest.approx(float(accuracy[1]), abs=0.03)
+    for line, start in sentences:
+        assert line.startswith(start.rstrip("… "))
+    assert names["run"].status == "finished"
+    assert not list(tmp_path.iterdir())
+    names["test_contract"](tf.testing.check_history)
+
+
+def own(cls):
+    return {n: v for n, v in vars(cls).items() if not n.startswith("_")}
+
+
+def hooks(cls):
+    for name, value in own(cls).items():
+        if inspect.isfunction(value):
+            yield f"`{name}({', '.join(list(inspect.signature(value).parameters)[1:])})`"
+
+
+PARTS = (ClientPart, Direction, Step, Server, Output, Wire)
+HOOKS = {f"{cls.__name__}.{hook}": hook for cls in PARTS for hook in hooks(cls)}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_every_hook_is_in_the_reference(name):
+    assert re.search(rf"^\| \**{re.escape(HOOKS[name])}\** \|", PAGE, re.M)
+
+
+def test_no_hook_is_in_the_reference_that_does_not_exist():
+    found = re.findall(r"^\| \**(`\w+\([\w, ]*\)`)\** \|", PAGE, re.M)
+    assert len(found) == len(HOOKS)
+    assert set(found) == set(HOOKS.values())
+
+
+@pytest.mark.parametrize("cls", [*PARTS, Plan, Round, Tick, Turns])
+def test_every_declaration_and_field_is_in_the_reference(cls):
+    names = set(inspect.get_annotations(cls)) | set(own(cls))
+    functions = {n for n, v in own(cls).items() if inspect.isfunction(v)}
+    for name in names - functions:
+        assert re.search(rf"`[^`]*\b{name}\b[^`]*`", PAGE), name
+
+
+@pytest.mark.parametrize("cls", [Local, Work])
+def test_every_field_of_a_record_is_in_the_reference(cls):
+    for name in inspect.get_annotations(cls):
+        assert re.search(rf'[`"]{name}["`]', PAGE), name
+
+
+def test_every_check_is_in_the_reference():
+    found = re.findall(r"^\| `(check_\w+)` \|", PAGE, re.M)
+    assert found == [check.__name__ for check in tf.testing.ALL]

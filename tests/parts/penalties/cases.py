@@ -1,0 +1,55 @@
+"""Every penalty, strong enough to matter at numbers of size one, and a layout of all shapes."""
+
+import torch
+
+from tunefree.models import Layout
+from tunefree.penalties import (
+    L1,
+    L2,
+    MCP,
+    SCAD,
+    Box,
+    ElasticNet,
+    GroupLasso,
+    L1Ball,
+    L2Ball,
+    Nuclear,
+    Simplex,
+    Zero,
+)
+
+LAYOUT = Layout(("w", "b", "k", "s"), ((2, 3), (2,), (2, 2, 2, 1), ()))
+D = LAYOUT.size
+SETS = [Box(-0.4, 0.3), L1Ball(2.0), L2Ball(0.9), Simplex(1.5)]
+PENALTIES = {
+    repr(part): part
+    for part in (
+        Zero(),
+        L1(0.6),
+        L2(0.6),
+        ElasticNet(0.6, 0.9),
+        MCP(0.6, 2.5),
+        SCAD(0.6, 3.5),
+        GroupLasso(0.6),
+        GroupLasso(0.6, "layer", True),
+        Nuclear(0.6),
+        *SETS,
+    )
+}
+
+
+def flat(d):
+    return Layout(("x",), ((d,),))
+
+
+def vector(numbers):
+    return torch.as_tensor(numbers, dtype=torch.float64)
+
+
+def rows(seed, *shape):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+
+def close(a, b, tolerance=1e-12):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
