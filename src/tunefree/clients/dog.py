@@ -26,6 +26,7 @@ from typing import ClassVar
 import torch
 
 from ..errors import positive
+from ..inner import inner
 from ..types import Channels, Rows, State, Vector
 from .rule import Ask, Phi, Plan, Round, Step, Tick, Work, along, row_sq
 
@@ -64,7 +65,7 @@ class DoG(Step):
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return the first distance; v waits for the first gradients."""
-        r = self.r_rel * (1 + torch.linalg.vector_norm(x))
+        r = self.r_rel * (1 + inner(x, x).sqrt())
         shared = {"z": torch.zeros_like(x), "r": r, "v": torch.zeros_like(r)}
         return {}, shared | {"lr": torch.zeros_like(r), "steps": torch.full_like(r, plan.steps)}
 
@@ -107,6 +108,6 @@ class DoG(Step):
     def absorb(self, mean: Channels, shared: State, t: Round) -> State:
         """Update distance, gradient sum and the next step size."""
         z = shared["z"] + mean["delta"]
-        r = torch.maximum(shared["r"], torch.linalg.vector_norm(z))
+        r = torch.maximum(shared["r"], inner(z, z).sqrt())
         v = shared["v"] + self._omega(r) * mean["grad_sq"]
         return shared | {"z": z, "r": r, "v": v, "lr": self._lr(r, v)}

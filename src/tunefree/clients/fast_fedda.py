@@ -64,7 +64,7 @@ class FastFedDA(Direction):
     def primal(self, dual: Rows, n: float, plan: Plan) -> Rows:
         """Return w(S, n)."""
         b = self.bound(n)
-        return self.penalty.prox(-dual / b, n / b, plan.layout)
+        return self.penalty.prox(dual / -b, n / b, plan.layout)
 
     def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
         """Walk with y = -lr S_i, so that a step of lr adds to S_i."""

@@ -23,8 +23,8 @@ import torch
 
 from ..clients.rule import Ask, Plan, Round
 from ..errors import not_negative, positive, within
+from ..inner import inner
 from ..types import Channels, State, Trace, Vector
-from .inner import inner
 from .rule import Server
 
 

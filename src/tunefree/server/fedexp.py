@@ -19,8 +19,8 @@ import torch
 
 from ..clients.rule import Ask, Round
 from ..errors import at_least, not_negative
+from ..inner import inner
 from ..types import Channels, State, Trace, Vector
-from .inner import inner
 from .rule import Server
 
 

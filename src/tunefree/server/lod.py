@@ -31,8 +31,8 @@ import torch
 
 from ..clients.rule import Ask, Plan, Round
 from ..errors import ArgumentError, positive, unknown
+from ..inner import inner
 from ..types import Channels, State, Trace, Vector
-from .inner import inner
 from .rule import Server
 
 
@@ -99,7 +99,7 @@ class LoD(Server):
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Return the first distance and weight; v waits for the first gradients."""
-        r = self.r_rel * (1 + torch.linalg.vector_norm(x))
+        r = self.r_rel * (1 + inner(x, x).sqrt())
         mu, zero = torch.full_like(r, self.mu_init), torch.zeros_like(r)
         state = {"x0": x, "r": r, "u": (mu * self._rho(r)).square(), "mu": mu}
         if self.merge:

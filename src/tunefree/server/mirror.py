@@ -25,8 +25,8 @@ import torch
 
 from ..clients.rule import Ask, Plan, Round
 from ..errors import ArgumentError, unknown, within
+from ..inner import inner
 from ..types import Channels, State, Trace, Vector
-from .inner import inner
 from .rule import Server
 
 DOUBLINGS, HALVINGS = 60, 100

@@ -17,8 +17,8 @@ import torch
 
 from ..clients.rates import Rates
 from ..clients.rule import Ask, Plan, Round
+from ..inner import inner
 from ..types import Channels, State, Trace, Vector
-from .inner import inner
 from .rule import Server
 
 

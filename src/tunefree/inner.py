@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..types import Vector
+from .types import Vector
 
 BLOCK = 1 << 18  # numbers
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tunefree.server.inner import BLOCK, inner
+from tunefree.inner import BLOCK, inner
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
