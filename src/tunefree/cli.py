@@ -187,7 +187,9 @@ def methods(
 
 def _about(name: str) -> dict[str, Any]:
     """Return what there is to know about a method before running it."""
-    own, method = catalogue.settings(name), catalogue.get(name)
+    own = catalogue.settings(name)
+    with_penalty = {"penalty": "l1:1e-4"} if "penalty" in own else {}
+    method = catalogue.get(name, **with_penalty)
     entry = catalogue.CATALOGUE[name]
     return {
         "name": name,

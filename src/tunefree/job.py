@@ -104,7 +104,8 @@ def bind(options: Options) -> Job:
     if not isinstance(augment, augmentations.CropFlip | None):
         raise ArgumentError(f"fit(augment=...) must be a name or a CropFlip, got {o.augment!r}.")
     local = Local(o.engine, o.compile, o.chunk, augment)
-    crew = Simulation(method, problem, fed, cut, plan, o.seed, local)
+    start = problem.start if o.start is None else _start(problem, o.start)
+    crew = Simulation(method, problem, fed, cut, plan, o.seed, local, start)
     groups = evaluate.per_client(fed) if o.per_client else None
     test = validation = None
     if fed.test is not None:
@@ -115,7 +116,6 @@ def bind(options: Options) -> Job:
     if method.penalty is not None:
         step = method.prox_step(plan)
         regularity = Regularity(method.penalty, step, plan.layout, crew.gradient)
-    start = problem.start if o.start is None else _start(problem, o.start)
     settings = _settings(o, method, fed, plan, cut, problem, start, crew)
     return Job(o, method, problem, fed, plan, crew, test, validation, regularity, start, settings)
 

@@ -31,7 +31,8 @@ class Recipe:
         method: Method name; `tunefree methods` lists them. auto needs no learning rate.
         set: A setting of the method, such as lr=0.1 or weights=samples; may be repeated.
         rounds: Rounds of communication.
-        cohort: Clients per round; half of them by default, everyone with 0.
+        cohort: Clients per round; half of them by default (all where the method needs all),
+            everyone with 0.
         steps: Local steps per client and round (20 unless --epochs is given).
         epochs: Passes over each client's data instead of steps.
         batch: Samples per local step; 0 is all of a client's data.
@@ -141,10 +142,10 @@ def make_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
     return nets.build(name, shape=shape, classes=classes, seed=recipe.seed, **extra)
 
 
-def cohort_size(recipe: Recipe, federation: Federation) -> int | None:
+def cohort_size(recipe: Recipe, federation: Federation, method: Method) -> int | None:
     """Return the number of clients a round; None for everyone."""
     if recipe.cohort is None:
-        return max(1, federation.clients // 2)
+        return None if method.full else max(1, federation.clients // 2)
     return recipe.cohort or None
 
 
@@ -158,7 +159,7 @@ def arguments(recipe: Recipe) -> dict[str, Any]:
         "federation": federation,
         "method": method,
         "rounds": recipe.rounds,
-        "cohort": cohort_size(recipe, federation),
+        "cohort": cohort_size(recipe, federation, method),
         "steps": recipe.steps,
         "epochs": recipe.epochs,
         "batch": recipe.batch or None,

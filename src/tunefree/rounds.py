@@ -90,7 +90,7 @@ class Crew(Protocol):
 def first_memory(method: Method, x: Vector, plan: Plan) -> State:
     """Return the memory that a client has before its first round."""
     own = {"direction": method.direction.init(x, plan)[0], "step": method.step.init(x, plan)[0]}
-    own |= {f"wire.{name}": method.wire.init(x) for name in method.vectors}
+    own |= {f"wire.{name}": method.wire_of(name).init(x) for name in method.vectors}
     return {f"{part}.{name}": v for part, state in own.items() for name, v in state.items()}
 
 
@@ -270,7 +270,6 @@ def pack(
 
     Before round 0 nothing is compressed. The squared length of a move is that of what arrives.
     """
-    wire = Dense() if t.preparing else method.wire
     layout: Layout = t.plan.layout
     out: Channels = {}
     kept: State = {}
@@ -280,6 +279,7 @@ def pack(
         if rows.ndim > 1:
             keys = key(t.plan.seed, "wire", t.index, ids, purpose(name))
             memory = under(own, f"wire.{name}")
+            wire = Dense() if t.preparing else method.wire_of(name)
             packed = wire.pack(rows, memory, Sender(ids, t.index, keys), layout)
             out[name] = packed.rows
             kept |= {f"wire.{name}.{k}": v for k, v in (packed.own or memory).items()}

@@ -54,7 +54,9 @@ COMPOSITIONS |= {
     "fedduadam-prox-topk": tf.Method(
         direction=Proximal(0.1), server=FedDuAdam(eps_g=1e-3), wire="ef+topk:0.3"
     ),
-    "scaffold-randk-fedexp": tf.Method(direction=Scaffold(), server=FedExP(), wire="randk:0.5"),
+    "scaffold-randk-fedexp": tf.Method(
+        direction=Scaffold(), server=FedExP(), wire="randk:0.5:contractive"
+    ),
     "adam-over-sign": tf.Method(step=Constant(0.05), server=Adaptive(), wire="ef+sign"),
     "fedcanon-fedexp-l1": tf.Method(
         direction=Canon(0.05), step=Constant(0.05), server=Prox(L1, 0.05, inner=FedExP())

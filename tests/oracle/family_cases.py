@@ -25,7 +25,7 @@ NAMED = {
     "fedams": ("fedams", {}),
     "fedams-all": (
         "fedams",
-        {"lr": 0.05, "server_lr": 0.03, "beta1": 0.5, "beta2": 0.5, "eps": 0.02},
+        {"lr": 0.05, "server_lr": 0.08, "beta1": 0.5, "beta2": 0.5, "eps": 0.02},
     ),
     "adaalter": ("adaalter", {}),
     "adaalter-all": ("adaalter", {"lr": 0.2, "eps": 0.3, "b0": 0.5}),

@@ -10,16 +10,20 @@ from tunefree.clients import (
     ClientMomentum,
     Constant,
     DualAverage,
+    FedDR,
     Mime,
     MimeLite,
     Momentum,
+    Normalised,
     Pull,
+    Rates,
     Scaffold,
     Sum,
 )
+from tunefree.clients import Proximal as Pulled
 from tunefree.errors import ArgumentError
 from tunefree.penalties import L1, MCP
-from tunefree.server import FedDuAdam, FedExP, LoD, ParFreFL, Proximal
+from tunefree.server import FedDuAdam, FedExP, LoD, ParFreFL, Proximal, Splitting
 from tunefree.wire import ErrorFeedback, RandK
 
 get = tf.methods.get
@@ -96,6 +100,66 @@ AT_ONCE = {
         "Cannot use schedule='cosine' with Normalised. This is because it sets its own step size",
     ),
     "clip": (lambda: get("fedsps", clip=1.0), "Cannot use clip=1.0 with Polyak."),
+    "wire-too": (
+        lambda: get("fedefsgd", wire="sign"),
+        "fedefsgd packs its uploads by its own setting: give compressor=..., not wire=...",
+    ),
+    "hidden-lr": (
+        lambda: tf.Method(direction=Sum(Canon(0.1), Pulled(0.1)), step=Armijo()),
+        "Cannot use Armijo with Canon.",
+    ),
+    "mu-differs": (
+        lambda: tf.Method(direction=FedDR(1.0), server=Splitting(mu=0.1)),
+        "Parts of one method must have the same mu, got FedDR(mu=1.0) and Splitting(mu=0.1).",
+    ),
+    "rates-differ": (
+        lambda: tf.Method(
+            direction=tf.clients.ParFreFL(), step=Normalised(Rates(scale=2.0)), server=ParFreFL()
+        ),
+        "Parts of one method must have the same rates",
+    ),
+    "walk-differs": (
+        lambda: tf.Method(direction=DualAverage(L1()), server=tf.server.DualAverage()),
+        "Parts of one method must have the same settings",
+    ),
+    "half-za1": (
+        lambda: tf.Method(direction=tf.clients.ZA1()),
+        "Cannot use ZA1 with Average. This is because it is defined with the server rule ZA1",
+    ),
+    "half-drift": (
+        lambda: tf.Method(server=tf.server.Drift()),
+        "Cannot use Drift with Plain. This is because it is defined with the direction FedDyn or",
+    ),
+    "vr": (
+        lambda: tf.Method(
+            direction=tf.clients.PAdaMFed(Rates("padamfed-vr")), server=tf.server.PAdaMFed()
+        ),
+        "it reads before, which that server rule does not send",
+    ),
+    "copies": (lambda: tf.Method(server=Proximal(silent=True)), "FedCanon II needs both halves"),
+    "scaffnew": (
+        lambda: tf.Method(direction=tf.clients.Scaffnew(0.1), server=tf.server.Average(0.5)),
+        "its controls count on plain averaging",
+    ),
+    "nested": (
+        lambda: tf.clients.Until(tf.clients.ConjugateGradient()),
+        "must be a step that is no solver itself",
+    ),
+    "prepare-dog": (
+        lambda: tf.Method(
+            direction=tf.clients.ParFreFL(), step=tf.clients.DoG(), server=ParFreFL()
+        ),
+        "everyone works before round 0, when that step has not begun",
+    ),
+    "prepare-sum": (
+        lambda: Sum(tf.clients.ParFreFL(), Scaffold()),
+        "Cannot add Scaffold to a direction for which everyone works before round 0.",
+    ),
+    "inf": (lambda: get("fedexprox", inf=0.1), "inf=0.1 is for extrapolation='stops'"),
+    "explicit": (
+        lambda: get("fedproxlod", prox_step="explicit", solver="exact"),
+        "prox_step='explicit' is for solver='steps'",
+    ),
     "argument": (lambda: get("fedcanon", alfa=0.1), "Did you mean 'alpha'?"),
 }
 
@@ -135,7 +199,7 @@ BOUND = {  # what only the plan can show
     "full": (
         lambda: fit(get("scaffnew"), cohort=3),
         "Cannot use scaffnew with 3 of 6 clients a round. This is because it is defined for full "
-        "participation; use cohort=None.",
+        "participation; use cohort=None (--cohort 0).",
     ),
     "cohort": (lambda: fit("fedavg", cohort=7), "at most the number of clients, 6, got 7."),
     "steps": (lambda: fit("fedavg", steps=0), "must be a whole number >= 1, got 0."),
@@ -152,6 +216,10 @@ BOUND = {  # what only the plan can show
     "entropy": (
         lambda: fit(get("feddua", mirror="entropy")),
         "Entropy() needs parameters that are all > 0, got a model whose smallest is",
+    ),
+    "owed": (
+        lambda: fit(get("scaffold", wire=RandK(0.1))),
+        "use a compressor that never lengthens the error",
     ),
     "feedback": (
         lambda: fit(get("fedavg", wire=ErrorFeedback(RandK(0.1)))),
@@ -171,8 +239,6 @@ def test_before_round_0(case):
 
 def test_sums_that_may_be():
     """A momentum and a pull, MimeLite and SCAFFOLD's controls: different things of a step."""
-    from tunefree.clients import Proximal as Pulled
-
     both = Sum(MimeLite(), Scaffold(), Pulled(0.1))
     run = fit(tf.Method(direction=both, step=Constant(0.05)))
     assert run.status == "finished"

@@ -125,6 +125,14 @@ def test_warm_start_from_a_module():
     assert not torch.equal(fit(start=other).x, fit().x)
 
 
+@pytest.mark.parametrize("name", tf.methods.names())
+def test_every_method_starts_where_it_is_told(name):
+    """The clients' first memory too."""
+    work = {"cohort": None, "rounds": 3}
+    other = linear(seed=5)
+    assert torch.equal(fit(name, start=other, **work).x, fit(name, model=other, **work).x)
+
+
 def test_warm_start_from_a_run():
     first = fit("fedexp")
     again = fit(start=first)

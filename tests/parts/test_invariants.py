@@ -56,7 +56,8 @@ def mean(p, rows):
 
 
 get = tf.methods.get
-WIRES = ("dense", "topk:0.3", "topk:0.3:global", "randk:0.5", "qsgd:7", "natural", "sign")
+WIRES = ("dense", "topk:0.3", "topk:0.3:global", "randk:0.5:contractive", "qsgd:7", "natural")
+WIRES += ("sign", "ef+topk:0.3")
 
 
 def at_will(client, round):
@@ -80,7 +81,8 @@ CONTROLS = {  # where the server's copy of the mean of the clients' controls is
 def test_the_server_knows_the_mean_of_the_controls(name, wire, weights):
     """Whatever the wire does to them, and although it may differ by client and round."""
     where, what = CONTROLS[name]
-    for now, _, own, p in rounds(get(name, wire=wire, weights=weights)):
+    key = "compressor" if "compressor" in tf.methods.settings(name) else "wire"
+    for now, _, own, p in rounds(get(name, weights=weights, **{key: wire})):
         close(mean(p, own["direction.control"]), getattr(now, where)[what])
 
 
@@ -106,17 +108,19 @@ def test_controls_of_fedcanon_sum_to_zero(wire, settings):
         close(mean(p, own["direction.control"]), torch.zeros(D, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("wire", ["dense", "topk:0.3", "qsgd:7", "ef+sign"])
 @pytest.mark.parametrize("settings", [{"steps": 3}, {"steps": None, "epochs": 1}])
-def test_controls_of_za1_sum_to_zero(settings):
-    method = get("za1", lr=0.1, server_lr=0.8, penalty="l1:1e-3")
+def test_controls_of_za1_sum_to_zero(settings, wire):
+    method = get("za1", lr=0.1, server_lr=0.8, penalty="l1:1e-3", wire=wire)
     for now, _, own, p in rounds(method, size=CLIENTS, **settings):
         steps = 3 if settings["steps"] else 2  # ceil(n_i / 4), on average
         close(mean(p, own["direction.half"]), now.x / (0.8 * 0.1 * steps))
 
 
-def test_controls_of_scaffnew_sum_to_zero():
+@pytest.mark.parametrize("wire", ["dense", "topk:0.3", "qsgd:7", "ef+sign"])
+def test_controls_of_scaffnew_sum_to_zero(wire):
     lengths = set()
-    for now, row, own, p in rounds(get("scaffnew", lr=0.1, p=0.4), size=CLIENTS):
+    for now, row, own, p in rounds(get("scaffnew", lr=0.1, p=0.4, wire=wire), size=CLIENTS):
         close(mean(p, own["direction.half"]), (0.4 / 0.1) * now.x)
         lengths.add(row["gradients"])
     assert len(lengths) > 1  # the coin fell differently
@@ -164,6 +168,24 @@ def test_the_scale_of_the_losses_does_not_matter(name, factor):
     other = [now.x for now, *_ in rounds(get(name), loss=scaled)]
     for a, b in zip(plain, other, strict=True):
         close(a, b, 1e-10)
+
+
+SETTLED = ("scaffold", "scaffoldm", "feddc", "feddr", "fedadmm", "fedcanon", "scafcom", "parfrefl")
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_error_feedback_does_not_owe_twice(name):
+    """A part that keeps what arrived makes up for the loss by itself."""
+    given = {"compressor": "ef+topk:0.3"} if name == "scafcom" else {"wire": "ef+topk:0.3"}
+    method = get(name, **given)
+    own = set(method.direction.settles)
+    assert own
+    assert all(isinstance(method.wire_of(c), tf.wire.TopK) for c in own)
+    losses = []
+    for _, row, memory, _ in rounds(method, count=30, size=CLIENTS):
+        assert not any(f"wire.{c}.error" in memory for c in own)
+        losses.append(row["train_loss"])
+    assert losses[-1] < losses[0]
 
 
 def test_a_part_that_prepares_is_counted_once():

@@ -11,7 +11,7 @@ renew c_i, by the cohort's mean, which keeps sum_i c_i = 0 (experimental). Where
 delta_i K / K_i is sent, so that the controls still sum to zero.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -38,8 +38,9 @@ class Canon(Direction):
     lr: float = 0.1
     copy: bool = False
     alpha: float | None = None
-    penalty: Penalty = field(default_factory=Zero)
+    penalty: Penalty | None = None
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
+    settles: ClassVar[tuple[str, ...]] = ("delta",)
     echo: ClassVar[tuple[str, ...]] = ("delta",)
 
     def __post_init__(self) -> None:
@@ -84,4 +85,5 @@ class Canon(Direction):
         usual = self.lr * t.plan.steps
         alpha = usual if self.alpha is None else self.alpha
         x = own["x"] + (alpha / usual) * mean["delta"]
-        return new | {"x": self.penalty.prox(x, alpha * t.factor, t.plan.layout)}
+        h = Zero() if self.penalty is None else self.penalty
+        return new | {"x": h.prox(x, alpha * t.factor, t.plan.layout)}

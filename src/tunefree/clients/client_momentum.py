@@ -54,6 +54,7 @@ class ScaffoldM(Direction):
 
     beta: float = 0.1
     uploads: ClassVar[tuple[str, ...]] = ("control",)
+    settles: ClassVar[tuple[str, ...]] = ("control",)
     reads: ClassVar[tuple[str, ...]] = ("momentum",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
 

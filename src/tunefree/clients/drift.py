@@ -35,6 +35,7 @@ class FedDyn(Direction):
 
     mu: float = 0.01
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
+    goes_with: ClassVar[tuple[str, ...]] = ("Drift",)
 
     def __post_init__(self) -> None:
         positive("FedDyn", "mu", self.mu)
@@ -74,6 +75,8 @@ class FedDC(Direction):
     mu: float = 0.01
     lr: float = 0.1
     uploads: ClassVar[tuple[str, ...]] = ("delta", "control")
+    settles: ClassVar[tuple[str, ...]] = ("control",)
+    goes_with: ClassVar[tuple[str, ...]] = ("Drift",)
 
     def __post_init__(self) -> None:
         positive("FedDC", "mu", self.mu)

@@ -6,7 +6,8 @@ Yuan, Zaheer & Reddi, ICML 2021, Algorithm 3. arXiv:2011.08474
 
 x is the server's dual vector and tau = server_lr lr K t the walk so far.
 
-Differences from the paper: none; Euclidean mirror map, constant step sizes.
+Differences from the paper: Euclidean mirror map, constant step sizes; K is the mean over clients
+where they differ.
 """
 
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ class DualAverage(Direction):
     lr: float = 0.1
     server_lr: float = 1.0
     sets: ClassVar[tuple[str, ...]] = ("look",)
+    goes_with: ClassVar[tuple[str, ...]] = ("DualAverage",)
     steady: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -42,6 +42,7 @@ class FastFedDA(Direction):
     reads: ClassVar[tuple[str, ...]] = ("dual",)
     sets: ClassVar[tuple[str, ...]] = ("look", "start")
     steady: ClassVar[bool] = True
+    goes_with: ClassVar[tuple[str, ...]] = ("FastFedDA",)
 
     def __post_init__(self) -> None:
         positive("FastFedDA", "lr", self.lr)

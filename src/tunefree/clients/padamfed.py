@@ -32,6 +32,7 @@ class PAdaMFed(Direction):
 
     rates: Rates = field(default_factory=lambda: Rates("padamfed"))
     uploads: ClassVar[tuple[str, ...]] = ("control",)
+    settles: ClassVar[tuple[str, ...]] = ("control",)
     prepares: ClassVar[bool] = True
 
     @property

@@ -33,6 +33,7 @@ class ParFreFL(Direction):
 
     rates: Rates = field(default_factory=Rates)
     uploads: ClassVar[tuple[str, ...]] = ("innovation",)
+    settles: ClassVar[tuple[str, ...]] = ("innovation",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
     prepares: ClassVar[bool] = True
 

@@ -7,7 +7,8 @@ arXiv:2307.06306; after Loizou et al., AISTATS 2021.
 
 phi is the batch loss as bent by the direction, so that the step holds with a proximal pull too.
 
-Differences from the paper: none for plain clients; a negative gap counts as 0.
+Differences from the paper: none for plain clients; a negative gap counts as 0. With a direction
+that tilts (control variates) phi has no known lower bound, and `lower` must be given for it.
 """
 
 from dataclasses import dataclass

@@ -218,15 +218,17 @@ class ClientPart:
 
     `uploads` names the vectors and `reports` the scalars that `upload` sends; `needs` those of
     `delta` and `delta_sq` that `absorb` reads; `reads` what the server's rule must send down for
-    it; `echo` the means that the server sends back to
-    the cohort for `keep`. `prepares`: everyone works once before round 0. `full`: the method is
-    defined for full participation alone. `steady`: a schedule of learning rates would break it.
+    it; `echo` the means that the server sends back to the cohort for `keep`; `settles` the uploads
+    whose loss on a wire the part makes up for by itself, since it keeps what arrived. `prepares`:
+    everyone works once before round 0. `full`: the method is defined for full participation alone.
+    `steady`: a schedule of learning rates would break it.
     """
 
     uploads: ClassVar[tuple[str, ...]] = ()
     reports: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
+    settles: ClassVar[tuple[str, ...]] = ()
     echo: ClassVar[tuple[str, ...]] = ()
     prepares: ClassVar[bool] = False
     full: ClassVar[bool] = False
@@ -288,11 +290,13 @@ class Direction(ClientPart, ABC):
 
     `sets` names what of `Local` beyond tilt and pull it sets; two that set the same do not add.
     `sees_grad`: `local` finds each client's gradient at x over all of its data in
-    down["own_grad"], which never travels.
+    down["own_grad"], which never travels. `goes_with` names the server rules it is defined with;
+    none means any.
     """
 
     sets: ClassVar[tuple[str, ...]] = ()
     sees_grad: ClassVar[bool] = False
+    goes_with: ClassVar[tuple[str, ...]] = ()
 
     def turns(self, t: Round) -> Turns:
         """Return how much a client works before it talks."""

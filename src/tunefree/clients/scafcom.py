@@ -33,6 +33,7 @@ class Scafcom(Direction):
 
     beta: float = 0.1
     uploads: ClassVar[tuple[str, ...]] = ("innovation",)
+    settles: ClassVar[tuple[str, ...]] = ("innovation",)
     reads: ClassVar[tuple[str, ...]] = ("control",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
 

@@ -34,7 +34,10 @@ class Scaffnew(Direction):
 
     lr: float = 0.1
     p: float | None = None
+    uploads: ClassVar[tuple[str, ...]] = ("delta",)
+    settles: ClassVar[tuple[str, ...]] = ("delta",)
     sets: ClassVar[tuple[str, ...]] = ("turns",)
+    goes_with: ClassVar[tuple[str, ...]] = ("Average",)
     full: ClassVar[bool] = True
     steady: ClassVar[bool] = True
 
@@ -68,6 +71,11 @@ class Scaffnew(Direction):
     def upload(
         self, work: Work, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
-        """Send the move alone; keep what the next x will finish."""
-        pull = self._pull(t.plan)
-        return {}, {"half": own["half"] - pull * x + pull * work.y}
+        """Send the move."""
+        return {"delta": work.delta}, own
+
+    def keep(
+        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+    ) -> State:
+        """Add what the server took for the move; the next x will finish e_i."""
+        return {"half": own["half"] + self._pull(t.plan) * arrived["delta"]}

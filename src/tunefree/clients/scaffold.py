@@ -35,6 +35,7 @@ class Scaffold(Direction):
 
     option: Literal["I", "II"] = "II"
     uploads: ClassVar[tuple[str, ...]] = ("control",)
+    settles: ClassVar[tuple[str, ...]] = ("control",)
 
     def __post_init__(self) -> None:
         if self.option not in ("I", "II"):

@@ -91,9 +91,11 @@ class Until(Step):
     most: int = 1000
 
     def __post_init__(self) -> None:
-        if not isinstance(self.step, Step) or self.step.uploads or self.step.reports:
+        fits = isinstance(self.step, Step) and self.step.most is None
+        if not fits or self.step.uploads or self.step.reports:
             raise ArgumentError(
-                f"Until(step=...) must be a step without traffic of its own, got {self.step!r}."
+                "Until(step=...) must be a step that is no solver itself and has no traffic of its "
+                f"own, got {self.step!r}."
             )
         not_negative("Until", "tol", self.tol)
         whole("Until", "most", self.most)
@@ -134,7 +136,7 @@ def _whole(owner: str, plan: Plan) -> None:
     if plan.batch is not None:
         raise ArgumentError(
             f"Cannot use {owner} with batches of {plan.batch}. This is because it solves the "
-            "client's own problem to a tolerance; use batch=None."
+            "client's own problem to a tolerance; use batch=None (--batch 0)."
         )
 
 

@@ -15,9 +15,10 @@ TSP 2021, Algorithm 1 (FedPD), arXiv:2005.11418
 
 The argmin is approached by the step part, K times from the client's last x_i, or solved by it.
 
-Differences from the paper: FedDR's pass of everyone before round 0 is each client's first round
-here (x_i = y_i = x at first), which has the same fixed points. A round of FedPD is all local
-solves up to the next talk.
+Differences from the paper: the change of r_i is sent, so a client also keeps what the server was
+told of it; FedADMM starts from its last x_i, as FedDR does. FedDR's pass of everyone before round 0
+is each client's first round here (x_i = y_i = x at first), which has the same fixed points. A round
+of FedPD is all local solves up to the next talk.
 """
 
 import math
@@ -45,6 +46,7 @@ class FedDR(Direction):
     mu: float = 1.0
     relax: float = 0.9
     uploads: ClassVar[tuple[str, ...]] = ("reflected",)
+    settles: ClassVar[tuple[str, ...]] = ("reflected",)
     sets: ClassVar[tuple[str, ...]] = ("start",)
 
     def __post_init__(self) -> None:
@@ -91,6 +93,7 @@ class FedADMM(Direction):
 
     mu: float = 1.0
     uploads: ClassVar[tuple[str, ...]] = ("reflected",)
+    settles: ClassVar[tuple[str, ...]] = ("reflected",)
     sets: ClassVar[tuple[str, ...]] = ("start",)
 
     def __post_init__(self) -> None:

@@ -55,6 +55,13 @@ class Sum(Direction):
                 f"Cannot add directions that send the same channel, got {', '.join(sent)}; "
                 "use each of them once."
             )
+        others = [p for p in parts if not p.prepares]
+        busy = [p for p in others if p.uploads or p.reports or type(p).open is not Direction.open]
+        if busy and len(others) < len(parts):
+            raise ArgumentError(
+                f"Cannot add {type(busy[0]).__name__} to a direction for which everyone works "
+                "before round 0. This is because it would miss that pass; use each alone."
+            )
         if len(set(self.sets)) < len(self.sets):
             raise ArgumentError(
                 "Cannot add directions that set the same thing of a local step, got "
@@ -65,6 +72,8 @@ class Sum(Direction):
     reports = _joined("reports")
     needs = _joined("needs")
     reads = _joined("reads")
+    settles = _joined("settles")
+    goes_with = _joined("goes_with")
     echo = _joined("echo")
     sets = _joined("sets")
     records = _joined("records")

@@ -38,7 +38,10 @@ class ZA1(Direction):
     penalty: Penalty = field(default_factory=Zero)
     lr: float = 0.1
     server_lr: float = 1.0
+    uploads: ClassVar[tuple[str, ...]] = ("delta",)
+    settles: ClassVar[tuple[str, ...]] = ("delta",)
     sets: ClassVar[tuple[str, ...]] = ("look", "start")
+    goes_with: ClassVar[tuple[str, ...]] = ("ZA1",)
     full: ClassVar[bool] = True
     steady: ClassVar[bool] = True
 
@@ -71,8 +74,12 @@ class ZA1(Direction):
     def upload(
         self, work: Work, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
-        """Send the move alone; keep what the next x will finish."""
-        start, walk = work.y - work.delta, self.walk(t.plan)
-        control = own["half"] - x / walk
-        step = work.delta / (self.lr * t.plan.steps)
-        return {}, {"half": control + start / walk + step}
+        """Send the move."""
+        start = work.y - work.delta
+        return {"delta": work.delta}, {"half": own["half"] + (start - x) / self.walk(t.plan)}
+
+    def keep(
+        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+    ) -> State:
+        """Add what the server took for the move; the next x will finish c_i."""
+        return {"half": own["half"] + arrived["delta"] / (self.lr * t.plan.steps)}

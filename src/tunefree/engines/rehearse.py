@@ -87,7 +87,7 @@ class Rehearsal:
             full=full,
             ids=ids[:1],
         )
-        refs = 1 + ("ref" in self._method.direction.sets)
+        refs = 1 + ("ref" in self._method.direction.sets and not t.preparing)
         self.gradients += len(ids) * self._plan.steps * refs
         sent, _, _ = answer(self._method, task, down, self.own, t)
         one = Ledger()

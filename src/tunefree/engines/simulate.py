@@ -27,6 +27,7 @@ from .memory import Memory
 log = logging.getLogger("tunefree")
 
 COMPILE_STEPS, COMPILE_FLOPS = 20_000, 1e13  # above either, compiling on a CPU pays for itself
+ROWS = 4096  # samples at once where clients do not matter
 CACHE = 5 << 19  # bytes of client rows that a CPU keeps close; larger chunks were slower
 
 
@@ -59,6 +60,7 @@ class Simulation:
         plan: Plan,
         seed: int,
         local: Local,
+        start: Vector | None = None,
     ) -> None:
         self.method, self.problem, self.fed, self.cut = method, problem, federation, cut
         self.seed, self.augment = seed, local.augment
@@ -70,7 +72,8 @@ class Simulation:
         self.losses: Losses = choose(problem, self._probe(probe), local.engine, compile)
         self._pending: list[tuple[Tensor, State]] = []  # memory of a round that may not count
         self._full_gradients = 0  # of passes over all data, in units of one batch
-        self.memory = Memory(first_memory(method, problem.start, plan), plan.clients)
+        first = first_memory(method, problem.start if start is None else start, plan)
+        self.memory = Memory(first, plan.clients)
 
     def _worth_compiling(self, plan: Plan) -> bool:
         if self.problem.device.type != "cpu":
@@ -143,24 +146,29 @@ class Simulation:
                     slopes += float(work.scratch["slopes"].sum())
                 if "done" in work.scratch:
                     unsolved += float((~work.scratch["done"]).sum())
-            rows = (sent, arrived) if self.method.keeps else ({}, {})
-            kept.append((part, *rows, own | wired))
+            own = own | wired
+            if not self.method.echo:  # nothing to wait for: hold no rows
+                own, sent, arrived = keep(self.method, sent, arrived, {}, own, t), {}, {}
+            kept.append((part, sent, arrived, own))
         means = mean.result()
         if self.method.echo and not t.preparing:
             ledger.send_down({f"mean {n}": means[n] for n in self.method.echo}, len(ids))
         self._pending = [
-            (part, keep(self.method, sent, arrived, means, own, t))
+            (part, keep(self.method, sent, arrived, means, own, t) if self.method.echo else own)
             for part, sent, arrived, own in kept
         ]
         turns = len(works)
-        row = {"lr": float(measured.result()["lr"]) / turns, **self._costs(steps, trials, slopes)}
+        row = {
+            "lr": float(measured.result()["lr"]) / turns,
+            **self._costs(steps, trials, slopes, t),
+        }
         if unsolved:
             row["unsolved"] = int(unsolved)
         return Answer(means, float(measured.result()["loss"]) / turns, row)
 
-    def _costs(self, steps: float, trials: float, slopes: float) -> dict[str, float]:
+    def _costs(self, steps: float, trials: float, slopes: float, t: Round) -> dict[str, float]:
         """Return the work done since the last call: gradients, trials a step, proximal maps."""
-        refs = 1 + ("ref" in self.method.direction.sets)
+        refs = 1 + ("ref" in self.method.direction.sets and not t.preparing)
         row: dict[str, float] = {"gradients": int(steps * refs + slopes) + self._full_gradients}
         self._full_gradients = 0
         maps = sum(name in self.method.direction.sets for name in ("look", "land"))
@@ -270,11 +278,18 @@ class Simulation:
         return out
 
     def gradient(self, x: Vector) -> Vector:
-        """Return grad f at x over everyone's data; a measurement, neither work nor traffic."""
-        before, everyone = self._full_gradients, torch.arange(self.fed.clients)
-        (grad,) = self.ask(everyone, -1, "grad", [x], "all", None, Ledger())
-        self._full_gradients = before
-        return grad
+        """Return grad f at x over everyone's data, without dropout.
+
+        A measurement: neither work nor traffic.
+        """
+        each = (self._shares / self.fed.sizes).repeat_interleave(self.fed.sizes)
+        weight = each.to(x.device, x.dtype)
+        total = self.method.weight_decay * x
+        for low in range(0, len(weight), ROWS):
+            rows = slice(low, low + ROWS)
+            inputs = map_inputs(lambda t, rows=rows: t[rows], self.fed.x)  # type: ignore[misc]
+            total = total + self.problem.gradient(x, inputs, self.fed.y[rows], weight[rows])
+        return total
 
     def facts(self) -> dict[str, Any]:
         """Return what was chosen, for the record."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import unknown
+from ..errors import ArgumentError, unknown
 from . import composite, controls, self_setting, server_side
 from .method import Method
 
@@ -108,5 +108,10 @@ def get(name: str, **arguments: Any) -> Method:
     for key in arguments:
         if key not in own and key not in COMMON:
             raise unknown(f"argument of {name}", key, [*own, *COMMON])
+    if "wire" in arguments and "compressor" in own:
+        raise ArgumentError(
+            f"{name} packs its uploads by its own setting: give compressor=..., not wire=..., "
+            f"got wire={arguments['wire']!r}."
+        )
     method = CATALOGUE[name].make(**{k: v for k, v in arguments.items() if k in own})
     return replace(method, name=name, **{k: v for k, v in arguments.items() if k in COMMON})

@@ -12,9 +12,9 @@ from ..penalties import Penalty, Zero
 from ..server import Average, Averaged, Last, LastTwo, Output, Server
 from ..server.aggregate import Weights
 from ..wire import Choose, Dense, ErrorFeedback, Wire, parse
+from .fits import STANDARD, check_fit
 
 OUTPUTS: dict[str, Output] = {"last": Last(), "last-two": LastTwo(), "averaged": Averaged()}
-STANDARD = ("delta", "delta_sq")  # means that exist whatever the parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,8 @@ class Method:
         weights: "uniform" (as in the papers) or "samples": how clients count in the means.
         schedule: Learning rate over rounds: a Schedule, or text such as "cosine+warmup:10".
         weight_decay: Adds (weight_decay / 2) |y|^2 to every client's loss, >= 0.
-        clip: Longest minibatch gradient let through, > 0, or None.
+        clip: Longest minibatch gradient let through, > 0, or None; gradients over all data, which
+            some methods ask for, are not clipped.
         name: What it is called in tables.
     """
 
@@ -70,77 +71,17 @@ class Method:
         not_negative("Method", "weight_decay", self.weight_decay)
         if self.clip is not None:
             positive("Method", "clip", self.clip)
-        self._check_fit()
+        check_fit(self)
 
-    def _check_fit(self) -> None:
-        step = type(self.step).__name__
-        if self.clip is not None and self.step.exact:
-            raise ArgumentError(
-                f"Cannot use clip={self.clip!r} with {step}. This is because its line search "
-                "needs the gradient of the function it evaluates; leave clip out, or use a "
-                "constant step."
-            )
-        maps = [n for n in ("look", "land") if n in self.direction.sets]
-        if maps and self.step.exact:
-            raise ArgumentError(
-                f"Cannot use {step} with {type(self.direction).__name__}. This is because its line "
-                "search needs the gradient of the function it evaluates, and the direction puts "
-                "a proximal map into every step; use a constant step."
-            )
-        if self.step.sets_lr and not self.rates.steady:
-            raise ArgumentError(
-                f"Cannot use schedule={self.rates.shape!r} with {step}. This is because it sets "
-                "its own step size; leave the schedule out, or use a constant step."
-            )
-        fixed = [type(p).__name__ for p in self._parts if p.steady]
-        if fixed and not self.rates.steady:
-            raise ArgumentError(
-                f"Cannot use schedule={self.rates.shape!r} with {fixed[0]}. This is because it "
-                "counts on the same step size in every round; leave the schedule out."
-            )
-        self._check_channels(step)
-        self._check_rates(step)
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The direction, or those that it adds."""
+        return tuple(getattr(self.direction, "parts", (self.direction,)))
 
-    def _check_channels(self, step: str) -> None:
-        parts = (self.direction, self.step)
-        own = [name for p in parts for name in (*p.uploads, *p.reports)]
-        twice = sorted({name for name in own if own.count(name) > 1})
-        if twice:
-            raise ArgumentError(
-                f"Cannot combine {type(self.direction).__name__} with {step}. This is because "
-                f"both send the channel {twice[0]!r}; use one of them."
-            )
-        sent = tuple(dict.fromkeys((*STANDARD, *own)))
-        missing = [name for name in self.server.needs if name not in sent]
-        if missing:
-            raise ArgumentError(
-                f"Cannot use {type(self.server).__name__} with {type(self.direction).__name__} and "
-                f"{step}. This is because it needs {', '.join(missing)}, and clients send only "
-                f"{', '.join(sent)}; use a direction or step that sends it."
-            )
-        given = [type(p).__name__ for p in (self.direction, self.step) if p.reads]
-        lacking = [n for p in parts for n in p.reads if n not in self.server.sends]
-        if lacking:
-            raise ArgumentError(
-                f"Cannot use {given[0]} with {type(self.server).__name__}. This is because it "
-                f"reads {', '.join(lacking)}, which that server rule does not send; use the "
-                "server rule of the named method."
-            )
-
-    def _check_rates(self, step: str) -> None:
-        """Parts that divide by the client's step size must mean the same one."""
-        rates = {
-            type(p).__name__: lr for p in self._parts if (lr := getattr(p, "lr", None)) is not None
-        }
-        if len(set(rates.values())) > 1:
-            said = ", ".join(f"{name}(lr={lr!r})" for name, lr in rates.items())
-            raise ArgumentError(f"Parts of one method must have the same lr, got {said}.")
-        knows = [type(p).__name__ for p in (self.direction, self.server) if hasattr(p, "lr")]
-        if knows and not isinstance(self.step, Constant):
-            raise ArgumentError(
-                f"Cannot use {step} with {knows[0]}. This is because it divides by the client's "
-                "step size, which must be a constant; use Constant."
-            )
+    @property
+    def leaves(self) -> tuple[Any, ...]:
+        """Every part that has settings of its own."""
+        return (*self.directions, self.step, self.server)
 
     @property
     def _parts(self) -> tuple[Direction, Step, Server]:
@@ -187,31 +128,40 @@ class Method:
     @property
     def penalty(self) -> Penalty | None:
         """The regulariser h, where some part has one."""
-        found = (getattr(p, "penalty", None) for p in self._parts)
+        found = (getattr(p, "penalty", None) for p in self.leaves)
         return next((p for p in found if p is not None and p != Zero()), None)
 
     def prox_step(self, plan: Plan) -> float:
         """Return the step of the proximal map, for methods with a penalty."""
         own = getattr(self.server, "alpha_at", None)
-        return float(self.direction.lr * plan.steps if own is None else own(plan))  # type: ignore[attr-defined]
+        lr = next((p.lr for p in self.directions if hasattr(p, "lr")), 1.0)
+        return float(lr * plan.steps if own is None else own(plan))
 
     def check(self, plan: Plan) -> None:
         """Refuse a plan that some part cannot work under, before round 0."""
         if self.full and not plan.full:
             raise ArgumentError(
                 f"Cannot use {self.name} with {plan.cohort} of {plan.clients} clients a round. "
-                "This is because it is defined for full participation; use cohort=None."
+                "This is because it is defined for full participation; use cohort=None "
+                "(--cohort 0)."
             )
         for part in self._parts:
             part.check(plan)
-        inner = self.wire.inner if isinstance(self.wire, ErrorFeedback) else None
-        settled = inner is None or inner.lossless or isinstance(inner, Choose)
-        if inner is not None and not settled and inner.contraction(plan.layout) is None:
+        bare = self.wire.inner if isinstance(self.wire, ErrorFeedback) else self.wire
+        owing = bare is not self.wire or bool(self.direction.settles)
+        known = bare.lossless or isinstance(bare, Choose)  # of a rule nothing can be said
+        if owing and not known and bare.contraction(plan.layout) is None:
+            why = "with error feedback" if bare is not self.wire else f"with {self.name}"
             raise ArgumentError(
-                f"Cannot use error feedback around {inner!r}. This is because what it forgets may "
-                "grow from round to round; use a compressor that never lengthens the error, such "
-                "as TopK, Sign or RandK(unbiased=False)."
+                f"Cannot use {bare!r} {why}. This is because what it forgets is owed to the next "
+                "round and may grow from round to round; use a compressor that never lengthens "
+                "the error, such as TopK, Sign or RandK(unbiased=False)."
             )
+
+    def wire_of(self, channel: str) -> Wire:
+        """Return the wire of a channel: error feedback only where a part has none of its own."""
+        own = channel in self.direction.settles
+        return self.wire.inner if own and isinstance(self.wire, ErrorFeedback) else self.wire
 
     @property
     def rates(self) -> Schedule:

@@ -17,7 +17,7 @@ from ..clients import (
     Step,
 )
 from ..clients import solver as read_solver
-from ..errors import unknown
+from ..errors import ArgumentError, unknown
 from ..server import (
     Average,
     Averaged,
@@ -135,6 +135,14 @@ def _lod(
     if prox_step not in ("implicit", "explicit"):
         raise unknown("prox_step", prox_step, ("implicit", "explicit"))
     exact = how != "steps"
+    if exact and prox_step != "implicit":
+        raise ArgumentError(
+            f"prox_step={prox_step!r} is for solver='steps', got solver={how!r}; leave it out."
+        )
+    if not merge and merge_weights != "theorem":
+        raise ArgumentError(
+            f"merge_weights={merge_weights!r} is for merge=True, got merge=False; leave it out."
+        )
     follow = Follow(implicit=prox_step == "implicit", printed=reading == "printed")
     step = read_solver(how, 0.1) if exact else follow
     server = LoD(weighted, merge, global_loss, exact, reading, merge_weights, r_rel, mu_init)

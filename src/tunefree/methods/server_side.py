@@ -4,6 +4,7 @@ from typing import Literal
 
 from ..clients import AdaAlter, Constant, Moreau, Proximal, Step
 from ..clients import solver as read_solver
+from ..errors import ArgumentError
 from ..server import (
     Adaptive,
     AMSGrad,
@@ -53,6 +54,8 @@ def fedexprox(
     solver: Solver = "steps",
 ) -> Method:
     """Extrapolated mean of proximal points; lr and mu are choices. Li et al. 2024."""
+    if extrapolation != "stops" and inf != 0:
+        raise ArgumentError(f"inf={inf!r} is for extrapolation='stops'; leave it out.")
     pull = Moreau(mu) if extrapolation == "stops" else Proximal(mu)
     server = Extrapolate(extrapolation, mu, inf)
     return Method(direction=pull, step=read_solver(solver, lr), server=server)

@@ -158,6 +158,17 @@ class Problem:
         finally:
             self._module.train()
 
+    def gradient(self, x: Vector, inputs: Inputs, target: Tensor, weight: Tensor) -> Vector:
+        """Return the gradient of the weighted sum of losses, in evaluation mode."""
+        point = x.detach().requires_grad_()
+        self._module.eval()
+        try:
+            each = self.losses(self._call(self.layout.split(point), inputs, {}), target)
+            (grad,) = torch.autograd.grad((each * weight).sum(), [point])
+        finally:
+            self._module.train()
+        return grad
+
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each sample: (B,)."""
         each = self.loss(output, target)  # (B,) or (B, ...)

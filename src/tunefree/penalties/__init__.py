@@ -12,6 +12,7 @@ from .mcp import MCP
 from .nuclear import Nuclear
 from .penalty import Penalty, sparsity, stationarity
 from .scad import SCAD
+from .scaled import Scaled
 from .simplex import Simplex
 from .zero import Zero
 
@@ -27,6 +28,7 @@ __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capita
     "Nuclear",
     "Penalty",
     "SCAD",
+    "Scaled",
     "Simplex",
     "Zero",
     "get",

@@ -14,6 +14,7 @@ from .mcp import MCP
 from .nuclear import Nuclear
 from .penalty import Penalty
 from .scad import SCAD
+from .scaled import Scaled
 from .simplex import Simplex
 from .zero import Zero
 
@@ -47,6 +48,8 @@ def get(penalty: str | Penalty) -> Penalty:
     MCP(weight=0.0001, gamma=3.0)
     >>> get("group-lasso:1e-3:row:scaled")
     GroupLasso(weight=0.001, groups='row', scaled=True)
+    >>> get("1e-4*mcp:1")  # a multiple of another one
+    Scaled(factor=0.0001, penalty=MCP(weight=1.0, gamma=3.0))
     """
     if isinstance(penalty, Penalty):
         return penalty
@@ -54,6 +57,9 @@ def get(penalty: str | Penalty) -> Penalty:
         raise ArgumentError(
             f"A penalty must be a Penalty or text such as 'l1:1e-4', got {penalty!r}."
         )
+    factor, times, rest = penalty.partition("*")
+    if times:
+        return Scaled(_number(factor, penalty), get(rest))
     name, *words = penalty.strip().lower().split(":")
     if name not in CATALOGUE:
         raise unknown("penalty", name, CATALOGUE)
@@ -62,6 +68,15 @@ def get(penalty: str | Penalty) -> Penalty:
     if len(words) > len(given):
         raise ArgumentError(f"Penalty {penalty!r} has too many parts; write {_usage(name)}.")
     return cls(*(_read(w, f, penalty, name) for w, f in zip(words, given, strict=False)))
+
+
+def _number(word: str, text: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise ArgumentError(
+            f"Penalty {text!r} must begin with a number before '*', got {word!r}."
+        ) from None
 
 
 def _usage(name: str) -> str:

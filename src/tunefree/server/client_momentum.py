@@ -4,7 +4,8 @@ Cheng, Huang, Wu & Yuan, ICLR 2024, Algorithms 1 and 2. arXiv:2306.16504
 
     p <- -mean_i delta_i / (lr K),     x <- x + server_lr mean_i delta_i
 
-Differences from the paper: its gamma is server_lr lr K.
+Differences from the paper: its gamma is server_lr lr K; K is the mean over clients where they
+differ.
 """
 
 from dataclasses import dataclass

@@ -22,6 +22,7 @@ class Drift(Server):
     """Server rule with the mean drift h in memory."""
 
     euclidean: ClassVar[bool] = False
+    goes_with: ClassVar[tuple[str, ...]] = ("FedDyn", "FedDC")
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Return h = 0."""

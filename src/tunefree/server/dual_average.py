@@ -28,6 +28,7 @@ class DualAverage(Server):
 
     walk: Walk = field(default_factory=Walk)
     euclidean: ClassVar[bool] = False
+    goes_with: ClassVar[tuple[str, ...]] = ("DualAverage",)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at tau = 0."""

@@ -31,6 +31,7 @@ class FastFedDA(Server):
     needs: ClassVar[tuple[str, ...]] = ("grad", "point")
     sends: ClassVar[tuple[str, ...]] = ("dual",)
     euclidean: ClassVar[bool] = False
+    goes_with: ClassVar[tuple[str, ...]] = ("FastFedDA",)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Return S = -x / lr."""

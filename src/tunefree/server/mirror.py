@@ -81,6 +81,8 @@ class Mirror(ABC):
         low = 0.0
         for _ in range(HALVINGS):
             middle = (low + high) / 2
+            if middle in (low, high):  # to the last bit
+                break
             low, high = (low, middle) if above(middle) else (middle, high)
         return torch.full_like(m, (low + high) / 2)
 

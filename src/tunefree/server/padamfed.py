@@ -32,11 +32,15 @@ class PAdaMFed(Server):
 
     rates: Rates = field(default_factory=lambda: Rates("padamfed"))
     needs: ClassVar[tuple[str, ...]] = ("delta", "control")
-    sends: ClassVar[tuple[str, ...]] = ("momentum", "before")
 
     @property
     def _vr(self) -> bool:
         return self.rates.kind == "padamfed-vr"
+
+    @property
+    def sends(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the direction of the same kind reads."""
+        return ("momentum", "before") if self._vr else ("momentum",)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at zero, until everyone has prepared."""

@@ -56,6 +56,11 @@ class Proximal(Server):
                 "differently, so that the proximal map would belong to another metric; use "
                 "Average, Momentum or FedExP."
             )
+        if type(self.inner).output is not Server.output:
+            raise ArgumentError(
+                f"Cannot use Proximal with {name}. This is because that rule's model is not its x; "
+                "use Average, Momentum or FedExP."
+            )
         if self.penalty.rho > 0 and not isinstance(self.inner, Average | Momentum):
             raise ArgumentError(
                 f"Cannot use {type(self.penalty).__name__} with {name}. This is because its step "
@@ -66,6 +71,29 @@ class Proximal(Server):
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         """What the other rule needs."""
         return self.inner.needs
+
+    @property
+    def sends(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the other rule sends."""
+        return self.inner.sends
+
+    @property
+    def full(self) -> bool:  # type: ignore[override]
+        """As the other rule."""
+        return self.inner.full
+
+    @property
+    def steady(self) -> bool:  # type: ignore[override]
+        """As the other rule."""
+        return self.inner.steady
+
+    def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
+        """Let the other rule take it in."""
+        return self.inner.prepare(x, mean, state, t)
+
+    def open(self, x: Vector, state: State, t: Round, ask: Ask) -> State:
+        """Open the other rule."""
+        return self.inner.open(x, state, t, ask)
 
     def alpha_at(self, plan: Plan) -> float:
         """Return the proximal step under this plan, for a server step of 1."""

@@ -13,12 +13,14 @@ class Server(ABC):
     `needs` names the means it reads. `delta` (the mean move) and `delta_sq` (the mean squared
     length of the moves) can be had with every method; others come from directions and steps.
     `sends` names what `down` adds to x. `euclidean`: the move is a multiple of the means, so that a
-    proximal map after it means what it says. `full` and `steady`: as for clients' parts.
+    proximal map after it means what it says. `goes_with` names the directions it is defined with;
+    none means any. `full` and `steady`: as for clients' parts.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("delta",)
     sends: ClassVar[tuple[str, ...]] = ()
     euclidean: ClassVar[bool] = True
+    goes_with: ClassVar[tuple[str, ...]] = ()
     full: ClassVar[bool] = False
     steady: ClassVar[bool] = False
 

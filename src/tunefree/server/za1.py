@@ -28,6 +28,7 @@ class ZA1(Server):
 
     walk: Walk = field(default_factory=Walk)
     euclidean: ClassVar[bool] = False
+    goes_with: ClassVar[tuple[str, ...]] = ("ZA1",)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at the proximal map of x."""

@@ -14,6 +14,7 @@ from tunefree.penalties import (
     L1Ball,
     L2Ball,
     Nuclear,
+    Scaled,
     Simplex,
     Zero,
 )
@@ -30,6 +31,7 @@ PENALTIES = {
         ElasticNet(0.6, 0.9),
         MCP(0.6, 2.5),
         SCAD(0.6, 3.5),
+        Scaled(0.5, SCAD(0.9, 3.5)),
         GroupLasso(0.6),
         GroupLasso(0.6, "layer", True),
         Nuclear(0.6),

@@ -30,6 +30,7 @@ TEXTS = {
     "mcp:1e-4": MCP(1e-4),
     "mcp:1e-4:3": MCP(1e-4, 3.0),
     "scad:1e-4:3.7": SCAD(1e-4, 3.7),
+    "1e-3*scad:0.5": penalties.Scaled(1e-3, SCAD(0.5)),
     "group-lasso:1e-4": GroupLasso(1e-4),
     "group-lasso:1e-4:layer": GroupLasso(1e-4, "layer"),
     "group-lasso:1e-4:row:scaled": GroupLasso(1e-4, "row", True),
@@ -56,7 +57,7 @@ def test_a_penalty_is_itself():
 def test_every_penalty_has_a_name():
     made = {type(get(name)) for name in names()}
     known = [getattr(penalties, name) for name in penalties.__all__]
-    classes = {c for c in known if isinstance(c, type) and c is not Penalty}
+    classes = {c for c in known if isinstance(c, type) and c not in (Penalty, penalties.Scaled)}
     assert made == classes
     assert names() == sorted(names())
 
