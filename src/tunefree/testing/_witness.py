@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..clients import Direction, Local, Step
-from ..clients.rule import Map
+from ..clients.bend import Map
 from ..methods import Method
 from ..server import Output, Server
 from ..types import Rows, State
