@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,9 @@ from .bench import Bench, measure
 from .bench_rules import BenchRules, measure_rules
 from .data import describe
 from .engines import units
+from .engines.ranks import join
 from .errors import ArgumentError, Interrupted, TunefreeError
-from .fit import fit, options
+from .fit import Event, fit, options
 from .folder import Folder, to_json
 from .job import bind, cost
 from .recipe import Recipe, arguments
@@ -82,18 +84,25 @@ def run(
         facts = cost(bind(options(**settings, compile=False)))
         _say(facts, as_json, _costs)
         return 0
-    folder = out_dir or _next_folder(recipe)
-    with Bar(recipe.rounds, err) as bar:
+    ranks = join()
+    folder = ranks.agreed(out_dir or _next_folder(recipe))
+    with Bar(recipe.rounds, err) if ranks.leads else nullcontext(_silent) as bar:
         try:
             result = fit(**settings, out=folder, callbacks=[bar], command=words)
         except Interrupted as stop:
             result = stop.run  # type: ignore[assignment]
+    if not ranks.leads:
+        return 0
     _say({**result.summary, "path": str(folder)}, as_json, lambda _: out.print(summary(result)))
     if result.status == "interrupted":
         line = f"Stopped by Ctrl-C; continue with:  tunefree run --resume {folder}"
         err.print(line, markup=False, soft_wrap=True)
         return INTERRUPTED
     return DIVERGED if result.status == "diverged" else 0
+
+
+def _silent(event: Event) -> None:
+    """Print nothing: another process does."""
 
 
 def _asdict(recipe: Recipe) -> dict[str, Any]:

@@ -188,8 +188,9 @@ def _run(
     history: list[dict[str, Any]] = []
     best = _Best(job.start)
     status = "unfinished"
+    ranks = job.crew.ranks
     if folder is not None:
-        found = _open(folder, job.settings, resume)
+        found = ranks.agreed(_open(folder, job.settings, resume) if ranks.leads else None)
         if found is not None:
             rounds, tensors, facts = found
             now = now.restored(rounds, tensors)
@@ -199,7 +200,8 @@ def _run(
             status = facts["status"]
             if len(history) < rounds:
                 log.warning("The history lacks %d of %d rounds.", rounds - len(history), rounds)
-        folder.rewrite_history(history)
+        if ranks.leads:
+            folder.rewrite_history(history)
     saver = _Saver(job, folder, checkpoint_every)
     with _ctrl_c() as stopping:
         while status == "unfinished":
@@ -228,15 +230,15 @@ def _run(
             now = after
             row["seconds"] = time.perf_counter() - began
             history.append(row)
-            if folder is not None:
+            if folder is not None and ranks.leads:
                 folder.append(row)
-            for callback in callbacks:
+            for callback in callbacks if ranks.leads else ():
                 callback(Event(row["round"], now.x, output, row))
             if last:
                 status = "finished"
             elif job.options.patience is not None and best.waited >= job.options.patience:
                 status = "stopped early"
-            elif stopping():
+            elif sum(ranks.counts([stopping()])):
                 break
             saver.perhaps(now, best, status)
     run = _result(job, folder, now, best, history, status)
@@ -297,12 +299,14 @@ class _Saver:
         self._written = time.monotonic()
 
     def perhaps(self, now: Standing, best: _Best, status: str) -> None:
+        if self._folder is None or status != "unfinished":
+            return
         due = (
             now.round % self._every == 0
             if self._every is not None
-            else time.monotonic() - self._written > CHECKPOINT_SECONDS
+            else self._job.crew.ranks.agreed(time.monotonic() - self._written > CHECKPOINT_SECONDS)
         )
-        if due and status == "unfinished":
+        if due:
             self._write(now, best, status)
 
     def _write(self, now: Standing, best: _Best, status: str) -> None:
@@ -310,10 +314,11 @@ class _Saver:
             return
         shipped = _shipped(self._job, now, best)
         tensors = {**now.tensors(), **self._job.crew.tensors(), "best": best.x, "shipped": shipped}
-        self._folder.save(now.round, tensors, {"status": status, "best": best.facts()})
+        if self._job.crew.ranks.leads:
+            self._folder.save(now.round, tensors, {"status": status, "best": best.facts()})
         self._written = time.monotonic()
 
     def save(self, now: Standing, best: _Best, status: str, run: Run) -> None:
         self._write(now, best, status)
-        if self._folder is not None and status != "unfinished":
+        if self._folder is not None and status != "unfinished" and self._job.crew.ranks.leads:
             run.export(self._folder.path / "model.safetensors")

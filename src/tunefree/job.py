@@ -12,6 +12,7 @@ from . import evaluate, methods
 from .clients.rule import Plan
 from .data.batches import Cut
 from .data.federation import Federation
+from .engines.ranks import join
 from .engines.rehearse import Rehearsal
 from .engines.simulate import Local, Simulation, mean_steps
 from .errors import ArgumentError, DataError, between, whole
@@ -105,7 +106,7 @@ def bind(options: Options) -> Job:
         raise ArgumentError(f"fit(augment=...) must be a name or a CropFlip, got {o.augment!r}.")
     local = Local(o.engine, o.compile, o.chunk, augment)
     start = problem.start if o.start is None else _start(problem, o.start)
-    crew = Simulation(method, problem, fed, cut, plan, o.seed, local, start)
+    crew = Simulation(method, problem, fed, cut, plan, o.seed, local, start, join())
     groups = evaluate.per_client(fed) if o.per_client else None
     test = validation = None
     if fed.test is not None:

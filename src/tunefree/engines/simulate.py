@@ -23,6 +23,7 @@ from ..server.aggregate import Mean, shares
 from ..types import Channels, Pair, Rows, State, Vector, map_inputs
 from ..wire import Ledger
 from .memory import Memory
+from .ranks import Ranks
 
 log = logging.getLogger("tunefree")
 
@@ -61,9 +62,11 @@ class Simulation:
         seed: int,
         local: Local,
         start: Vector | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.method, self.problem, self.fed, self.cut = method, problem, federation, cut
         self.seed, self.augment = seed, local.augment
+        self.ranks = Ranks() if ranks is None else ranks
         self._width = width(federation.sizes, cut)
         self._shares = shares(method.weights, federation.sizes)
         compile = self._worth_compiling(plan) if local.compile is None else local.compile
@@ -125,7 +128,7 @@ class Simulation:
         return float(self._shares[ids].sum())
 
     def _chunks(self, ids: Tensor) -> Iterator[Tensor]:
-        yield from torch.split(ids, self.chunk)
+        yield from torch.split(ids, self.chunk) if len(ids) else ()
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
         """Train the cohort, chunk by chunk, and return the means."""
@@ -133,10 +136,11 @@ class Simulation:
         measured = Mean(float(self._shares[ids].sum()))
         steps = trials = slopes = unsolved = 0.0
         kept: list[tuple[Tensor, Channels, Channels, State]] = []
-        for part in self._chunks(ids):
+        here = Ledger()  # what this process's clients send
+        for part in self._chunks(self.ranks.mine(ids)):
             before = self.memory.gather(part)
             sent, own, works = answer(self.method, self._task(part, t), down, before, t)
-            arrived, wired = pack(self.method, sent, before, part, t, ledger)
+            arrived, wired = pack(self.method, sent, before, part, t, here)
             mean.add(self._shares[part], arrived)
             for work in works:
                 measured.add(self._shares[part], {"loss": work.loss, "lr": work.lr})
@@ -150,26 +154,42 @@ class Simulation:
             if not self.method.echo:  # nothing to wait for: hold no rows
                 own, sent, arrived = keep(self.method, sent, arrived, {}, own, t), {}, {}
             kept.append((part, sent, arrived, own))
-        means = mean.result()
+        means = self._summed(mean.result(), down["x"], t)
+        self._count(here, ledger, t)
         if self.method.echo and not t.preparing:
             ledger.send_down({f"mean {n}": means[n] for n in self.method.echo}, len(ids))
         self._pending = [
             (part, keep(self.method, sent, arrived, means, own, t) if self.method.echo else own)
             for part, sent, arrived, own in kept
         ]
-        turns = len(works)
-        row = {
-            "lr": float(measured.result()["lr"]) / turns,
-            **self._costs(steps, trials, slopes, t),
-        }
+        found = measured.result()
+        own_means = [float(found[n]) if n in found else 0.0 for n in ("loss", "lr")]
+        loss, lr = (v / self.method.direction.turns(t).times for v in self.ranks.counts(own_means))
+        steps, trials, slopes, unsolved = self.ranks.counts([steps, trials, slopes, unsolved])
+        row = {"lr": lr, **self._costs(steps, trials, slopes, t)}
         if unsolved:
             row["unsolved"] = int(unsolved)
-        return Answer(means, float(measured.result()["loss"]) / turns, row)
+        return Answer(means, loss, row)
+
+    def _summed(self, parts: Channels, x: Vector, t: Round) -> Channels:
+        """Return the means over the whole cohort, from those over this process's share of it."""
+        empty = {n: torch.zeros_like(x) for n in self.method.vectors}
+        empty |= {n: x.new_zeros(()) for n in self.method.scalars}
+        return self.ranks.totals(self.method.channels(t.preparing), parts, empty)
+
+    def _count(self, here: Ledger, ledger: Ledger, t: Round) -> None:
+        """Add what all processes' clients sent to the round's ledger."""
+        names = self.method.channels(t.preparing)
+        *sizes, counted = self.ranks.counts([*(here.up[n] for n in names), here.counted_up])
+        for name, size in zip(names, sizes, strict=True):
+            ledger.send_up(name, int(size), 0.0)
+        ledger.counted_up += counted
 
     def _costs(self, steps: float, trials: float, slopes: float, t: Round) -> dict[str, float]:
         """Return the work done since the last call: gradients, trials a step, proximal maps."""
         refs = 1 + ("ref" in self.method.direction.sets and not t.preparing)
-        row: dict[str, float] = {"gradients": int(steps * refs + slopes) + self._full_gradients}
+        row: dict[str, float] = {"gradients": int(steps * refs + slopes)}
+        row["gradients"] += int(self.ranks.counts([self._full_gradients])[0])
         self._full_gradients = 0
         maps = sum(name in self.method.direction.sets for name in ("look", "land"))
         if maps:
@@ -221,7 +241,7 @@ class Simulation:
             starts, keys = self.fed.starts[ids], key(self.seed, "full", t, ids)
         y = x.expand(len(sizes), -1)
         values, grads = y.new_zeros(len(sizes)), torch.zeros_like(y) if grad else y[:, :0]
-        if grad:
+        if grad and (ids is not None or self.ranks.leads):
             self._full_gradients += int((-(-sizes // self._width)).sum())
         for low in range(0, int(sizes.max()), self._width):  # in the shape of training
             spot = low + torch.arange(self._width)
@@ -270,11 +290,13 @@ class Simulation:
                 out.append(_chosen(what, *self._full(x, t, None, what != "loss"))[0])
                 continue
             mean = Mean(float(self._shares[whom].sum()))
-            for part in self._chunks(whom):
+            for part in self._chunks(self.ranks.mine(whom)):
                 rows = _chosen(what, *self._full(x, t, part, what != "loss"))
-                ledger.send_up(what, rows.numel() * rows.element_size())
                 mean.add(self._shares[part], {what: rows})
-            out.append(mean.result()[what])
+            none = torch.zeros_like(x) if what == "grad" else x.new_zeros(())
+            answer = self.ranks.totals((what,), mean.result(), {what: none})[what]
+            ledger.send_up(what, len(whom) * answer.numel() * answer.element_size())
+            out.append(answer)
         return out
 
     def gradient(self, x: Vector) -> Vector:
@@ -293,14 +315,24 @@ class Simulation:
 
     def facts(self) -> dict[str, Any]:
         """Return what was chosen, for the record."""
-        return {"engine": self.losses.name, "chunk": self.chunk}
+        processes = {} if self.ranks.size == 1 else {"processes": self.ranks.size}
+        return {"engine": self.losses.name, "chunk": self.chunk, **processes}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the clients' memory for a checkpoint."""
-        return self.memory.tensors()
+        found = self.memory.tensors()
+        if not found:
+            return found
+        ids, rows = self.ranks.collected(found.pop("memory_ids"), found)
+        return {"memory_ids": ids, **rows}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take the clients' memory from a checkpoint."""
+        if "memory_ids" in tensors:
+            ids = tensors["memory_ids"]
+            mine = (ids % self.ranks.size == self.ranks.rank).nonzero().flatten()
+            names = [n for n in tensors if n == "memory_ids" or n.startswith("memory.")]
+            tensors = {n: tensors[n][mine] for n in names}
         self.memory.restore(tensors)
 
 

@@ -100,6 +100,15 @@ class Method:
         square = ("delta_sq",) if any("delta_sq" in p.needs for p in self._parts) else ()
         return (*square, *self.direction.reports, *self.step.reports)
 
+    def channels(self, preparing: bool = False) -> tuple[str, ...]:
+        """Everything that a client sends up, vectors first; before round 0 only parts send."""
+        if not preparing:
+            return (*self.vectors, *self.scalars)
+        parts = (self.direction, self.step)
+        return tuple(n for p in parts for n in p.uploads) + tuple(
+            n for p in parts for n in p.reports
+        )
+
     @property
     def records(self) -> frozenset[str]:
         """Optional fields of the local loop's record that some part reads."""

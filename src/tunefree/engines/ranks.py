@@ -1,0 +1,102 @@
+"""Many processes: the cohort is split over ranks, and only sums cross.
+
+Started by `torchrun`, every process runs the same program on the same data. Client i is always
+trained by rank i mod size, which keeps its memory; what the server does is done by all alike.
+"""
+
+import atexit
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..types import Channels
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among `size` of them; one process alone needs nothing of this."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and prints."""
+        return self.rank == 0
+
+    def mine(self, ids: Tensor) -> Tensor:
+        """Return those of these clients that this process trains."""
+        return ids if self.size == 1 else ids[ids % self.size == self.rank]
+
+    def total(self, value: Tensor) -> Tensor:
+        """Return the sum over all processes."""
+        if self.size == 1:
+            return value
+        out = value.clone()
+        dist.all_reduce(out)
+        return out
+
+    def totals(self, names: tuple[str, ...], parts: Channels, like: Channels) -> Channels:
+        """Return the sums by name; a process that has none adds zeros shaped as in `like`."""
+        if self.size == 1:
+            return parts
+        return {n: self.total(parts[n] if n in parts else like[n]) for n in names}
+
+    def counts(self, values: list[float]) -> list[float]:
+        """Return the sums of plain numbers."""
+        if self.size == 1:
+            return values
+        out: list[float] = self.total(
+            torch.tensor(values, dtype=torch.float64, device=_home())
+        ).tolist()
+        return out
+
+    def agreed(self, value: Any) -> Any:
+        """Return what the leading process says."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, 0)
+        return box[0]
+
+    def collected(self, ids: Tensor, rows: Channels) -> tuple[Tensor, Channels]:
+        """Return every process's rows, end to end."""
+        if self.size == 1:
+            return ids, rows
+        counts = [int(n) for n in self._each(torch.tensor([len(ids)]))]
+        most = max(counts)
+
+        def joined(value: Tensor) -> Tensor:
+            wide = value.new_zeros((most, *value.shape[1:]))
+            wide[: len(value)] = value
+            return torch.cat([p[:n] for p, n in zip(self._each(wide), counts, strict=True)])
+
+        return joined(ids), {name: joined(value) for name, value in rows.items()}
+
+    def _each(self, value: Tensor) -> list[Tensor]:
+        sent = value.to(_home())
+        parts = [torch.empty_like(sent) for _ in range(self.size)]
+        dist.all_gather(parts, sent)
+        return [p.to(value.device) for p in parts]
+
+
+def _home() -> torch.device:
+    """Return where the backend expects tensors."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+def join() -> Ranks:
+    """Return this process's place among those that `torchrun` started; alone without it."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or not dist.is_available():
+        return Ranks()
+    if not dist.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        atexit.register(dist.destroy_process_group)  # its threads must not outlive the program
+    return Ranks(dist.get_rank(), size)
