@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import tunefree as tf
-from tunefree.testing._problem import SIZES, federation, net
+from tunefree import cli
+from tunefree.testing._problem import federation, net
 
 SCRIPT = """
 import sys
@@ -73,19 +74,14 @@ def test_every_method(script):
     assert settings["processes"] == 2
 
 
-def test_resumed_after_a_crash_with_more_processes_than_clients_at_times(script):
-    """Memory of all processes is in the one checkpoint; three ranks, three clients a round."""
-    names = ("scaffold", "fedefsgd", "comparfrefl")
-    folder = script.parent / "crash"
-    for name in names:
-        assert torchrun(script, folder, name, size=3).returncode != 0
-    calm = script.parent / "calm"
+def test_resumed_after_a_crash_with_processes_that_have_no_client_at_times(script):
+    """Memory of all processes is in the one checkpoint; three of them, three clients a round."""
+    folder, calm = script.parent / "crash", script.parent / "calm"
+    assert torchrun(script, folder, "scaffold", size=3).returncode != 0
     folder.rename(calm)
-    done = torchrun(script, calm, *names, size=3)
+    done = torchrun(script, calm, "scaffold", size=3)
     assert done.returncode == 0, done.stderr[-2000:]
-    for name in names:
-        agrees(calm / name, alone(name))
-        assert len(SIZES) > 3
+    agrees(calm / "scaffold", alone("scaffold"))
 
 
 def test_the_command_line(tmp_path, monkeypatch):
@@ -96,7 +92,7 @@ def test_the_command_line(tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr[-2000:]
     said = json.loads(done.stdout)  # once, not once a process
     assert said["status"] == "finished"
-    again = torchrun("-m", "tunefree", *words, "--out", "one", size=1)
-    assert again.returncode == 0
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([*map(str, words), "--out", "one"])
     a, b = (tf.Run.load(tmp_path / name).x for name in ("one", "two"))
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
