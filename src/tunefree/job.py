@@ -133,7 +133,7 @@ def _settings(
 ) -> dict[str, Any]:
     """Return what decides the run as plain data: kept beside the result, compared on resume."""
     same = ("rounds", "batch", "seed", "eval_every", "validation", "patience", "keep_best")
-    augment = crew.augment
+    augment = crew.feed.augment
     return {
         "tunefree": __version__,
         "torch": torch.__version__,
@@ -265,7 +265,7 @@ def _start(problem: Problem, start: nn.Module | Run) -> Vector:
 def cost(job: Job) -> dict[str, Any]:
     """Return what a bound run would cost, without training: numbers, bytes, memory."""
     plan, fed = job.plan, job.federation
-    crew = Rehearsal(job.method, plan, job.start, job.crew.batches)
+    crew = Rehearsal(job.method, plan, job.start, float(job.crew.feed.passes().double().mean()))
     ids, everyone = torch.arange(plan.cohort), torch.arange(plan.clients)
     now = begin(job.method, job.start, plan)
     now, first = play(job.method, plan, now, crew, ids, everyone)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .clients import loop
 from .clients.rule import ClientPart, Plan, Round, What, Who, Work, row_sq
+from .errors import ArgumentError
 from .methods import Method
 from .models.losses import Losses
 from .models.problem import Layout
@@ -196,7 +197,6 @@ class Task:
     losses: Losses
     lesson: Callable[[int, int | None], loop.Lesson]  # of a turn, with so many steps (None: K)
     full: Callable[[Tensor, bool], tuple[Rows, Rows]]  # losses (m,) and gradients over all data
-    ids: Tensor  # (m,)
 
 
 def answer(
@@ -234,6 +234,12 @@ def answer(
         channels, memory = part.upload(work, x, down, mine[name], replace(t, turn=count - 1))
         sent |= channels
         kept |= {f"{name}.{key}": value for key, value in memory.items()}
+    unknown = set(sent) - set(method.channels(t.preparing))
+    if unknown:
+        raise ArgumentError(
+            f"A part of {method.name} sends the channel {min(unknown)!r}, which neither its "
+            "uploads (vectors) nor its reports (scalars) name; add it there."
+        )
     return sent, kept, works
 
 

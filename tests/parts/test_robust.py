@@ -248,3 +248,16 @@ def test_numpy_numbers_are_numbers(tmp_path):
     assert torch.equal(run.x, plain.x)
     saved = json.loads((tmp_path / "run" / "settings.json").read_text())
     assert (saved["rounds"], saved["method"]["step"]["lr"]) == (2, 0.125)
+
+
+class Whispers(tf.clients.Plain):
+    """A direction that sends what it does not declare."""
+
+    def upload(self, work, x, down, own, t):
+        return {"secret": work.loss}, own
+
+
+def test_an_undeclared_channel_is_refused():
+    method = tf.Method(direction=Whispers(), name="mine")
+    with pytest.raises(tf.TunefreeError, match="A part of mine sends the channel 'secret'"):
+        tf.fit(linear(), federation(), method, rounds=1, steps=1)

@@ -85,7 +85,6 @@ class Rehearsal:
             losses=_Still(),
             lesson=lambda turn, steps: Lesson(lambda k: empty, one_step, x.new_ones((1, 1))),
             full=full,
-            ids=ids[:1],
         )
         refs = 1 + ("ref" in self._method.direction.sets and not t.preparing)
         self.gradients += len(ids) * self._plan.steps * refs

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,18 +10,18 @@ from torch import Tensor
 
 from ..clients.loop import Lesson
 from ..clients.rule import Plan, Round, What, Who, row_sq
-from ..data.batches import Cut, draw, plan_steps, width
+from ..data.batches import Cut, plan_steps
 from ..data.federation import Federation
 from ..errors import ArgumentError
 from ..methods import Method
 from ..models.augment import CropFlip
-from ..models.losses import Batch, Engine, Losses, choose
+from ..models.losses import Engine, Losses, choose
 from ..models.problem import Problem
-from ..random import bits, key
 from ..rounds import Answer, Task, answer, first_memory, keep, pack
 from ..server.aggregate import Mean, shares
-from ..types import Channels, Pair, Rows, State, Vector, map_inputs
+from ..types import Channels, Rows, State, Vector, map_inputs
 from ..wire import Ledger
+from .feed import Feed
 from .memory import Memory
 from .ranks import Ranks
 
@@ -64,15 +64,14 @@ class Simulation:
         start: Vector | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        self.method, self.problem, self.fed, self.cut = method, problem, federation, cut
-        self.seed, self.augment = seed, local.augment
+        self.method, self.problem, self.fed = method, problem, federation
+        self.feed = Feed(problem, federation, cut, seed, local.augment)
         self.ranks = Ranks() if ranks is None else ranks
-        self._width = width(federation.sizes, cut)
         self._shares = shares(method.weights, federation.sizes)
         compile = self._worth_compiling(plan) if local.compile is None else local.compile
         self.chunk = self._chunk(plan, local.chunk, compile)
         probe = torch.arange(self.chunk)
-        self.losses: Losses = choose(problem, self._probe(probe), local.engine, compile)
+        self.losses: Losses = choose(problem, self.feed.probe(probe), local.engine, compile)
         self._pending: list[tuple[Tensor, State]] = []  # memory of a round that may not count
         self._full_gradients = 0  # of passes over all data, in units of one batch
         first = first_memory(method, problem.start if start is None else start, plan)
@@ -82,7 +81,7 @@ class Simulation:
         if self.problem.device.type != "cpu":
             return False
         steps = plan.rounds * plan.steps
-        flops = 6.0 * plan.layout.size * self._width * plan.cohort * steps
+        flops = 6.0 * plan.layout.size * self.feed.width * plan.cohort * steps
         return steps >= COMPILE_STEPS or flops >= COMPILE_FLOPS
 
     def _chunk(self, plan: Plan, chunk: int | None, compile: bool) -> int:
@@ -95,33 +94,6 @@ class Simulation:
         row = plan.layout.size * torch.finfo(self.problem.dtype).bits // 8
         most = max(1, CACHE // row)
         return max(c for c in range(1, plan.cohort + 1) if plan.cohort % c == 0 and c <= most)
-
-    def _probe(self, ids: Tensor) -> Batch:
-        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
-        draws = draw(self.seed, 0, ids, sizes, starts, self.cut, width=self._width)
-        return self._batch(draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids))
-
-    def _batch(self, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
-        """Return the clients' training batches, augmented."""
-        batch = self._plain_batch((self.fed.x, self.fed.y), index, mask, keys)
-        if self.augment is None:
-            return batch
-        spots = torch.arange(index.shape[1], device=batch.key.device)
-        sample_keys = bits(batch.key[:, None], spots)  # (m, B)
-        augment = self.augment
-        inputs = map_inputs(lambda t: augment(t, sample_keys), batch.inputs)
-        return replace(batch, inputs=inputs)
-
-    def _plain_batch(self, source: Pair, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
-        device = self.problem.device
-        index = index.to(device)
-        inputs = map_inputs(lambda t: _rows(t, index), source[0])
-        return Batch(inputs, _rows(source[1], index), mask.to(device), keys.to(device))
-
-    @property
-    def batches(self) -> float:
-        """Batches in a pass over a client's data, on average."""
-        return float((-(-self.fed.sizes // self._width)).double().mean())
 
     def fraction(self, ids: Tensor) -> float:
         """Return these clients' share of the population's weight."""
@@ -173,6 +145,8 @@ class Simulation:
 
     def _summed(self, parts: Channels, x: Vector, t: Round) -> Channels:
         """Return the means over the whole cohort, from those over this process's share of it."""
+        if self.ranks.size == 1:
+            return parts
         empty = {n: torch.zeros_like(x) for n in self.method.vectors}
         empty |= {n: x.new_zeros(()) for n in self.method.scalars}
         return self.ranks.totals(self.method.channels(t.preparing), parts, empty)
@@ -209,47 +183,21 @@ class Simulation:
             return self._full(at, t.index, ids, grad)
 
         def lesson(turn: int, steps: int | None) -> Lesson:
-            return self._lesson(ids, t.index, turn, steps)
+            return self.feed.lesson(ids, t.index, turn, steps)
 
-        return Task(losses=self.losses, lesson=lesson, full=full, ids=ids)
-
-    def _lesson(self, ids: Tensor, t: int, turn: int, steps: int | None) -> Lesson:
-        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
-        cut = self.cut if steps is None else Cut(batch=self.cut.batch, steps=steps)
-        draws = draw(self.seed, t, ids, sizes, starts, cut, width=self._width, turn=turn)
-        device = self.problem.device
-        random = self.problem.random or self.augment is not None
-
-        def fetch(k: int) -> Batch:
-            spot = turn << 32 | k
-            keys = key(self.seed, "dropout", t, ids, spot) if random else ids
-            return self._batch(draws.index[:, k], draws.mask[:, k], keys)
-
-        return Lesson(fetch, draws.steps.to(device), draws.share.to(device))
+        return Task(losses=self.losses, lesson=lesson, full=full)
 
     def _full(self, x: Tensor, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
         """Return losses (m,) and gradients (m, d) at x, (d,) or (m, d), over all own data.
 
         Without ids, over the server's own held sample, as one row.
         """
-        if ids is None:
-            assert self.fed.held is not None
-            source, sizes = self.fed.held, torch.tensor([len(self.fed.held[1])])
-            starts, keys = torch.zeros_like(sizes), key(self.seed, "held", t)[None]
-        else:
-            source, sizes = (self.fed.x, self.fed.y), self.fed.sizes[ids]
-            starts, keys = self.fed.starts[ids], key(self.seed, "full", t, ids)
-        y = x.expand(len(sizes), -1)
-        values, grads = y.new_zeros(len(sizes)), torch.zeros_like(y) if grad else y[:, :0]
-        if grad and (ids is not None or self.ranks.leads):
-            self._full_gradients += int((-(-sizes // self._width)).sum())
-        for low in range(0, int(sizes.max()), self._width):  # in the shape of training
-            spot = low + torch.arange(self._width)
-            mask = spot < sizes[:, None]  # (m, B)
-            weight = (mask.sum(1).double() / sizes).to(y.device, y.dtype)
-            mask[:, 0] = True  # a client that is through counts with weight 0
-            index = starts[:, None] + torch.minimum(spot, sizes[:, None] - 1)
-            batch = self._plain_batch(source, index, mask, keys)
+        m = 1 if ids is None else len(ids)
+        y = x.expand(m, -1)
+        values, grads = y.new_zeros(m), torch.zeros_like(y) if grad else y[:, :0]
+        if grad and ids is not None:
+            self._full_gradients += int(self.feed.passes(ids).sum())
+        for weight, batch in self.feed.blocks(ids, t):
             if grad:
                 value, g = self.losses.value_and_grad(y, batch)
                 grads = grads + weight[:, None] * g
@@ -340,10 +288,6 @@ def _chosen(what: What, values: Rows, grads: Rows) -> Rows:
     if what == "loss":
         return values
     return grads if what == "grad" else row_sq(grads)
-
-
-def _rows(t: Tensor, index: Tensor) -> Tensor:
-    return t.index_select(0, index.flatten()).reshape(*index.shape, *t.shape[1:])
 
 
 def mean_steps(federation: Federation, cut: Cut) -> float:

@@ -104,10 +104,8 @@ class Method:
         """Everything that a client sends up, vectors first; before round 0 only parts send."""
         if not preparing:
             return (*self.vectors, *self.scalars)
-        parts = (self.direction, self.step)
-        return tuple(n for p in parts for n in p.uploads) + tuple(
-            n for p in parts for n in p.reports
-        )
+        vectors = (*self.direction.uploads, *self.step.uploads)
+        return (*vectors, *self.direction.reports, *self.step.reports)
 
     @property
     def records(self) -> frozenset[str]:
@@ -123,11 +121,6 @@ class Method:
     def prepares(self) -> bool:
         """Whether everyone works once before round 0."""
         return self.direction.prepares or self.step.prepares
-
-    @property
-    def keeps(self) -> bool:
-        """Whether a client's memory waits for the means."""
-        return self.direction.keeps or self.step.keeps
 
     @property
     def full(self) -> bool:
