@@ -6,6 +6,8 @@ trained by rank i mod size, which keeps its memory; what the server does is done
 
 import atexit
 import os
+import pickle
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..types import Channels
+
+# The backend's threads must not be the last to hold a piece of work: to free its tensors they
+# need the interpreter, and one that asks while the program ends aborts it.
+_held: deque[Any] = deque(maxlen=16)
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Ranks:
         if self.size == 1:
             return value
         out = value.clone()
-        dist.all_reduce(out)
+        _wait(dist.all_reduce(out, async_op=True))
         return out
 
     def totals(self, names: tuple[str, ...], parts: Channels, like: Channels) -> Channels:
@@ -59,9 +65,14 @@ class Ranks:
         """Return what the leading process says."""
         if self.size == 1:
             return value
-        box = [value]
-        dist.broadcast_object_list(box, 0)
-        return box[0]
+        said = pickle.dumps(value) if self.leads else b""
+        length = torch.tensor([len(said)], device=_home())
+        _wait(dist.broadcast(length, 0, async_op=True))
+        data = torch.empty(int(length), dtype=torch.uint8, device=_home())
+        if self.leads:
+            data.copy_(torch.frombuffer(bytearray(said), dtype=torch.uint8))
+        _wait(dist.broadcast(data, 0, async_op=True))
+        return value if self.leads else pickle.loads(data.cpu().numpy().tobytes())
 
     def collected(self, ids: Tensor, rows: Channels) -> tuple[Tensor, Channels]:
         """Return every process's rows, end to end."""
@@ -80,8 +91,13 @@ class Ranks:
     def _each(self, value: Tensor) -> list[Tensor]:
         sent = value.to(_home())
         parts = [torch.empty_like(sent) for _ in range(self.size)]
-        dist.all_gather(parts, sent)
+        _wait(dist.all_gather(parts, sent, async_op=True))
         return [p.to(value.device) for p in parts]
+
+
+def _wait(work: Any) -> None:
+    work.wait()
+    _held.append(work)
 
 
 def _home() -> torch.device:
