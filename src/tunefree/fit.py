@@ -22,7 +22,7 @@ from .folder import Folder
 from .job import Job, Options, bind
 from .methods import Method
 from .models import augment as augmentations
-from .models.losses import Engine
+from .models.engine import Engine
 from .models.problem import Loss
 from .random import cohort as draw_cohort
 from .rounds import Standing, begin, play

@@ -19,7 +19,7 @@ from .errors import ArgumentError, DataError, between, whole
 from .evaluate import Evaluation, Metric, Regularity
 from .methods import Method
 from .models import augment as augmentations
-from .models.losses import Engine
+from .models.engine import Engine
 from .models.problem import Loss, Problem, are_labels
 from .rounds import begin, play
 from .run import Run, check_frozen

@@ -12,9 +12,12 @@ import tunefree as tf
 from parts.problems import fit
 from tunefree.engines import simulate
 from tunefree.errors import ArgumentError
-from tunefree.models import losses
-from tunefree.models.losses import Batch, Looped, Vmapped, choose
+from tunefree.models import batched
+from tunefree.models.batched import Vmapped
+from tunefree.models.engine import choose
+from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
+from tunefree.models.turns import Looped
 
 
 class Lstm(nn.Module):
@@ -77,7 +80,7 @@ def test_the_engines_agree_and_are_right():
 def test_a_shape_that_keeps_coming_keeps_its_bits():
     """Other points, samples, masks and keys each time, far beyond where a graph is recorded."""
     p, engine = problem(), Vmapped(problem())
-    for k in range(losses.TRACE_AFTER + 5):
+    for k in range(batched.TRACE_AFTER + 5):
         y = p.start + 0.1 * (1 + k) * torch.arange(3)[:, None]
         mask = torch.arange(4) < torch.tensor([4, 1 + k % 3, 1 + k % 4])[:, None]
         given = Batch(batch().inputs * (1 + k), (batch().target + k) % 2, mask, batch().key + k)
@@ -211,11 +214,11 @@ def test_compiled_equals_eager(monkeypatch, widths):
     """
     engines = []
 
-    def choose(*args):
-        engines.append(losses.choose(*args))
+    def chosen(*args):
+        engines.append(choose(*args))
         return engines[-1]
 
-    monkeypatch.setattr(simulate, "choose", choose)
+    monkeypatch.setattr(simulate, "choose", chosen)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = Branches(widths).double()

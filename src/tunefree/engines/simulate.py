@@ -15,7 +15,8 @@ from ..data.federation import Federation
 from ..errors import ArgumentError
 from ..methods import Method
 from ..models.augment import CropFlip
-from ..models.losses import Engine, Losses, choose
+from ..models.engine import Engine, choose
+from ..models.losses import Losses
 from ..models.problem import Problem
 from ..rounds import Answer, Task, answer, first_memory, keep, pack
 from ..server.aggregate import Mean, shares

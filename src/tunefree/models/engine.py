@@ -1,0 +1,52 @@
+"""Which engine runs a problem: the fastest that can."""
+
+import logging
+from typing import Literal
+
+from ..errors import ArgumentError, unknown
+from .batched import Vmapped
+from .losses import Batch, Losses
+from .problem import Problem
+from .turns import Looped
+
+log = logging.getLogger("tunefree")
+
+Engine = Literal["auto", "vmap", "loop"]
+
+
+def choose(problem: Problem, probe: Batch, engine: Engine, compile: bool) -> Losses:
+    """Return the fastest engine that can run this problem, and say so when it had to fall back.
+
+    Args:
+        problem: What is differentiated.
+        probe: A batch in the shape that training uses (also what a compiler specialises on).
+        engine: "vmap" or "loop" insist; "auto" prefers vmap, except for convolutions on a CPU,
+            which are faster in turn unless compiled (measured: `tunefree bench`).
+        compile: Whether to compile where that works.
+    """
+    if engine not in ("auto", "vmap", "loop"):
+        raise unknown("engine", engine, ("auto", "vmap", "loop"))
+    if engine == "loop" or (engine == "auto" and not compile and problem.prefers_turns):
+        return Looped(problem)
+    m = probe.mask.shape[0]
+    y = problem.start.expand(m, -1).contiguous()
+    try:
+        Vmapped(problem).value_and_grad(y, probe)
+    except Exception as error:  # any operation vmap cannot batch ends here
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        if engine == "vmap":
+            raise ArgumentError(
+                f"fit(engine='vmap') cannot batch this model: {reason} Use engine='loop'."
+            ) from error
+        log.warning("This model cannot be batched over clients (%s); clients run in turn.", reason)
+        return Looped(problem)
+    if compile:
+        try:
+            fast = Vmapped(problem, compile=True)
+            fast.value(y, probe)
+            fast.value_and_grad(y, probe)
+            return fast
+        except Exception as error:  # no C++ compiler, or an operation it cannot lower
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            log.warning("Compilation is not available here (%s); running without it.", reason)
+    return Vmapped(problem)
