@@ -33,6 +33,12 @@ class Interrupted(KeyboardInterrupt):
         self.run = run
 
 
+def first_line(error: BaseException) -> str:
+    """Return what another library's error says, in one line."""
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> ArgumentError:
     """Return the error for a name that is not in the list, with the nearest one that is.
 

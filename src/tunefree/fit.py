@@ -23,7 +23,7 @@ from .job import Job, Options, bind
 from .methods import Method
 from .models import augment as augmentations
 from .models.engine import Engine
-from .models.problem import Loss
+from .models.problem import Loss, Precision
 from .random import cohort as draw_cohort
 from .rounds import Standing, begin, play
 from .rounds import model as shipped
@@ -62,6 +62,7 @@ def fit(
     seed: int = 0,
     device: str | torch.device = "auto",
     dtype: torch.dtype = torch.float32,
+    precision: Precision = "auto",
     eval_every: int = 1,
     out: str | Path | None = None,
     resume: bool = True,
@@ -95,6 +96,8 @@ def fit(
         seed: Everything random is a function of it.
         device: "auto" takes a GPU if there is one.
         dtype: torch.float32 or torch.float64.
+        precision: "fp32", "tf32" (on a GPU) or "bf16" inside the model's products; parameters and
+            rules keep the dtype. "auto" is tf32 on a GPU.
         eval_every: Evaluate every so many rounds, and after the last. With a penalty this includes
             sparsity and stationarity, which costs a pass over all clients' data.
         out: Folder for settings, history and checkpoints; None writes nothing.
@@ -203,10 +206,10 @@ def _run(
         if ranks.leads:
             folder.rewrite_history(history)
     saver = _Saver(job, folder, checkpoint_every)
+    cohort, everyone = _cohort(job, now.round), torch.arange(job.plan.clients)
     with _ctrl_c() as stopping:
         while status == "unfinished":
             began = time.perf_counter()
-            cohort, everyone = _cohort(job, now.round), torch.arange(job.plan.clients)
             after, row = play(job.method, job.plan, now, job.crew, cohort, everyone)
             output = shipped(job.method, after)
             if not _finite(after, row):
@@ -219,6 +222,9 @@ def _run(
                 break
             job.crew.commit()
             last = after.round == job.plan.rounds
+            if not last:
+                cohort = _cohort(job, after.round)
+                job.crew.expect(cohort)
             if last or after.round % job.options.eval_every == 0:
                 if job.test is not None:
                     row |= job.test.measure(output)
@@ -250,8 +256,9 @@ def _run(
 
 
 def _finite(after: Standing, row: dict[str, Any]) -> bool:
-    whole_state = all(bool(torch.isfinite(v).all()) for v in after.tensors().values())
-    return whole_state and math.isfinite(row["train_loss"])
+    if not math.isfinite(row["train_loss"]):
+        return False
+    return bool(torch.stack([torch.isfinite(v).all() for v in after.tensors().values()]).all())
 
 
 def _cohort(job: Job, t: int) -> torch.Tensor:

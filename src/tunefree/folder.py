@@ -27,7 +27,13 @@ from .errors import ArgumentError, CheckpointError, ResumeError
 
 log = logging.getLogger("tunefree")
 
-INFORMATION = ("tunefree", "torch", "device", "command")  # recorded, not compared on resume
+INFORMATION = (
+    "tunefree",
+    "torch",
+    "device",
+    "memory",
+    "command",
+)  # recorded, not compared on resume
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from . import evaluate, methods
 from .clients.rule import Plan
+from .data._arrays import all_finite
 from .data.batches import Cut
 from .data.federation import Federation
 from .engines.ranks import join
@@ -20,7 +21,7 @@ from .evaluate import Evaluation, Metric, Regularity
 from .methods import Method
 from .models import augment as augmentations
 from .models.engine import Engine
-from .models.problem import Loss, Problem, are_labels
+from .models.problem import Loss, Precision, Problem, are_labels
 from .rounds import begin, play
 from .run import Run, check_frozen
 from .types import Pair, Vector, map_inputs, tensors
@@ -45,6 +46,7 @@ class Options:
     seed: int
     device: str | torch.device
     dtype: torch.dtype
+    precision: Precision
     eval_every: int
     start: nn.Module | Run | None
     validation: float | None
@@ -88,7 +90,7 @@ def bind(options: Options) -> Job:
     steps = 20 if o.steps is None and o.epochs is None else o.steps
     cut = Cut(batch=o.batch, steps=steps, epochs=o.epochs)
     device, labelled = find_device(o.device), are_labels(o.federation.y)
-    problem = Problem(o.model, _loss(o.loss, labelled), o.dtype, device)
+    problem = Problem(o.model, _loss(o.loss, labelled), o.dtype, device, o.precision)
     fed, held_back = o.federation, None
     if o.validation is not None:
         fed, held_back = fed.hold_out(o.validation, o.seed)
@@ -143,6 +145,7 @@ def _settings(
             "clients": fed.clients,
             "samples": fed.samples,
             "digest": o.federation.digest(),
+            "picture": fed.picture(),
         },
         "model": {"name": type(o.model).__name__, "parameters": plan.layout.size},
         "frozen": problem.frozen(),
@@ -154,6 +157,7 @@ def _settings(
         "epochs": cut.epochs,
         "loss": problem.loss_name,
         "dtype": str(o.dtype).removeprefix("torch."),
+        "precision": problem.precision,
         "metrics": sorted(o.metrics or {}),
         "per_client": o.per_client,
         "augment": None if augment is None else repr(augment),
@@ -234,7 +238,7 @@ def _moved(federation: Federation, device: torch.device, dtype: torch.dtype) -> 
 
 def _check_finite(pair: Pair, dtype: torch.dtype) -> None:
     for part in (*tensors(pair[0]), pair[1]):
-        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
+        if not all_finite(part):
             raise DataError(
                 f"The data has numbers too large for {dtype}; scale it, or use "
                 "fit(dtype=torch.float64)."
@@ -276,7 +280,9 @@ def cost(job: Job) -> dict[str, Any]:
     size = job.start.element_size()
     own = sum(v.numel() for v in crew.own.values())
     server = sum(v.numel() for v in now.tensors().values()) * size
-    working = job.crew.chunk * plan.layout.size * size * 6  # y, gradient, bend and temporaries
+    working = (
+        job.crew.chunks.size * plan.layout.size * size * 6
+    )  # y, gradient, bend and temporaries
     samples = sum(t.numel() * t.element_size() for t in (*tensors(fed.x), fed.y))
     return {
         "parameters": plan.layout.size,

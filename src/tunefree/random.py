@@ -93,4 +93,29 @@ def subset(key: Tensor, population: int, size: int) -> Tensor:
 
 def cohort(seed: int, round: int, clients: int, size: int) -> Tensor:
     """Return the ids of the clients that take part in a round, uniformly without replacement."""
-    return subset(key(seed, "cohort", round), clients, size)
+    k = key(seed, "cohort", round)
+    many = clients > MANY and 2 * size <= clients
+    return few(k, clients, size) if many else subset(k, clients, size)
+
+
+MANY = 10_000  # with more clients than this, a round must not look at each of them
+
+
+def few(key: Tensor, population: int, size: int) -> Tensor:
+    """Return a subset as `subset` does (another one), in time that does not grow with N.
+
+    The first `size` distinct ones among draws with replacement.
+
+    >>> few(key(0, "demo"), 10**6, 4).shape
+    torch.Size([4])
+    """
+    draws = 0
+    while True:
+        draws += size + 16
+        found = below(key, torch.arange(draws), population)
+        distinct, place = torch.unique(found, return_inverse=True)
+        if len(distinct) >= size:
+            break
+    first = torch.full_like(distinct, draws).scatter_reduce(0, place, torch.arange(draws), "amin")
+    chosen: Tensor = distinct[torch.argsort(first)[:size]]
+    return chosen.sort().values

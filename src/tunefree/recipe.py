@@ -15,6 +15,7 @@ from .data import Dataset, Federation, load, partition
 from .errors import ArgumentError
 from .methods import Method
 from .models import nets
+from .models.problem import Precision
 from .types import tensors
 
 
@@ -41,6 +42,7 @@ class Recipe:
         seed: Everything random follows from it.
         device: auto, cpu, cuda, ...
         dtype: float32 or float64.
+        precision: fp32, tf32 or bf16 inside the model's products; auto is tf32 on a GPU.
         eval_every: Rounds between evaluations.
         validation: Share of each client's data kept to choose the best round, e.g. 0.1.
         patience: Stop after so many evaluations without a better validation score.
@@ -65,6 +67,7 @@ class Recipe:
     seed: int = 0
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Precision = "auto"
     eval_every: int = 1
     validation: float | None = None
     patience: int | None = None
@@ -168,6 +171,7 @@ def arguments(recipe: Recipe) -> dict[str, Any]:
         "seed": recipe.seed,
         "device": recipe.device,
         "dtype": getattr(torch, recipe.dtype),
+        "precision": recipe.precision,
         "eval_every": recipe.eval_every,
         "validation": recipe.validation,
         "patience": recipe.patience,

@@ -151,6 +151,8 @@ def play(
         "train_loss": answer.loss,
         "bytes_up": ledger.bytes_up,
         "bytes_down": ledger.bytes_down,
+        **{f"bytes_up.{name}": size for name, size in ledger.up.items()},
+        **{f"bytes_down.{name}": size for name, size in ledger.down.items()},
         **_added(answer.measured, before),
         **{name: float(value) for name, value in trace.items()},
     }

@@ -31,8 +31,9 @@ class Run:
         output: The flat model that the method ships (an average, the best, ...).
         history: One dict per round: round, train_loss (mean over the cohort's batches), lr (mean
             client step), gradients (minibatch gradients taken), trials (line-search evaluations per
-            step), server_step, bytes_up, bytes_down, seconds; in rounds that are evaluated also
-            test_loss, test_accuracy, validation_loss, ..., client_worst, client_spread.
+            step), server_step, bytes_up, bytes_down (bytes_up.delta, ... by channel), seconds; in
+            rounds that are evaluated also test_loss, test_accuracy, validation_loss, ...,
+            client_worst, client_spread.
         settings: What was asked for.
         status: "finished", "stopped early", "interrupted", "diverged" or "unfinished".
         path: The run's folder, or None.

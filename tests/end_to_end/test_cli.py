@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import tunefree as tf
-from tunefree import bench_rules, cli
+from tunefree import cli
 from tunefree.recipe import Recipe
 
 SMALL = ("--clients", "4", "--cohort", "2", "--steps", "2", "--batch", "10", "--device", "cpu")
@@ -205,7 +205,7 @@ def test_how_to_resume_is_one_line(call, monkeypatch):
         press = [*callbacks, lambda event: signal.raise_signal(signal.SIGINT)]
         return tf.fit(callbacks=press, **settings)
 
-    monkeypatch.setattr(cli, "fit", fit)
+    monkeypatch.setattr(cli.run, "fit", fit)
     folder = "runs/a-folder-whose-name-is-rather-long-but-fits-well-on-a-line-of-its-own"
     code, _, err = call("run", "--rounds", 3, "--out", folder, *SMALL)
     assert code == 130
@@ -340,8 +340,6 @@ HELP = {
     "run": options(Recipe) | {"--out", "--resume", "--dry-run", "--json"},
     "methods": {"--json"},
     "datasets": {"--json", "--data-dir"},
-    "bench": options(cli.Bench) | {"--json"},
-    "bench-rules": options(cli.BenchRules) | {"--json"},
 }
 
 
@@ -425,31 +423,3 @@ def test_datasets(call, place):
     code, out, _ = call("datasets")
     assert code == 0
     assert re.search(r"^digits +1,438 \+ 359 +10", out, re.M)
-
-
-def test_bench_rules(call):
-    words = ("bench-rules", "--size", 1000, "--repeats", 2, "--device", "cpu")
-    code, out, _ = call(*words, "--json")
-    assert code == 0
-    rows = {row["name"]: row for row in json.loads(out)}
-    assert list(rows)[:3] == ["L1", "MCP", "SCAD"]
-    copies = {"L1": 1, "Average": 1, "Momentum": 2, "FedDuAdam": 3, "AMSGrad": 4, "Proximal, l1": 1}
-    assert {name: rows[name]["copies"] for name in copies} == copies
-    for row in rows.values():
-        for side, middle in {"ms": "ms", "copy": "copy_ms", "ratio": "ratio"}.items():
-            low, high = row[f"{side}_range"]
-            assert 0 < low <= row[middle] <= high
-        assert row["published_ms"] is None  # another size than the published one
-    code, out, _ = call(*words)
-    assert code == 0
-    assert [name for name in rows if not re.search(rf"^{name} ", out, re.M)] == []
-
-
-def test_rules_of_the_bench():
-    """Every server rule and every penalty that does something is measured."""
-    servers = {type(rule).__name__ for rule in bench_rules.SERVERS.values()}
-    parts = [getattr(tf.server, name) for name in tf.server.__all__]
-    rules = [p for p in parts if isinstance(p, type) and issubclass(p, tf.server.Server)]
-    assert servers == {rule.__name__ for rule in rules} - {"Server"}
-    penalties = {type(p) for p in bench_rules.PENALTIES.values()}
-    assert penalties == {*tf.penalties.catalogue.CATALOGUE.values()} - {tf.penalties.Zero}

@@ -176,7 +176,7 @@ def test_the_compiler_fails_on_values_alone(monkeypatch, caplog):
     def half(function, **options):
         def call(*args):
             out = function(*args)
-            if isinstance(out, torch.Tensor):  # values alone; gradients come with them
+            if len(out) == 1:  # values alone; gradients come with them
                 raise RuntimeError("cannot lower this")
             return out
 

@@ -140,3 +140,26 @@ def test_subsets_are_without_replacement_and_equally_likely():
 
 def test_everyone():
     assert random.cohort(0, 4, 6, 6).tolist() == list(range(6))
+
+
+def test_few_of_many_are_the_first_distinct_draws():
+    """Also where many draws repeat, and without a look at everyone."""
+    for population, size in ((20, 5), (20, 19), (20_000, 10_000), (10**12, 50)):
+        k = random.key(5, "few")
+        draws = random.below(k, torch.arange(40 * size), population).tolist()
+        expected = list(dict.fromkeys(draws))[:size]  # in the order of their first appearance
+        assert random.few(k, population, size).tolist() == sorted(expected)
+
+
+def test_few_of_many_are_equally_likely():
+    counts = Counter(tuple(random.few(random.key(3, "few", t), 5, 2).tolist()) for t in range(3000))
+    assert len(counts) == 10
+    assert all(200 < n < 400 for n in counts.values())
+
+
+def test_a_cohort_of_a_million():
+    ids = random.cohort(0, 4, 10**6, 100)
+    assert ids.tolist() == random.few(random.key(0, "cohort", 4), 10**6, 100).tolist()
+    assert len(set(ids.tolist())) == 100
+    assert 0 <= int(ids.min()) <= int(ids.max()) < 10**6
+    assert len(random.cohort(0, 4, 10_001, 9_000)) == 9_000

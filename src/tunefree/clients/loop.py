@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..models.losses import Batch, Losses
+from ..models.losses import Batch, Losses, Order
 from ..types import Channels, Rows, Vector
 from .rule import Local, Phi, Round, Step, Tick, Work, row_sq
 
@@ -33,7 +33,7 @@ class Schooling:
     weight_decay: float = 0.0
     clip: float | None = None
 
-    def gradient(self, losses: Losses, y: Rows, batch: Batch) -> tuple[Rows, Rows]:
+    def gradient(self, losses: Losses, y: Rows, batch: Batch | Order) -> tuple[Rows, Rows]:
         """Return the batch losses (m,) and the gradients as schooled (m, d)."""
         loss, g = losses.value_and_grad(y, batch)
         if self.clip is not None:
@@ -49,16 +49,18 @@ class Lesson:
         fetch: Returns the clients' k-th batches.
         steps: Local steps of each client (m,).
         share: Batch size over client samples (m, K).
+        span: Fewest and most steps of any of them, known without asking the device.
     """
 
-    fetch: Callable[[int], Batch]
+    fetch: Callable[[int], Batch | Order]
     steps: Tensor
     share: Tensor
+    span: tuple[int, int]
 
     def repeated(self, times: int) -> "Lesson":
         """Return the first batch again and again, for solvers on the whole local batch."""
-        steps = torch.full_like(self.steps, times)
-        return Lesson(lambda k: self.fetch(0), steps, self.share[:, :1].expand(-1, times))
+        steps, share = torch.full_like(self.steps, times), self.share[:, :1].expand(-1, times)
+        return Lesson(lambda k: self.fetch(0), steps, share, (times, times))
 
 
 def run(
@@ -89,8 +91,9 @@ def run(
     start = (x if local.start is None else local.start).expand(steps.shape[0], -1)
     ref = None if local.ref is None else local.ref.expand_as(start)
     y, scratch = start, step.begin(start, down)
-    sums: dict[str, Rows] = {}
-    longest, shortest = int(steps.max()), int(steps.min())
+    sums: dict[str, Rows] = {}  # of vectors
+    each: dict[str, list[Rows]] = {}  # of numbers, added up at the end
+    shortest, longest = lesson.span
     for k in range(longest):
         batch = lesson.fetch(k)
         point = y if local.look is None else local.look(y, k)
@@ -109,33 +112,44 @@ def run(
         if "grad_sq" in records:
             parts["grad_sq"] = row_sq(g)
         if k < shortest and "done" not in scratch:
-            parts["taken"] = torch.ones_like(loss)
             y, scratch = new, after
         else:
             active = k < steps  # (m,)
             if "done" in scratch:
                 active = active & ~scratch["done"]
-            if not bool(active.any()):
-                break
+                if not bool(active.any()):
+                    break
             parts["taken"] = active.to(loss.dtype)
             y = _pick(active, new, y)
             scratch = {name: _pick(active, v, scratch[name]) for name, v in after.items()}
             parts = {name: _pick(active, v, torch.zeros_like(v)) for name, v in parts.items()}
-        sums = {name: sums[name] + v if name in sums else v for name, v in parts.items()}
-    taken = sums["taken"]
-    means = {n: sums[n] / taken[:, None] for n in ("grad_mean", "point_mean") if n in sums}
+        for name, v in parts.items():
+            if v.ndim > 1:
+                sums[name] = sums[name] + v if name in sums else v
+            else:
+                each.setdefault(name, []).append(v)
+        del g, phi, new, parts  # so that their memory serves the next step
+    numbers = {name: torch.stack(found).sum(0) for name, found in each.items()}
+    taken = _taken(numbers, len(each["loss"]), len(each.get("taken", [])))
+    means = {n: v / taken[:, None] for n, v in sums.items()}
     trials = scratch.get("trials", torch.zeros_like(taken))
     return Work(
         y=y,
         delta=y - start,
         steps=taken,
-        loss=sums["loss"] / taken,
-        lr=sums["lr"] / taken,
+        loss=numbers["loss"] / taken,
+        lr=numbers["lr"] / taken,
         trials=trials,
         scratch=scratch,
-        grad_sq=sums.get("grad_sq"),
+        grad_sq=numbers.get("grad_sq"),
         **means,
     )
+
+
+def _taken(numbers: dict[str, Rows], all: int, masked: int) -> Rows:
+    """Return the steps of each client: those that everyone took, and its share of the others."""
+    full = torch.full_like(numbers["loss"], all - masked)
+    return full + numbers["taken"] if masked else full
 
 
 def _pick(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
@@ -145,7 +159,7 @@ def _pick(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
 def _bent(
     y: Rows,
     loss: Rows,
-    batch: Batch,
+    batch: Batch | Order,
     losses: Losses,
     local: Local,
     school: Schooling,

@@ -285,4 +285,4 @@ def row_sq(rows: Rows) -> Rows:
 
 def along(y: Rows, d: Rows, lr: Rows) -> Rows:
     """Return y - lr d in one pass, with one step size per row (m,)."""
-    return torch.addcmul(y, d, -lr[:, None])
+    return torch.addcmul(y, d, lr[:, None], value=-1)

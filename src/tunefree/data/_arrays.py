@@ -201,8 +201,15 @@ def _form(pair: Pair) -> str:
     return ", ".join(f"{name} {tuple(t.shape[1:])}" for name, t in parts)
 
 
+def all_finite(t: Tensor) -> bool:
+    """Return whether no number is NaN or Inf, in one pass and without a copy."""
+    if not t.is_floating_point() or t.numel() == 0:
+        return True
+    return bool(torch.isfinite(torch.stack(t.aminmax())).all())
+
+
 def _check_finite(t: Tensor, name: str, of: str) -> None:
-    if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+    if not all_finite(t):
         row = int((~torch.isfinite(t)).reshape(len(t), -1).any(1).nonzero()[0])
         kind = "NaN" if bool(torch.isnan(t[row]).any()) else "Inf"
         raise DataError(

@@ -182,6 +182,22 @@ class Federation:
         cell = self.owners().to(self.y.device) * self.classes + self.y
         return torch.bincount(cell, minlength=self.clients * self.classes).view(self.clients, -1)
 
+    def picture(self, most: int = 100) -> dict[str, list[Any]]:
+        """Return who has what as plain numbers, of at most so many clients, evenly spaced.
+
+        `clients` are their ids, `sizes` their numbers of samples, and `labels`, where targets are
+        labels, how often each has each class.
+        """
+        count = min(most, self.clients)
+        ids = torch.arange(count) * (self.clients - 1) // max(count - 1, 1)
+        out = {"clients": ids.tolist(), "sizes": self.sizes[ids].tolist()}
+        if self.classes is not None:
+            rows = [
+                self.y[s : s + n] for s, n in zip(self.starts[ids], self.sizes[ids], strict=True)
+            ]
+            out["labels"] = [torch.bincount(y, minlength=self.classes).tolist() for y in rows]
+        return out
+
     def hold_out(self, fraction: float, seed: int = 0) -> tuple["Federation", Pair]:
         """Take a validation sample out of each client and return the rest and the sample.
 

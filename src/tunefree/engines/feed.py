@@ -1,6 +1,6 @@
 """What clients are fed: their batches of a turn, and blocks of all of their data."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,7 +11,7 @@ from ..clients.loop import Lesson
 from ..data.batches import Cut, draw, width
 from ..data.federation import Federation
 from ..models.augment import CropFlip
-from ..models.losses import Batch
+from ..models.losses import Batch, Order
 from ..models.problem import Problem
 from ..random import bits, key
 from ..types import Pair, map_inputs
@@ -51,20 +51,52 @@ class Feed:
         draws = draw(self.seed, 0, ids, sizes, starts, self.cut, width=self.width)
         return self._batch(draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids))
 
-    def lesson(self, ids: Tensor, t: int, turn: int, steps: int | None) -> Lesson:
-        """Return the clients' batches of a turn, of so many steps (None: as cut)."""
+    def lesson(
+        self, ids: Tensor, t: int, turn: int, steps: int | None, ordered: bool = False
+    ) -> Lesson:
+        """Return the clients' batches of a turn, of so many steps (None: as cut).
+
+        Args:
+            ids: The clients.
+            t: The round.
+            turn: Which turn of it.
+            steps: Local steps, or None.
+            ordered: Leave the gathering to the engine.
+        """
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
         cut = self.cut if steps is None else Cut(batch=self.cut.batch, steps=steps)
         draws = draw(self.seed, t, ids, sizes, starts, cut, width=self.width, turn=turn)
-        device = self.problem.device
-        random = self.problem.random or self.augment is not None
+        long = draws.index.shape[1]
+        index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
+        keys = ids.expand(long, -1)
+        if self.problem.random or self.augment is not None:
+            spots = turn << 32 | torch.arange(long)
+            keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
+        fetch: Callable[[int], Batch | Order]
+        if ordered:  # all in one tensor, which goes to the device once a turn
+            codes = self._here(_encoded(index, mask, keys))
+            fetch = lambda k: Order(codes[k], self.gather)  # noqa: E731
+        else:
+            index, mask, keys = (self._here(v) for v in (index, mask, keys))
+            fetch = lambda k: self._batch(index[k], mask[k], keys[k])  # noqa: E731
+        span = (int(draws.steps.min()), int(draws.steps.max()))
+        return Lesson(fetch, self._here(draws.steps), self._here(draws.share), span)
 
-        def fetch(k: int) -> Batch:
-            spot = turn << 32 | k
-            keys = key(self.seed, "dropout", t, ids, spot) if random else ids
-            return self._batch(draws.index[:, k], draws.mask[:, k], keys)
+    @cached_property
+    def gather(self) -> Callable[[Tensor], Batch]:
+        """Returns the batch of a code (m, B + 1)."""
 
-        return Lesson(fetch, draws.steps.to(device), draws.share.to(device))
+        def gather(code: Tensor) -> Batch:
+            return self._batch(*_decoded(code))
+
+        return gather
+
+    def _here(self, t: Tensor) -> Tensor:
+        """Return a tensor of the host on the problem's device, without waiting for it."""
+        t = t.contiguous()
+        if self.problem.device.type == "cuda":
+            t = t.pin_memory()
+        return t.to(self.problem.device, non_blocking=True)
 
     def blocks(self, ids: Tensor | None, t: int) -> Iterator[tuple[Tensor, Batch]]:
         """Yield all data of these clients in the shape of training, and each block's weight (m,).
@@ -106,3 +138,14 @@ class Feed:
 
 def _rows(t: Tensor, index: Tensor) -> Tensor:
     return t.index_select(0, index.flatten()).reshape(*index.shape, *t.shape[1:])
+
+
+def _encoded(index: Tensor, mask: Tensor, keys: Tensor) -> Tensor:
+    """Return it all as whole numbers (..., B + 1): masked rows inverted, the key at the end."""
+    return torch.cat([torch.where(mask, index, ~index), keys[..., None]], dim=-1)
+
+
+def _decoded(code: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows, keys = code[..., :-1], code[..., -1]
+    mask = rows >= 0
+    return torch.where(mask, rows, ~rows), mask, keys

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..clients.loop import Lesson
 from ..clients.rule import Plan, Round, What, Who
 from ..methods import Method
-from ..models.losses import Batch
+from ..models.losses import Batch, Order
 from ..models.problem import Layout
 from ..rounds import Answer, Task, answer, begin, first_memory, pack, play
 from ..types import Channels, Rows, Vector
@@ -18,13 +18,16 @@ from ..wire import Ledger
 class _Still:
     """Losses of a problem on which nothing moves."""
 
-    name = "none"
+    name, gathers = "none", False
 
-    def value(self, y: Rows, batch: Batch) -> Rows:
+    def value(self, y: Rows, batch: Batch | Order) -> Rows:
         return y.new_zeros(y.shape[0])
 
-    def value_and_grad(self, y: Rows, batch: Batch) -> tuple[Rows, Rows]:
+    def value_and_grad(self, y: Rows, batch: Batch | Order) -> tuple[Rows, Rows]:
         return y.new_zeros(y.shape[0]), torch.zeros_like(y)
+
+    def release(self) -> None:
+        pass
 
 
 class Rehearsal:
@@ -81,9 +84,10 @@ class Rehearsal:
             return x.new_zeros(1), torch.zeros_like(x)[None]
 
         one_step = torch.ones(1, dtype=torch.int64, device=x.device)
+        lesson = Lesson(lambda k: empty, one_step, x.new_ones((1, 1)), (1, 1))
         task = Task(
             losses=_Still(),
-            lesson=lambda turn, steps: Lesson(lambda k: empty, one_step, x.new_ones((1, 1))),
+            lesson=lambda turn, steps: lesson,
             full=full,
         )
         refs = 1 + ("ref" in self._method.direction.sets and not t.preparing)

@@ -1,7 +1,6 @@
 """All clients in this process: chunks of rows through the batched loss."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..clients.loop import Lesson
-from ..clients.rule import Plan, Round, What, Who, row_sq
+from ..clients.rule import Plan, Round, What, Who, Work, row_sq
 from ..data.batches import Cut, plan_steps
 from ..data.federation import Federation
 from ..errors import ArgumentError
@@ -22,6 +21,7 @@ from ..rounds import Answer, Task, answer, first_memory, keep, pack
 from ..server.aggregate import Mean, shares
 from ..types import Channels, Rows, State, Vector, map_inputs
 from ..wire import Ledger
+from .chunk import Chunks, in_cache, in_memory
 from .feed import Feed
 from .memory import Memory
 from .ranks import Ranks
@@ -30,7 +30,6 @@ log = logging.getLogger("tunefree")
 
 COMPILE_STEPS, COMPILE_FLOPS = 20_000, 1e13  # above either, compiling on a CPU pays for itself
 ROWS = 4096  # samples at once where clients do not matter
-CACHE = 5 << 19  # bytes of client rows that a CPU keeps close; larger chunks were slower
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,9 @@ class Local:
     compile: bool | None = None
     chunk: int | None = None
     augment: CropFlip | None = None
+
+
+TALLY = ("steps", "trials", "slopes", "unsolved")  # what is counted over clients in a round
 
 
 class Simulation:
@@ -70,13 +72,13 @@ class Simulation:
         self.ranks = Ranks() if ranks is None else ranks
         self._shares = shares(method.weights, federation.sizes)
         compile = self._worth_compiling(plan) if local.compile is None else local.compile
-        self.chunk = self._chunk(plan, local.chunk, compile)
-        probe = torch.arange(self.chunk)
-        self.losses: Losses = choose(problem, self.feed.probe(probe), local.engine, compile)
+        self.losses, self.chunks = self._engine(plan, local, compile)
         self._pending: list[tuple[Tensor, State]] = []  # memory of a round that may not count
         self._full_gradients = 0  # of passes over all data, in units of one batch
         first = first_memory(method, problem.start if start is None else start, plan)
-        self.memory = Memory(first, plan.clients)
+        most = plan.clients if method.prepares else min(plan.clients, plan.rounds * plan.cohort)
+        most = min(most, -(-plan.clients // self.ranks.size))  # client i lives on rank i mod size
+        self.memory = Memory(first, plan.clients, most=most)
 
     def _worth_compiling(self, plan: Plan) -> bool:
         if self.problem.device.type != "cpu":
@@ -85,48 +87,54 @@ class Simulation:
         flops = 6.0 * plan.layout.size * self.feed.width * plan.cohort * steps
         return steps >= COMPILE_STEPS or flops >= COMPILE_FLOPS
 
-    def _chunk(self, plan: Plan, chunk: int | None, compile: bool) -> int:
-        if chunk is not None:
-            return min(chunk, plan.cohort)
-        if not compile or self.problem.device.type != "cpu":
-            return plan.cohort
-        if self.problem.prefers_turns:
-            return 1
-        row = plan.layout.size * torch.finfo(self.problem.dtype).bits // 8
-        most = max(1, CACHE // row)
-        return max(c for c in range(1, plan.cohort + 1) if plan.cohort % c == 0 and c <= most)
+    def _engine(self, plan: Plan, local: Local, compile: bool) -> tuple[Losses, Chunks]:
+        """Return how losses are computed, and for how many clients at once."""
+        problem, chunk = self.problem, plan.cohort
+        if local.chunk is not None:
+            chunk = min(local.chunk, plan.cohort)
+        elif problem.device.type == "cuda":
+            chunk = in_memory(problem, self.feed, plan.cohort, local.engine != "loop")
+        elif compile:
+            chunk = 1 if problem.prefers_turns else in_cache(plan.cohort, problem.start.nbytes)
+        probe = self.feed.probe(torch.arange(chunk))
+        losses = choose(problem, probe, local.engine, compile)
+        return losses, Chunks(chunk, losses.release)
 
     def fraction(self, ids: Tensor) -> float:
         """Return these clients' share of the population's weight."""
         return float(self._shares[ids].sum())
 
-    def _chunks(self, ids: Tensor) -> Iterator[Tensor]:
-        yield from torch.split(ids, self.chunk) if len(ids) else ()
-
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
         """Train the cohort, chunk by chunk, and return the means."""
-        mean = Mean(float(self._shares[ids].sum()))
-        measured = Mean(float(self._shares[ids].sum()))
-        steps = trials = slopes = unsolved = 0.0
+        weight = float(self._shares[ids].sum())
+        mean, measured = Mean(weight), Mean(weight)
+        tally = torch.zeros(len(TALLY), dtype=torch.float64, device=self.problem.device)
         kept: list[tuple[Tensor, Channels, Channels, State]] = []
         here = Ledger()  # what this process's clients send
-        for part in self._chunks(self.ranks.mine(ids)):
-            before = self.memory.gather(part)
-            sent, own, works = answer(self.method, self._task(part, t), down, before, t)
-            arrived, wired = pack(self.method, sent, before, part, t, here)
+
+        def work(part: Tensor, following: Tensor | None) -> Any:
+            before, bill = self.memory.gather(part), Ledger()
+            if following is not None:
+                self.memory.prefetch(following)
+            passes = self._full_gradients
+            try:
+                sent, own, works = answer(self.method, self._task(part, t), down, before, t)
+                arrived, wired = pack(self.method, sent, before, part, t, bill)
+                own = own | wired
+                if not self.method.echo:  # nothing to wait for: hold no rows
+                    own, sent = keep(self.method, sent, arrived, {}, own, t), {}
+            except torch.OutOfMemoryError:  # these clients will be asked again
+                self._full_gradients = passes
+                raise
+            return sent, arrived, own, works, bill
+
+        for part, (sent, arrived, own, works, bill) in self.chunks.each(self.ranks.mine(ids), work):
+            here.add(bill)
             mean.add(self._shares[part], arrived)
-            for work in works:
-                measured.add(self._shares[part], {"loss": work.loss, "lr": work.lr})
-                steps += float(work.steps.sum())
-                trials += float(work.trials.sum())
-                if "slopes" in work.scratch:
-                    slopes += float(work.scratch["slopes"].sum())
-                if "done" in work.scratch:
-                    unsolved += float((~work.scratch["done"]).sum())
-            own = own | wired
-            if not self.method.echo:  # nothing to wait for: hold no rows
-                own, sent, arrived = keep(self.method, sent, arrived, {}, own, t), {}, {}
-            kept.append((part, sent, arrived, own))
+            for done in works:
+                measured.add(self._shares[part], {"loss": done.loss, "lr": done.lr})
+                tally += _tally(done)
+            kept.append((part, sent, arrived if self.method.echo else {}, own))
         means = self._summed(mean.result(), down["x"], t)
         self._count(here, ledger, t)
         if self.method.echo and not t.preparing:
@@ -136,13 +144,15 @@ class Simulation:
             for part, sent, arrived, own in kept
         ]
         found = measured.result()
-        own_means = [float(found[n]) if n in found else 0.0 for n in ("loss", "lr")]
-        loss, lr = (v / self.method.direction.turns(t).times for v in self.ranks.counts(own_means))
-        steps, trials, slopes, unsolved = self.ranks.counts([steps, trials, slopes, unsolved])
-        row = {"lr": lr, **self._costs(steps, trials, slopes, t)}
-        if unsolved:
-            row["unsolved"] = int(unsolved)
-        return Answer(means, loss, row)
+        own_means = [found[n].double() for n in ("loss", "lr") if n in found]
+        numbers = torch.cat([tally, torch.stack(own_means or [tally[0] * 0] * 2)])
+        *counts, loss, lr = self.ranks.counts(numbers.tolist())  # the round's one wait
+        times = self.method.direction.turns(t).times
+        counted = dict(zip(TALLY, counts, strict=True))
+        row = {"lr": lr / times, **self._costs(counted, t)}
+        if counted["unsolved"]:
+            row["unsolved"] = int(counted["unsolved"])
+        return Answer(means, loss / times, row)
 
     def _summed(self, parts: Channels, x: Vector, t: Round) -> Channels:
         """Return the means over the whole cohort, from those over this process's share of it."""
@@ -160,8 +170,9 @@ class Simulation:
             ledger.send_up(name, int(size), 0.0)
         ledger.counted_up += counted
 
-    def _costs(self, steps: float, trials: float, slopes: float, t: Round) -> dict[str, float]:
+    def _costs(self, counted: dict[str, float], t: Round) -> dict[str, float]:
         """Return the work done since the last call: gradients, trials a step, proximal maps."""
+        steps, trials, slopes = (counted[n] for n in ("steps", "trials", "slopes"))
         refs = 1 + ("ref" in self.method.direction.sets and not t.preparing)
         row: dict[str, float] = {"gradients": int(steps * refs + slopes)}
         row["gradients"] += int(self.ranks.counts([self._full_gradients])[0])
@@ -172,6 +183,12 @@ class Simulation:
         if trials:
             row["trials"] = trials / steps
         return row
+
+    def expect(self, ids: Tensor) -> None:
+        """Begin to read what the next cohort's first chunk remembers."""
+        mine = self.ranks.mine(ids)
+        if len(mine):
+            self.memory.prefetch(mine[: self.chunks.size])
 
     def commit(self) -> None:
         """Keep what the clients learned in the last round, now that the round counts."""
@@ -184,7 +201,7 @@ class Simulation:
             return self._full(at, t.index, ids, grad)
 
         def lesson(turn: int, steps: int | None) -> Lesson:
-            return self.feed.lesson(ids, t.index, turn, steps)
+            return self.feed.lesson(ids, t.index, turn, steps, self.losses.gathers)
 
         return Task(losses=self.losses, lesson=lesson, full=full)
 
@@ -196,8 +213,6 @@ class Simulation:
         m = 1 if ids is None else len(ids)
         y = x.expand(m, -1)
         values, grads = y.new_zeros(m), torch.zeros_like(y) if grad else y[:, :0]
-        if grad and ids is not None:
-            self._full_gradients += int(self.feed.passes(ids).sum())
         for weight, batch in self.feed.blocks(ids, t):
             if grad:
                 value, g = self.losses.value_and_grad(y, batch)
@@ -209,6 +224,8 @@ class Simulation:
         if decay:  # it belongs to every client's loss
             values = values + (decay / 2) * row_sq(y)
             grads = grads + decay * y if grad else grads
+        if grad and ids is not None:
+            self._full_gradients += int(self.feed.passes(ids).sum())
         return values, grads
 
     def ask(
@@ -239,8 +256,11 @@ class Simulation:
                 out.append(_chosen(what, *self._full(x, t, None, what != "loss"))[0])
                 continue
             mean = Mean(float(self._shares[whom].sum()))
-            for part in self._chunks(self.ranks.mine(whom)):
-                rows = _chosen(what, *self._full(x, t, part, what != "loss"))
+
+            def work(part: Tensor, following: Tensor | None, x: Tensor = x) -> Rows:
+                return _chosen(what, *self._full(x, t, part, what != "loss"))
+
+            for part, rows in self.chunks.each(self.ranks.mine(whom), work):
                 mean.add(self._shares[part], {what: rows})
             none = torch.zeros_like(x) if what == "grad" else x.new_zeros(())
             answer = self.ranks.totals((what,), mean.result(), {what: none})[what]
@@ -265,7 +285,8 @@ class Simulation:
     def facts(self) -> dict[str, Any]:
         """Return what was chosen, for the record."""
         processes = {} if self.ranks.size == 1 else {"processes": self.ranks.size}
-        return {"engine": self.losses.name, "chunk": self.chunk, **processes}
+        memory = {"memory": self.memory.place} if self.memory.bytes else {}
+        return {"engine": self.losses.name, "chunk": self.chunks.size, **processes, **memory}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the clients' memory for a checkpoint."""
@@ -277,12 +298,21 @@ class Simulation:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take the clients' memory from a checkpoint."""
-        if "memory_ids" in tensors:
+        if "memory_ids" in tensors and self.ranks.size > 1:
             ids = tensors["memory_ids"]
             mine = (ids % self.ranks.size == self.ranks.rank).nonzero().flatten()
             names = [n for n in tensors if n == "memory_ids" or n.startswith("memory.")]
             tensors = {n: tensors[n][mine] for n in names}
         self.memory.restore(tensors)
+
+
+def _tally(work: Work) -> Tensor:
+    """Return the sums over clients of what `TALLY` names."""
+    zero = torch.zeros_like(work.steps)
+    done = work.scratch.get("done")
+    unsolved = zero if done is None else (~done).to(zero.dtype)
+    each = (work.steps, work.trials, work.scratch.get("slopes", zero), unsolved)
+    return torch.stack([v.double().sum() for v in each])
 
 
 def _chosen(what: What, values: Rows, grads: Rows) -> Rows:

@@ -1,7 +1,9 @@
-"""All clients in one batched call."""
+"""All clients in one batched call: vmap, recorded once as a graph, perhaps compiled."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,30 +11,46 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from ..errors import first_line
 from ..types import Inputs, Rows, tensors
-from .losses import Batch
+from .capture import Captured
+from .convolution import Lowered
+from .losses import Batch, Order, gathered
 from .problem import Problem
 
+log = logging.getLogger("tunefree")
+
+Gather = Callable[[Tensor], Batch]
+
 TRACE_AFTER = 20  # calls in one shape before it is worth recording as a graph
+CAPTURE_AFTER = 2  # the same on a GPU, where recording is cheap
 MOST_SHAPES = 16  # beyond this, shapes vary too much for graphs to pay
+
+
+def on_gpu(problem: Problem) -> bool:
+    """Return whether calls can be recorded as CUDA graphs."""
+    return problem.device.type == "cuda"
 
 
 class Vmapped:
     """All clients in one batched call.
 
-    A shape that keeps coming is recorded once as a graph of plain operations, which gives the
-    same bits without the cost of transforming the function anew at each call. With `compile`, the
-    graph of the first shape seen (that of training) is compiled.
+    A shape that keeps coming is recorded once: on a CPU as a graph of plain operations, on a GPU
+    as a CUDA graph, which gives the same bits without the cost of transforming the function anew
+    or of launching each operation at every call. With `compile`, the function is compiled for the
+    first shape seen (that of training).
 
     Args:
         problem: What is differentiated.
-        compile: Whether to compile the graphs; a few seconds at first use, then faster.
+        compile: Whether to compile; seconds to a minute at first use, then faster.
     """
 
     def __init__(self, problem: Problem, compile: bool = False) -> None:
+        self.gathers = self._gpu = on_gpu(problem)
         self.name = "vmap, compiled" if compile else "vmap"
-        self._compile = compile
-        self._graphs: dict[Any, Callable[..., Any]] = {}
+        self._problem, self._layout = problem, problem.layout
+        self._compile, self._after = compile, CAPTURE_AFTER if self._gpu else TRACE_AFTER
+        self._recorded: dict[Any, Callable[..., Any]] = {}
         self._calls: Counter[Any] = Counter()
         self._compiled: set[Callable[..., Any]] = set()
         layout = problem.layout
@@ -41,42 +59,90 @@ class Vmapped:
         value = vmap(problem.value, in_dims=axes)
         both = vmap(grad_and_value(problem.value), in_dims=axes)
 
-        def values(y: Rows, x: Inputs, t: Tensor, mask: Tensor, key: Tensor) -> Rows:
-            return value(layout.split(y), x, t, mask, key)
+        def values(y: Rows, x: Inputs, t: Tensor, mask: Tensor, key: Tensor) -> tuple[Rows]:
+            return (value(layout.split(y), x, t, mask, key),)
 
         def gradients(
             y: Rows, x: Inputs, t: Tensor, mask: Tensor, key: Tensor
-        ) -> tuple[Rows, Rows]:
+        ) -> tuple[Tensor, ...]:
             grads, loss = both(layout.split(y), x, t, mask, key)
-            return loss, layout.join(grads, lead=1)
+            return (loss, *(grads if self._gpu else [layout.join(grads, lead=1)]))
 
         self._values, self._gradients = values, gradients
 
-    def _run(self, function: Callable[..., Any], y: Rows, batch: Batch) -> Any:
-        args = (y.contiguous(), batch.inputs, batch.target, batch.mask, batch.key)
-        parts = (y, *tensors(batch.inputs), batch.target, batch.mask)
-        shape = (function, *(p.shape for p in parts))
+    def _run(
+        self, function: Callable[..., Any], y: Rows, batch: Batch | Order
+    ) -> tuple[Tensor, ...]:
+        gather: Gather | None = None
+        args: tuple[Any, ...]
+        if isinstance(batch, Order) and self._gpu:
+            gather, args = batch.gather, (y.contiguous(), batch.code)
+            shape: Any = (function, gather, y.shape, batch.code.shape)
+        else:
+            batch = gathered(batch)
+            args = (y.contiguous(), *batch.parts)
+            parts = (y, *tensors(batch.inputs), batch.target, batch.mask)
+            shape = (function, *(p.shape for p in parts))
         self._calls[shape] += 1
-        if shape not in self._graphs:
-            compile = self._compile and function not in self._compiled
-            if not compile and (
-                self._calls[shape] <= TRACE_AFTER or len(self._graphs) >= MOST_SHAPES
-            ):
-                return function(*args)
-            graph: Callable[..., Any] = make_fx(function)(*args)
-            if compile:  # the first shape, that of training; recorded ones have eager's bits
-                self._compiled.add(function)
-                graph = torch.compile(graph, dynamic=False)
-            self._graphs[shape] = graph
-        return self._graphs[shape](*args)
-
-    def value(self, y: Rows, batch: Batch) -> Rows:
-        """Return the losses (m,)."""
-        with torch.no_grad():
-            out: Rows = self._run(self._values, y, batch)
+        with self._problem.arithmetic():
+            if shape not in self._recorded:
+                first = self._compile and function not in self._compiled
+                if not first and (
+                    self._calls[shape] <= self._after or len(self._recorded) >= MOST_SHAPES
+                ):
+                    out: tuple[Tensor, ...] = self._direct(function, gather, args)
+                    return out
+                self._recorded[shape] = self._record(function, gather, args, first)
+            out = self._recorded[shape](*args)
             return out
 
-    def value_and_grad(self, y: Rows, batch: Batch) -> tuple[Rows, Rows]:
+    def _direct(self, function: Callable[..., Any], gather: Gather | None, args: Any) -> Any:
+        if gather is not None:  # here, so that it is recorded too
+            y, code = args
+            args = (y, *gather(code).parts)
+        with Lowered() if self._gpu else nullcontext():
+            return function(*args)
+
+    def _record(
+        self, function: Callable[..., Any], gather: Gather | None, args: Any, compile: bool
+    ) -> Any:
+        def direct(*args: Any) -> Any:
+            return self._direct(function, gather, args)
+
+        graph: Callable[..., Any] = direct
+        if compile or not self._gpu:
+            graph = make_fx(direct)(*args)
+        if compile:  # the first shape, that of training; recorded ones have eager's bits
+            self._compiled.add(function)
+            graph = torch.compile(graph, dynamic=False)
+        if not self._gpu:
+            return graph
+        try:
+            return Captured(graph, *args)
+        except RuntimeError as error:  # the model reads a tensor on the host
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            log.warning(
+                "This model's steps cannot be recorded for the GPU (%s); they are launched one "
+                "operation at a time.",
+                first_line(error),
+            )
+            return graph
+
+    def release(self) -> None:
+        """Give back the memory that recordings hold."""
+        self._recorded.clear()
+        self._compiled.clear()
+
+    def value(self, y: Rows, batch: Batch | Order) -> Rows:
+        """Return the losses (m,)."""
+        with torch.no_grad():
+            (out,) = self._run(self._values, y, batch)
+            return out.clone() if self._gpu else out
+
+    def value_and_grad(self, y: Rows, batch: Batch | Order) -> tuple[Rows, Rows]:
         """Return the losses (m,) and gradients (m, d)."""
-        loss, grad = self._run(self._gradients, y, batch)
-        return loss, grad
+        loss, *grads = self._run(self._gradients, y, batch)
+        if self._gpu:  # out of the graph's own memory
+            return loss.clone(), self._layout.join(grads, lead=1)
+        return loss, grads[0]

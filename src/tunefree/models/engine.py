@@ -3,7 +3,7 @@
 import logging
 from typing import Literal
 
-from ..errors import ArgumentError, unknown
+from ..errors import ArgumentError, first_line, unknown
 from .batched import Vmapped
 from .losses import Batch, Losses
 from .problem import Problem
@@ -21,7 +21,7 @@ def choose(problem: Problem, probe: Batch, engine: Engine, compile: bool) -> Los
         problem: What is differentiated.
         probe: A batch in the shape that training uses (also what a compiler specialises on).
         engine: "vmap" or "loop" insist; "auto" prefers vmap, except for convolutions on a CPU,
-            which are faster in turn unless compiled (measured: `tunefree bench`).
+            which are faster in turn unless compiled (measured: `tunefree bench cpu`).
         compile: Whether to compile where that works.
     """
     if engine not in ("auto", "vmap", "loop"):
@@ -33,7 +33,7 @@ def choose(problem: Problem, probe: Batch, engine: Engine, compile: bool) -> Los
     try:
         Vmapped(problem).value_and_grad(y, probe)
     except Exception as error:  # any operation vmap cannot batch ends here
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        reason = first_line(error)
         if engine == "vmap":
             raise ArgumentError(
                 f"fit(engine='vmap') cannot batch this model: {reason} Use engine='loop'."
@@ -43,10 +43,11 @@ def choose(problem: Problem, probe: Batch, engine: Engine, compile: bool) -> Los
     if compile:
         try:
             fast = Vmapped(problem, compile=True)
-            fast.value(y, probe)
             fast.value_and_grad(y, probe)
+            if problem.device.type == "cpu":  # a GPU's compiler takes long; when first used, then
+                fast.value(y, probe)
             return fast
         except Exception as error:  # no C++ compiler, or an operation it cannot lower
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            reason = first_line(error)
             log.warning("Compilation is not available here (%s); running without it.", reason)
     return Vmapped(problem)

@@ -4,7 +4,9 @@
 PyTorch. They must agree.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from torch import Tensor
@@ -21,6 +23,11 @@ class Batch:
     mask: Tensor  # (m, B)
     key: Tensor  # (m,)
 
+    @property
+    def parts(self) -> tuple[Inputs, Tensor, Tensor, Tensor]:
+        """All of it, in this order."""
+        return self.inputs, self.target, self.mask, self.key
+
     def row(self, i: int) -> tuple[Inputs, Tensor, Tensor, Tensor]:
         """Return client i's own batch, padding cut off."""
         keep = self.mask[i]
@@ -28,15 +35,43 @@ class Batch:
         return inputs, self.target[i][keep], keep[keep], self.key[i]
 
 
+@dataclass(frozen=True)
+class Order:
+    """A batch that is still to be gathered, by an engine that does it on its own device.
+
+    Args:
+        code: What decides the batch, (m, ...) whole numbers.
+        gather: Returns the batch of a code; a pure function, always the same object.
+    """
+
+    code: Tensor
+    gather: Callable[[Tensor], Batch]
+
+    @cached_property
+    def batch(self) -> Batch:
+        """The batch itself."""
+        return self.gather(self.code)
+
+
+def gathered(batch: Batch | Order) -> Batch:
+    """Return the batch, gathered if it is not yet."""
+    return batch.batch if isinstance(batch, Order) else batch
+
+
 class Losses(Protocol):
     """The batch loss of each client at its own point."""
 
     name: str
+    gathers: bool  # whether it would rather have orders than batches
 
-    def value(self, y: Rows, batch: Batch) -> Rows:
+    def value(self, y: Rows, batch: Batch | Order) -> Rows:
         """Return the losses (m,) at the rows of y (m, d)."""
         ...
 
-    def value_and_grad(self, y: Rows, batch: Batch) -> tuple[Rows, Rows]:
+    def value_and_grad(self, y: Rows, batch: Batch | Order) -> tuple[Rows, Rows]:
         """Return the losses (m,) and their gradients (m, d)."""
+        ...
+
+    def release(self) -> None:
+        """Give back memory that is held between calls."""
         ...

@@ -7,19 +7,22 @@ Only parameters with `requires_grad` are in the vector; frozen ones and buffers 
 
 import copy
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..errors import ArgumentError, unknown
+from ..errors import ArgumentError, first_line, unknown
 from ..types import Inputs, Vector, map_inputs, tensors
 from .dropout import draws_random_numbers, with_counter_dropout
 from .norms import refuse_batchnorm
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+Precision = Literal["auto", "fp32", "tf32", "bf16"]
 
 
 def _mse(output: Tensor, target: Tensor) -> Tensor:
@@ -85,6 +88,10 @@ class Problem:
         loss: A name ("cross_entropy", "mse") or f(output, target) -> loss of each sample.
         dtype: torch.float32 or torch.float64.
         device: Where the constants live.
+        precision: How products are computed. "fp32" as the dtype says; "tf32" with 10 bits of
+            mantissa inside matrix products and convolutions, on a GPU; "bf16" with activations and
+            products in bfloat16. Parameters, gradients and all that rules compute keep the dtype.
+            "auto" is tf32 on a GPU.
     """
 
     def __init__(
@@ -93,6 +100,7 @@ class Problem:
         loss: str | Loss = "cross_entropy",
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        precision: Precision = "auto",
     ) -> None:
         if not isinstance(module, nn.Module):
             raise ArgumentError(f"fit(model=...) must be a torch.nn.Module, got {module!r}.")
@@ -104,6 +112,7 @@ class Problem:
         self.loss = get_loss(loss)
         self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__name__", "custom")
         self.dtype, self.device = dtype, torch.device(device)
+        self.precision = _precision(precision, dtype, self.device)
         self._original = copy.deepcopy(module)
         twin, self._key_names = with_counter_dropout(module)
         self._module = twin.to(device=self.device, dtype=dtype).train()
@@ -133,6 +142,22 @@ class Problem:
             isinstance(m, conv) for m in self._module.modules()
         )
 
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """Within it, products are as exact as the precision says; PyTorch has this as a global."""
+        if self.device.type != "cuda":
+            yield
+            return
+        places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+        before = [place.allow_tf32 for place in places]
+        try:
+            for place in places:
+                place.allow_tf32 = self.precision != "fp32"
+            yield
+        finally:
+            for place, was in zip(places, before, strict=True):
+                place.allow_tf32 = was
+
     def _call(self, params: Sequence[Tensor], inputs: Inputs, extra: dict[str, Tensor]) -> Tensor:
         named = dict(zip(self.layout.names, params, strict=True)) | extra
         if isinstance(inputs, dict):
@@ -145,7 +170,12 @@ class Problem:
     ) -> Tensor:
         """Return one client's training loss: the mean over the batch's real samples."""
         extra = dict.fromkeys(self._key_names, key)
-        each = self.losses(self._call(params, inputs, extra), target)
+        if self.precision == "bf16":
+            with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
+                output = self._call(params, inputs, extra).to(self.dtype)
+        else:
+            output = self._call(params, inputs, extra)
+        each = self.losses(output, target)
         weight = mask.to(each.dtype)
         return (each * weight).sum() / weight.sum()
 
@@ -153,7 +183,7 @@ class Problem:
         """Return the model's outputs in evaluation mode."""
         self._module.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self.arithmetic():
                 return self._call(self.layout.split(x), inputs, {})
         finally:
             self._module.train()
@@ -163,8 +193,9 @@ class Problem:
         point = x.detach().requires_grad_()
         self._module.eval()
         try:
-            each = self.losses(self._call(self.layout.split(point), inputs, {}), target)
-            (grad,) = torch.autograd.grad((each * weight).sum(), [point])
+            with self.arithmetic():
+                each = self.losses(self._call(self.layout.split(point), inputs, {}), target)
+                (grad,) = torch.autograd.grad((each * weight).sum(), [point])
         finally:
             self._module.train()
         return grad
@@ -233,7 +264,7 @@ class Problem:
         except Exception as error:
             raise ArgumentError(
                 f"The model {type(self._original).__name__} does not accept samples of shape "
-                f"{shapes}: {_first_line(error)}"
+                f"{shapes}: {first_line(error)}"
             ) from error
         if not isinstance(output, Tensor) or output.shape[:1] != target.shape[:1]:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -261,7 +292,7 @@ class Problem:
             raise ArgumentError(
                 f"The loss {self.loss_name} does not accept outputs of shape "
                 f"{tuple(output.shape)} ({output.dtype}) with targets of shape "
-                f"{tuple(target.shape)} ({target.dtype}): {_first_line(error)}"
+                f"{tuple(target.shape)} ({target.dtype}): {first_line(error)}"
             ) from error
         if not isinstance(each, Tensor) or each.shape[:1] != target.shape[:1]:
             got = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
@@ -283,6 +314,18 @@ class Problem:
             )
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
+def _precision(given: Precision, dtype: torch.dtype, device: torch.device) -> str:
+    if given not in get_args(Precision):
+        raise unknown("precision", given, get_args(Precision))
+    if given == "auto":
+        return "tf32" if device.type == "cuda" and dtype == torch.float32 else "fp32"
+    if given != "fp32" and dtype != torch.float32:
+        raise ArgumentError(
+            f"fit(precision={given!r}, dtype={dtype}) cannot be: lower precision goes with "
+            "torch.float32; leave one of them out."
+        )
+    if given == "tf32" and device.type != "cuda":
+        raise ArgumentError(
+            f"fit(precision='tf32') needs a GPU, got the device {str(device)!r}; leave it out."
+        )
+    return given

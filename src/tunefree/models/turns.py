@@ -1,41 +1,113 @@
-"""One client after another, for modules that cannot be batched, and where that is faster."""
+"""Every client by itself, for modules that cannot be batched, and where that is faster.
+
+On a CPU as many clients run at once as PyTorch has threads, each of them on one thread: less is
+lost than with all threads on one client. A row is then one thread's work from beginning to end, so
+its bits depend neither on the number of threads nor on who finishes first. No more rows than half
+the threads (a real client is one row) run one after another, on all threads.
+"""
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import torch
+from torch import Tensor
 
-from ..types import Rows
-from .losses import Batch
+from ..types import Inputs, Rows, map_inputs
+from .losses import Batch, Order, gathered
 from .problem import Problem
+
+Task = Callable[[Problem, int], None]
 
 
 class Looped:
-    """One client after another, through ordinary autograd."""
+    """Every client by itself, through ordinary autograd."""
 
-    name = "loop"
+    name, gathers = "loop", False
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
+        self._pool: ThreadPoolExecutor | None = None  # its threads end when this object does
+        self._own = threading.local()  # .problem, with a module that no other thread touches
 
-    def value(self, y: Rows, batch: Batch) -> Rows:
+    def value(self, y: Rows, batch: Batch | Order) -> Rows:
         """Return the losses (m,)."""
-        layout, value = self._problem.layout, self._problem.value
+        batch = gathered(batch)
         out = y.new_zeros(y.shape[0])
-        with torch.no_grad():
-            for i in self._working(batch):
-                out[i] = value(layout.split(y[i]), *batch.row(i))
+        full = batch.mask.all(1).tolist()
+
+        def task(problem: Problem, i: int) -> None:
+            with torch.no_grad():
+                out[i] = problem.value(problem.layout.split(y[i]), *_row(batch, i, full[i]))
+
+        self._run(task, batch)
         return out
 
-    def value_and_grad(self, y: Rows, batch: Batch) -> tuple[Rows, Rows]:
+    def value_and_grad(self, y: Rows, batch: Batch | Order) -> tuple[Rows, Rows]:
         """Return the losses (m,) and gradients (m, d)."""
-        values, grads = y.new_zeros(y.shape[0]), torch.zeros_like(y)
-        for i in self._working(batch):
-            point = [p.detach().requires_grad_() for p in self._problem.layout.split(y[i])]
-            loss = self._problem.value(point, *batch.row(i))
-            grad = torch.autograd.grad(loss, point, materialize_grads=True)
-            values[i], grads[i] = loss.detach(), self._problem.layout.join(grad)
+        batch = gathered(batch)
+        values, grads = y.new_zeros(y.shape[0]), y.new_zeros(y.shape)
+        full = batch.mask.all(1).tolist()
+
+        def task(problem: Problem, i: int) -> None:
+            with torch.enable_grad():
+                point = [p.detach().requires_grad_() for p in problem.layout.split(y[i])]
+                loss = problem.value(point, *_row(batch, i, full[i]))
+                parts = torch.autograd.grad(loss, point, materialize_grads=True)
+            values[i] = loss.detach()
+            torch.cat([g.reshape(-1) for g in parts], out=grads[i])
+
+        self._run(task, batch)
         return values, grads
 
-    @staticmethod
-    def _working(batch: Batch) -> list[int]:
-        """Return the clients that have samples in this batch; others are through with theirs."""
-        found: list[int] = batch.mask.any(1).nonzero().flatten().tolist()
-        return found
+    def release(self) -> None:
+        """Nothing is held between calls but threads and their modules."""
+
+    def _run(self, task: Task, batch: Batch) -> None:
+        """Do the task for the clients that have samples; others are through with theirs."""
+        todo = deque(batch.mask.any(1).nonzero().flatten().tolist())
+        rows, threads = batch.mask.shape[0], torch.get_num_threads()
+        if batch.mask.device.type != "cpu" or threads == 1 or 2 * rows <= threads:
+            with self._problem.arithmetic():
+                for i in todo:
+                    task(self._problem, i)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(threads, "tunefree")
+        running: list[Future[None]] = []
+        try:
+            for _ in range(min(threads, rows)):
+                running.append(self._pool.submit(self._work, task, todo))
+            for done in running:
+                done.result()
+        finally:
+            todo.clear()  # after Ctrl-C nobody begins another client
+            wait(running)
+            torch.set_num_threads(threads)  # `_work` changed what threads to come begin with
+
+    def _work(self, task: Task, todo: deque[int]) -> None:
+        """Take one client after another until none is left."""
+        if torch.get_num_threads() != 1:
+            torch.set_num_threads(1)  # of this thread alone
+        if not hasattr(self._own, "problem"):
+            self._own.problem = copy.copy(self._problem)
+            self._own.problem._module = copy.deepcopy(self._problem._module)
+        while todo:
+            try:
+                i = todo.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            try:
+                task(self._own.problem, i)
+            except BaseException:
+                todo.clear()
+                raise
+
+
+def _row(batch: Batch, i: int, full: bool) -> tuple[Inputs, Tensor, Tensor, Tensor]:
+    """Return client i's own batch, padding cut off; without a copy where there is none."""
+    if not full:
+        return batch.row(i)
+    return map_inputs(lambda t: t[i], batch.inputs), batch.target[i], batch.mask[i], batch.key[i]

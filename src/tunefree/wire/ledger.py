@@ -36,6 +36,11 @@ class Ledger:
         self.up[name] += size
         self.counted_up += size if counted is None else counted
 
+    def add(self, other: "Ledger") -> None:
+        """Count what another ledger counted on the way up."""
+        self.up.update(other.up)
+        self.counted_up += other.counted_up
+
     @property
     def bytes_up(self) -> int:
         """Bytes from clients to server."""

@@ -43,7 +43,7 @@ def run(step, x, curvature, steps, local=None, school=None, records=ALL, factor=
         step,
         {},
         Bowls(curvature, steps),
-        loop.Lesson(lambda k: k, torch.tensor(steps), share),
+        loop.Lesson(lambda k: k, torch.tensor(steps), share, (min(steps), max(steps))),
         loop.Schooling() if school is None else school,
         records,
         Round(plan, 0, factor=factor),

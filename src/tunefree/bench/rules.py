@@ -1,4 +1,4 @@
-"""How fast the arithmetic of a round is: proximal maps and server rules beside a plain copy.
+"""Suite rules: the arithmetic of a round, proximal maps and server rules beside a plain copy.
 
 A copy of the vector is the floor for whatever returns a new one. A server rule is compared with
 the copies it must make: one for every vector it returns anew, the next x and its memory. Copy and
@@ -6,7 +6,6 @@ rule are measured in turns, so that a noisy machine disturbs both alike; median 
 reported. Most of a copy's time goes into fresh pages, and a rule's temporaries pay for them too.
 """
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,15 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import penalties as h
-from . import server as s
-from .bench import _seconds as seconds
-from .clients import ZA1, DualAverage, FastFedDA, Plan, Round
-from .clients.rule import What, Who
-from .errors import whole
-from .job import find_device
-from .models import Layout, nets
-from .types import Channels, Vector
+from .. import penalties as h
+from .. import server as s
+from ..clients import ZA1, DualAverage, FastFedDA, Plan, Round
+from ..clients.rule import What, Who
+from ..errors import whole
+from ..job import find_device
+from ..models import Layout, nets
+from ..types import Channels, Vector
+from .text import ranged
+from .watch import Say, middle, seconds, silent
 
 RESNET18 = 11_175_370  # for 28 x 28 images and 10 classes
 PUBLISHED = {"L1": 134, "MCP": 255, "SCAD": 636}  # ms for ResNet-18: "FedCanon", Table I
@@ -77,7 +77,7 @@ SERVERS: dict[str, s.Server] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchRules:
+class Rules:
     """What is measured.
 
     Args:
@@ -91,11 +91,11 @@ class BenchRules:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        whole("BenchRules", "size", self.size)
-        whole("BenchRules", "repeats", self.repeats)
+        whole("Rules", "size", self.size)
+        whole("Rules", "repeats", self.repeats)
 
 
-def measure_rules(bench: BenchRules) -> list[dict[str, Any]]:
+def measure(bench: Rules, say: Say = silent) -> list[dict[str, Any]]:
     """Return one row per proximal map and server rule: milliseconds, copies and their ratio."""
     device = find_device(bench.device)
     draw = torch.Generator().manual_seed(0)
@@ -105,10 +105,12 @@ def measure_rules(bench: BenchRules) -> list[dict[str, Any]]:
         return torch.randn(bench.size, generator=draw).mul_(1e-3).to(device)
 
     v, rows = vector(), []
+    say(f"{len(PENALTIES)} proximal maps")
     for name, penalty in PENALTIES.items():
         row = _row(name, bench, v, partial(_prox, penalty, v, layout), [v])
         published = PUBLISHED.get(name) if bench.size == RESNET18 else None
         rows.append(row | {"kind": "prox", "published_ms": published})
+    say(f"{len(SERVERS)} server rules")
     for name, rule in SERVERS.items():
         work, given = _round(rule, v, layout, vector)
         row = _row(name, bench, v, work, given)
@@ -155,7 +157,7 @@ def _round(
 
 
 def _row(
-    name: str, bench: BenchRules, v: Vector, work: Callable[[], list[Tensor]], given: list[Tensor]
+    name: str, bench: Rules, v: Vector, work: Callable[[], list[Tensor]], given: list[Tensor]
 ) -> dict[str, Any]:
     # What earlier rules left free in the heap is taken, so that no side finds pages ready by luck.
     plugs = [torch.empty_like(v) for _ in range(PLUGS)]
@@ -171,10 +173,22 @@ def _row(
     return {
         "name": name,
         "copies": copies,
-        "ms": statistics.median(rule),
-        "ms_range": (min(rule), max(rule)),
-        "copy_ms": statistics.median(copy),
-        "copy_range": (min(copy), max(copy)),
-        "ratio": statistics.median(ratios),
-        "ratio_range": (min(ratios), max(ratios)),
+        **middle("ms", rule),
+        **middle("copy_ms", copy),
+        **middle("ratio", ratios),
     }
+
+
+def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return the rows in words, by heading."""
+    return [
+        {
+            "rule": row["name"],
+            "ms": ranged(row, "ms"),
+            "one copy, ms": ranged(row, "copy_ms"),
+            "copies to make": str(row["copies"]),
+            "ratio": ranged(row, "ratio"),
+            "published, ms": str(row["published_ms"] or ""),
+        }
+        for row in rows
+    ]

@@ -1,0 +1,32 @@
+"""The command line: parse, call, print. One file per command, or family of commands."""
+
+import logging
+import os
+import sys
+
+from rich.markup import escape
+
+from ..errors import TunefreeError
+from . import bench, lists, run
+from .app import BAD_INPUT, INTERRUPTED, app, err
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
+    try:
+        code = app(words, result_action="return_value", exit_on_error=True)
+        sys.stdout.flush()
+    except TunefreeError as error:
+        err.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
+        code = BAD_INPUT
+    except KeyboardInterrupt:
+        err.print("Stopped.")
+        code = INTERRUPTED
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+__all__ = ["app", "bench", "lists", "main", "run"]

@@ -1,0 +1,108 @@
+"""tunefree methods, tunefree datasets."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from .. import methods as catalogue
+from ..data import describe
+from ..engines import units
+from ..report.terminal import grid
+from .app import app, out
+
+
+@app.command
+def methods(
+    name: str | None = None, *, as_json: Annotated[bool, Parameter(name="--json")] = False
+) -> int:
+    """List the methods: where they come from, what they send and remember, what is left to choose.
+
+    Parameters
+    ----------
+    name: str
+        Show one method with all of its settings.
+    as_json: bool
+        Print as JSON.
+    """
+    rows = [_about(n) for n in ([name] if name else catalogue.names())]
+    if as_json:
+        print(json.dumps(rows))
+        return 0
+    if name:
+        row = rows[0] | rows[0].pop("settings")
+        lines = [{"what": k.replace("_", " "), "value": str(v)} for k, v in row.items()]
+        out.print(grid(lines, {"what": "what", "value": "value"}))
+        return 0
+    for row in rows:
+        row["choose"] = " ".join(row["choose"]) or "nothing"
+        row["cohort"] = "all" if row["everyone"] else "any"
+    headings = {
+        "name": "method",
+        "paper": "paper",
+        "choose": "to choose",
+        "up": "up",
+        "down": "down",
+        "client": "client",
+        "server": "server",
+        "cohort": "cohort",
+    }
+    out.print(grid(rows, headings))
+    out.print(
+        "\nUp, down: numbers sent per client and round; client, server: numbers kept between "
+        "rounds (beyond the model); d is the number of parameters. cohort: all where a method is "
+        "defined for full participation alone. "
+        "`tunefree methods NAME` shows a method's own settings; every method also takes "
+        f"--set {' '.join(k + '=' for k in catalogue.COMMON)}",
+        markup=False,
+    )
+    return 0
+
+
+def _about(name: str) -> dict[str, Any]:
+    """Return what there is to know about a method before running it."""
+    own = catalogue.settings(name)
+    with_penalty = {"penalty": "l1:1e-4"} if "penalty" in own else {}
+    method = catalogue.get(name, **with_penalty)
+    entry = catalogue.CATALOGUE[name]
+    return {
+        "name": name,
+        "summary": entry.summary,
+        "paper": entry.paper,
+        "choose": list(entry.choose),
+        **{k: str(v) for k, v in units(method).items()},
+        "everyone": method.full,
+        "settings": {k: p.default for k, p in own.items()},
+    }
+
+
+@app.command
+def datasets(
+    *,
+    data_dir: Path | None = None,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
+) -> int:
+    """List the datasets and where their files are; their terms with --json.
+
+    Parameters
+    ----------
+    data_dir: Path
+        Folder with dataset files, looked at before $TUNEFREE_DATA and the cache.
+    as_json: bool
+        Print as JSON.
+    """
+    rows = describe(data_dir)
+    if as_json:
+        print(json.dumps(rows))
+        return 0
+    headings = {
+        "name": "dataset",
+        "rows": "rows (train + test)",
+        "classes": "classes",
+        "owners": "owners",
+        "size": "size",
+        "found": "found",
+    }
+    out.print(grid(rows, headings))
+    return 0

@@ -1,0 +1,116 @@
+"""tunefree run."""
+
+import dataclasses
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from ..engines.ranks import join
+from ..errors import ArgumentError, Interrupted
+from ..fit import Event, fit, options
+from ..folder import Folder
+from ..job import bind, cost
+from ..recipe import Recipe, arguments
+from ..report.terminal import Bar, grid, human, summary
+from .app import DIVERGED, INTERRUPTED, app, err, out, say
+
+
+@app.command
+def run(
+    recipe: Annotated[Recipe | None, Parameter(name="*")] = None,
+    *,
+    out_dir: Annotated[Path | None, Parameter(name="--out")] = None,
+    resume: Path | None = None,
+    dry_run: bool = False,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
+) -> int:
+    """Train one model over many clients' data and write a run folder.
+
+    Examples:
+
+    tunefree run
+
+    tunefree run --data fashion-mnist --split dirichlet:0.1 --clients 100 --cohort 10 --rounds 50
+
+    tunefree run --method fedavg --set lr=0.1 --set weights=samples
+
+    tunefree run --resume runs/digits-auto-1
+
+    Parameters
+    ----------
+    out_dir: Path
+        Run folder; by default the next free runs/DATA-METHOD-NUMBER.
+    resume: Path
+        Continue the run in this folder with its own settings; takes no other option.
+    dry_run: bool
+        Print what the run would cost (parameters, bytes, memory) and stop.
+    as_json: bool
+        Print the result as one JSON object.
+    """
+    if resume is not None:
+        if recipe is not None or out_dir is not None:
+            raise ArgumentError("--resume takes its settings from the folder; give it alone.")
+        recipe, out_dir = _recipe_of(resume), resume
+    recipe = recipe or Recipe()
+    words = {k: str(v) if isinstance(v, Path) else v for k, v in _asdict(recipe).items()}
+    settings = arguments(recipe)
+    if dry_run:
+        facts = cost(bind(options(**settings, compile=False)))
+        say(facts, as_json, _costs)
+        return 0
+    ranks = join()
+    folder = ranks.agreed(out_dir or _next_folder(recipe))
+    with Bar(recipe.rounds, err) if ranks.leads else nullcontext(_silent) as bar:
+        try:
+            result = fit(**settings, out=folder, callbacks=[bar], command=words)
+        except Interrupted as stop:
+            result = stop.run  # type: ignore[assignment]
+    if not ranks.leads:
+        return 0
+    say({**result.summary, "path": str(folder)}, as_json, lambda _: out.print(summary(result)))
+    if result.status == "interrupted":
+        line = f"Stopped by Ctrl-C; continue with:  tunefree run --resume {folder}"
+        err.print(line, markup=False, soft_wrap=True)
+        return INTERRUPTED
+    return DIVERGED if result.status == "diverged" else 0
+
+
+def _silent(event: Event) -> None:
+    """Print nothing: another process does."""
+
+
+def _asdict(recipe: Recipe) -> dict[str, Any]:
+    return {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
+
+
+def _recipe_of(folder: Path) -> Recipe:
+    if not Folder(folder).started:
+        raise ArgumentError(f"--resume must be a run folder, got {str(folder)!r}, which is none.")
+    words = Folder(folder).settings().get("command") or {}
+    known = {f.name for f in dataclasses.fields(Recipe)}
+    if not words or not set(words) <= known:
+        raise ArgumentError(
+            f"--resume continues runs of this command; the one in {str(folder)!r} was started from "
+            "Python: call fit again with the same arguments and out."
+        )
+    if words.get("data_dir"):
+        words["data_dir"] = Path(words["data_dir"])
+    return Recipe(**(words | {"set": tuple(words.get("set") or ())}))
+
+
+def _next_folder(recipe: Recipe) -> Path:
+    number = 1
+    while (path := Path("runs") / f"{recipe.data}-{recipe.method}-{number}").exists():
+        number += 1
+    return path
+
+
+def _costs(facts: dict[str, Any]) -> None:
+    amounts = ("bytes", "memory")
+    rows = [
+        {"what": k.replace("_", " "), "value": human(v) if any(a in k for a in amounts) else v}
+        for k, v in facts.items()
+    ]
+    out.print(grid(rows, {"what": "what", "value": "value"}))

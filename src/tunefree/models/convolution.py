@@ -1,0 +1,168 @@
+"""Convolutions of many clients, each with its own weights, as one batched product.
+
+vmap turns a convolution with m weights into one convolution with m groups, which libraries run
+slowly. `Lowered` is a mode in which vmap forms products instead (`products`): any module that calls
+conv1d or conv2d inside it gets them, nothing is replaced in the module. Grouped convolutions are
+left as they are.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.grad import conv2d_input, conv2d_weight
+from torch.overrides import TorchFunctionMode
+
+from .products import Form, forward, grad_input, grad_weight
+
+
+class Lowered(TorchFunctionMode):
+    """Within it, vmap batches convolutions over clients as products."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Take over conv1d and conv2d; everything else goes its way."""
+        axes = _AXES.get(func)
+        found = None if axes is None else _convolve(axes, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if found is None else found
+
+
+_AXES = {torch.conv1d: 1, torch.conv2d: 2}
+
+
+def _convolve(
+    axes: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    stride, dilation = _each(stride, axes), _each(dilation, axes)
+    if isinstance(padding, str):
+        padding = _named(padding, weight.shape[2:], dilation)
+    if groups != 1 or padding is None or input.ndim != axes + 2:
+        return None
+    padding = _each(padding, axes)
+    kind = input.device.type
+    if torch.is_autocast_enabled(kind):
+        low = torch.get_autocast_dtype(kind)
+        input, weight = input.to(low), weight.to(low)
+    if axes == 1:  # an image one pixel high
+        input, weight = input.unsqueeze(2), weight.unsqueeze(2)
+        stride, padding, dilation = (1, *stride), (0, *padding), (1, *dilation)
+    out: Tensor = _Forward.apply(input, weight, (stride, padding, dilation))  # type: ignore[no-untyped-call]
+    if axes == 1:
+        out = out.squeeze(2)
+    return out if bias is None else out + bias.to(out.dtype).reshape(-1, *[1] * axes)
+
+
+def _each(value: Any, axes: int) -> tuple[int, ...]:
+    found = (value,) if isinstance(value, int) else tuple(value)
+    return found * axes if len(found) == 1 else found
+
+
+def _named(padding: str, kernel: torch.Size, dilation: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the numbers behind "valid" and "same"; None where the two sides differ."""
+    if padding == "valid":
+        return (0,) * len(kernel)
+    total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    return None if any(n % 2 for n in total) else tuple(n // 2 for n in total)
+
+
+class _Forward(torch.autograd.Function):
+    """Images (B, C, H, W) and weights (O, C, KH, KW) to images (B, O, OH, OW)."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, form: Form) -> Tensor:
+        return F.conv2d(x, w, None, *form)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, w, ctx.form = inputs
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (g,), (x, w) = grads, ctx.saved_tensors
+        gx = gw = None
+        if ctx.needs_input_grad[0]:
+            gx = _GradInput.apply(g, w, x.shape, ctx.form)  # type: ignore[no-untyped-call]
+        if ctx.needs_input_grad[1]:
+            gw = _GradWeight.apply(x, g, w.shape, ctx.form)  # type: ignore[no-untyped-call]
+        return gx, gw, None
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, x: Tensor, w: Tensor, form: Form) -> tuple[Tensor, int]:
+        if dims[1] is None:  # one set of weights: samples of all clients are one batch
+            rows = _rows(info, dims[:1], x)[0]
+            out = F.conv2d(rows.flatten(0, 1), w, None, *form)
+            return out.reshape(*rows.shape[:2], *out.shape[1:]), 0
+        x, w = _rows(info, dims[:2], x, w)
+        return _images(forward(_last(x), _last_weights(w), form)), 0
+
+
+class _GradInput(torch.autograd.Function):
+    @staticmethod
+    def forward(g: Tensor, w: Tensor, shape: torch.Size, form: Form) -> Tensor:
+        return conv2d_input(shape, w, g, *form)  # type: ignore[no-any-return, no-untyped-call]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: Any, g: Tensor, w: Tensor, shape: torch.Size, form: Form
+    ) -> tuple[Tensor, int]:
+        if dims[1] is None:
+            rows = _rows(info, dims[:1], g)[0]
+            flat = rows.flatten(0, 1)
+            out = conv2d_input((len(flat), *shape[1:]), w, flat, *form)  # type: ignore[no-untyped-call]
+            return out.reshape(*rows.shape[:2], *shape[1:]), 0
+        g, w = _rows(info, dims[:2], g, w)
+        size = (shape[-2], shape[-1])
+        return _images(grad_input(_last(g), _last_weights(w), size, form)), 0
+
+
+class _GradWeight(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, g: Tensor, shape: torch.Size, form: Form) -> Tensor:
+        return conv2d_weight(x, shape, g, *form)  # type: ignore[no-any-return, no-untyped-call]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: Any, x: Tensor, g: Tensor, shape: torch.Size, form: Form
+    ) -> tuple[Tensor, int]:
+        x, g = _rows(info, dims[:2], x, g)
+        kernel = (shape[-2], shape[-1])
+        return grad_weight(_last(x), _last(g), kernel, form).permute(0, 4, 3, 1, 2), 0
+
+
+def _rows(info: Any, dims: Any, *values: Tensor) -> list[Tensor]:
+    """Return the values with the clients' axis first; a shared one is repeated, not copied."""
+    return [
+        v.expand(info.batch_size, *v.shape) if d is None else v.movedim(d, 0)
+        for v, d in zip(values, dims, strict=True)
+    ]
+
+
+def _last(images: Tensor) -> Tensor:
+    """(m, B, C, H, W) -> (m, B, H, W, C)."""
+    return images.permute(0, 1, 3, 4, 2)
+
+
+def _images(last: Tensor) -> Tensor:
+    """(m, B, H, W, C) -> (m, B, C, H, W)."""
+    return last.permute(0, 1, 4, 2, 3)
+
+
+def _last_weights(w: Tensor) -> Tensor:
+    """(m, O, C, KH, KW) -> (m, KH, KW, C, O)."""
+    return w.permute(0, 3, 4, 2, 1)

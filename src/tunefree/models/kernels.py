@@ -1,0 +1,250 @@
+# ruff: noqa: E741
+"""Convolutions of m clients at once, each with its own weights, in one launch.
+
+With s, p, d the stride, the padding and the dilation, and h = oh s - p + kh d, v = ow s - p + kw d:
+
+    out[i, b, oh, ow, o]    = sum over kh, kw, c of           x[i, b, h, v, c] w[i, kh, kw, c, o]
+    grad_x[i, b, h, v, c]   = sum over oh, ow, kh, kw, o of   g[i, b, oh, ow, o] w[i, kh, kw, c, o]
+    grad_w[i, kh, kw, c, o] = sum over b, oh, ow of           x[i, b, h, v, c] g[i, b, oh, ow, o]
+
+Channels come last. Tensors are float32 or bfloat16; sums are in float32, and grad_w stays so. No
+sum depends on the order in which programs run: the same inputs give the same bits.
+"""
+
+import importlib.util
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError
+
+Pair = tuple[int, int]
+
+
+class Blocks(NamedTuple):
+    """How one product is cut into programs; any choice gives the same result up to rounding.
+
+    Args:
+        rows, cols: Tile of the result that a program owns; powers of two, at least 16.
+        depth: Length of the reduction in one step; a power of two, at least 16.
+        warps, stages: Warps per program, and steps whose loads are under way at once.
+        flat: Whether tap and channel are one axis (pays where there are few channels).
+        parts: Into how many sums the reduction of `grad_weight` is cut.
+    """
+
+    rows: int
+    cols: int
+    depth: int
+    warps: int = 4
+    stages: int = 3
+    flat: bool = False
+    parts: int = 1
+
+
+def available(device: torch.device) -> bool:
+    """Return whether the kernels run here: Triton is installed, the GPU has tensor cores for it."""
+    return (
+        device.type == "cuda"
+        and importlib.util.find_spec("triton") is not None
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
+
+
+def forward(
+    x: Tensor,
+    w: Tensor,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    tf32: bool,
+    blocks: Blocks | None = None,
+) -> Tensor:
+    """Return the convolutions (m, B, OH, OW, O) of x (m, B, H, W, C) and w (m, KH, KW, C, O).
+
+    `w` is contiguous, or a view of a contiguous (m, O, KH, KW, C); likewise in `grad_input`.
+    """
+    from . import _triton
+
+    m, B, H, W, C = x.shape
+    KH, KW, O = w.shape[1], w.shape[2], w.shape[4]
+    OH, OW = outputs((H, W), (KH, KW), stride, padding, dilation)
+    out = x.new_empty((m, B, OH, OW, O))
+    _check(x, out)
+    at = blocks or _forward_blocks(B * OH * OW, C, O, KH * KW, x.dtype, tf32)
+    grid = (_tiles(B * OH * OW, at.rows) * _tiles(O, at.cols), m)
+    sizes = (H, W, C, O, OH, OW, KH, KW, *stride, *padding, *dilation, *_order(w))
+    _triton.forward[grid](
+        x,
+        w,
+        out,
+        B,
+        *sizes,
+        _precision(tf32),
+        at.flat,
+        *at[:3],
+        num_warps=at.warps,
+        num_stages=at.stages,
+    )
+    return out
+
+
+def grad_input(
+    g: Tensor,
+    w: Tensor,
+    size: Pair,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    tf32: bool,
+    blocks: Blocks | None = None,
+) -> Tensor:
+    """Return the gradient (m, B, *size, C) of sum(g * forward(x, w)) in x."""
+    from . import _triton
+
+    m, B, OH, OW, O = g.shape
+    KH, KW, C = w.shape[1:4]
+    out = g.new_empty((m, B, *size, C))
+    _check(g, out)
+    places = B * _tiles(size[0], stride[0]) * _tiles(size[1], stride[1])
+    at = blocks or _input_blocks(places, C, O, g.dtype, tf32)
+    grid = (_tiles(places, at.rows) * _tiles(C, at.cols), m, stride[0] * stride[1])
+    common = [math.gcd(d, s) for d, s in zip(dilation, stride, strict=True)]
+    inverse = [pow(d // n, -1, s // n) for d, s, n in zip(dilation, stride, common, strict=True)]
+    sizes = (*size, C, O, OH, OW, KH, KW, *stride, *padding, *dilation, *_order(w))
+    _triton.grad_input[grid](
+        g,
+        w,
+        out,
+        B,
+        *sizes,
+        *common,
+        *inverse,
+        _precision(tf32),
+        *at[:3],
+        num_warps=at.warps,
+        num_stages=at.stages,
+    )
+    return out
+
+
+def grad_weight(
+    x: Tensor,
+    g: Tensor,
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    tf32: bool,
+    blocks: Blocks | None = None,
+) -> Tensor:
+    """Return the gradient (m, *kernel, C, O) of sum(g * forward(x, w)) in w, in float32."""
+    from . import _triton
+
+    m, B, H, W, C = x.shape
+    OH, OW, O = g.shape[2:]
+    KH, KW = kernel
+    _check(x, g)
+    at = blocks or _weight_blocks(m, B * OH * OW, C, O, KH * KW, x.dtype, tf32)
+    tiles = _tiles(KH * KW * C, at.rows) if at.flat else KH * KW * _tiles(C, at.rows)
+    span = _tiles(_tiles(B * OH * OW, at.parts), at.depth) * at.depth
+    sums = x.new_empty((at.parts, m, KH, KW, C, O), dtype=torch.float32)
+    sizes = (H, W, C, O, OH, OW, KH, KW, *stride, *padding, *dilation)
+    _triton.grad_weight[(tiles * _tiles(O, at.cols), m, at.parts)](
+        x,
+        g,
+        sums,
+        B,
+        span,
+        *sizes,
+        _precision(tf32),
+        at.flat,
+        *at[:3],
+        num_warps=at.warps,
+        num_stages=at.stages,
+    )
+    return sums[0] if at.parts == 1 else sums.sum(0)
+
+
+# What was fastest on an H200 among a dozen choices for each layer of the reference networks.
+
+
+def _forward_blocks(
+    pixels: int, C: int, O: int, taps: int, dtype: torch.dtype, tf32: bool
+) -> Blocks:
+    flat = C < 32
+    cols = _cover(O, 128)
+    if dtype == torch.float32 and not tf32:  # without tensor cores a large tile spills
+        return Blocks(64, min(cols, 64), 32 if C > 16 or flat else 16, 4, 2, flat)
+    depth = _cover(taps * C, 32) if flat else 32 if dtype == torch.float32 else _cover(C, 64)
+    if dtype == torch.bfloat16:
+        cols = _cover(O, 256)
+    return Blocks(128, cols, depth, 8 if cols > 64 else 4, 3, flat)
+
+
+def _input_blocks(pixels: int, C: int, O: int, dtype: torch.dtype, tf32: bool) -> Blocks:
+    at = _forward_blocks(pixels, O, C, 1, dtype, tf32)._replace(flat=False)
+    return at._replace(cols=_cover(C, 256)) if at.cols == 128 and tf32 else at
+
+
+def _weight_blocks(
+    m: int, pixels: int, C: int, O: int, taps: int, dtype: torch.dtype, tf32: bool
+) -> Blocks:
+    flat = (32 if tf32 else 64) > C
+    rows, cols = _cover(taps * C if flat else C, 128), _cover(O, 128)
+    if dtype == torch.bfloat16:
+        depth, warps = 64, 4
+        rows = rows if C <= 64 else 64
+    elif tf32:  # both operands lie across the reduction, which Hopper's own product cannot read
+        depth = 32
+        rows, cols, warps = (64, 64, 2) if C == 64 and O <= 64 else (min(rows, 32), cols, 4)
+    else:
+        rows, cols, depth, warps = min(rows, 64), min(cols, 64), 32, 4
+    tiles = m * _tiles(O, cols) * (_tiles(taps * C, rows) if flat else taps * _tiles(C, rows))
+    parts = max(1, min(_tiles(1024, tiles), pixels // (16 * depth)))
+    return Blocks(rows, cols, depth, warps, 3, flat, parts)
+
+
+def _cover(n: int, most: int) -> int:
+    """Return the least power of two >= n, between 16 and `most`."""
+    return min(max(1 << (n - 1).bit_length(), 16), most)
+
+
+def _tiles(n: int, size: int) -> int:
+    return -(-n // size)
+
+
+def outputs(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pair:
+    """Return height and width of a convolution's result."""
+    h, w = (
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True)
+    )
+    return h, w
+
+
+def _precision(tf32: bool) -> str:
+    return "tf32" if tf32 else "ieee"
+
+
+def _order(w: Tensor) -> Pair:
+    """Return the strides of `w` in k = (kh, kw, c) and in o."""
+    if w.is_contiguous():
+        return w.shape[4], 1
+    if w.permute(0, 4, 1, 2, 3).is_contiguous():
+        return 1, w.shape[1] * w.shape[2] * w.shape[3]
+    raise ArgumentError(
+        "forward(w=...) must be contiguous, or a view of a contiguous (m, O, KH, KW, C); "
+        f"got shape {tuple(w.shape)} with strides {w.stride()}."
+    )
+
+
+def _check(*pictures: Tensor) -> None:
+    for x in pictures:
+        if not x.is_contiguous():
+            raise ArgumentError(f"Images must be contiguous, got strides {x.stride()}.")
+        if x[0].numel() >= 2**31:
+            raise ArgumentError(
+                f"One client's images must have < 2^31 numbers, got {x[0].numel()}."
+            )

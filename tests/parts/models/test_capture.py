@@ -1,0 +1,125 @@
+"""What a recorded call changes: where results lie, and nothing else.
+
+Without a GPU, recordings are played by hand: results are written over the old ones, in place.
+"""
+
+import pytest
+import torch
+from torch.utils._pytree import tree_flatten
+
+import tunefree as tf
+from tunefree.models import batched, capture
+from tunefree.testing._problem import federation, net
+
+CUDA = torch.cuda.is_available()
+
+
+@pytest.fixture
+def by_hand(monkeypatch):
+    made = []
+
+    def record(call, pool):
+        out = call()
+        places = tree_flatten(out)[0]
+
+        def replay():
+            for place, value in zip(places, tree_flatten(call())[0], strict=True):
+                place.copy_(value)
+
+        for place in places:
+            place.fill_(float("nan"))
+        made.append(replay)
+        return replay, out
+
+    monkeypatch.setattr(capture, "warm", lambda call: call())
+    monkeypatch.setattr(capture, "record", record)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(batched, "on_gpu", lambda problem: True)
+    return made
+
+
+def fit(name, **settings):
+    method = tf.methods.get(name)
+    return tf.fit(
+        net(0), federation(), method, rounds=4, cohort=None if method.full else 4, steps=5, batch=4,
+        seed=7, dtype=torch.float64, device="cpu", eval_every=4, engine="vmap", compile=False,
+        **settings,
+    )  # fmt: skip
+
+
+METHODS = ["fedavg", "scaffold", "fedexpsls", "mime", "feddyn", "fedproxlod", "fedcanon"]
+
+
+@pytest.mark.parametrize("places", [1, 2, 6])
+@pytest.mark.parametrize("name", METHODS)
+def test_recorded_runs_have_the_same_bits(name, places, request, monkeypatch):
+    plain = fit(name)
+    made = request.getfixturevalue("by_hand")
+    monkeypatch.setattr(capture, "PLACES", places)
+    recorded = fit(name)
+    assert made
+    assert torch.equal(recorded.x, plain.x)
+    assert torch.equal(recorded.output, plain.output)
+    for a, b in zip(recorded.history, plain.history, strict=True):
+        assert {n: v for n, v in a.items() if n != "seconds"} == {
+            n: v for n, v in b.items() if n != "seconds"
+        }
+
+
+def test_unequal_clients_and_augmented_dropout(request):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(40, 1, 6, 6, generator=draw)
+    y = torch.randint(3, (40,), generator=draw)
+    owner = torch.repeat_interleave(torch.arange(4), torch.tensor([3, 7, 20, 10]))
+    data = tf.Federation(x, y, owner, classes=3)
+
+    def run():
+        torch.manual_seed(0)
+        layers = (torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Dropout(0.5))
+        model = torch.nn.Sequential(*layers, torch.nn.Linear(32, 3))
+        return tf.fit(
+            model, data, tf.methods.get("fedavg", lr=0.1), rounds=3, epochs=2, batch=4, cohort=3,
+            augment="crop-flip", device="cpu", engine="vmap", compile=False,
+        )  # fmt: skip
+
+    plain = run()
+    request.getfixturevalue("by_hand")
+    recorded = run()
+    torch.testing.assert_close(recorded.x, plain.x, rtol=1e-5, atol=1e-6)  # products, not groups
+
+
+def test_a_model_that_cannot_be_recorded_still_runs(by_hand, monkeypatch, caplog):
+    def record(call, pool):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    expected = fit("fedavg")
+    monkeypatch.setattr(capture, "record", record)
+    run = fit("fedavg")
+    assert torch.equal(run.x, expected.x)
+    assert "cannot be recorded for the GPU (operation not permitted" in caplog.text
+
+
+def test_memory_that_ends_halves_the_chunk(by_hand, monkeypatch, caplog):
+    expected = fit("scaffold")
+    real = batched.Vmapped.value_and_grad
+
+    def small(self, y, batch):
+        if len(y) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(self, y, batch)
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    probe = batched.Vmapped.value_and_grad
+    calls = []
+
+    def later(self, y, batch):  # the probe before round 0 is not what is tested
+        calls.append(len(y))
+        return small(self, y, batch) if len(calls) > 3 else probe(self, y, batch)
+
+    monkeypatch.setattr(batched.Vmapped, "value_and_grad", later)
+    run = fit("scaffold")
+    torch.testing.assert_close(run.x, expected.x, rtol=1e-12, atol=1e-14)
+    assert [row["bytes_up"] for row in run.history] == [r["bytes_up"] for r in expected.history]
+    assert [row["gradients"] for row in run.history] == [r["gradients"] for r in expected.history]
+    assert "does not hold 4 clients at once; going on with 2" in caplog.text
+    assert min(calls) == 2

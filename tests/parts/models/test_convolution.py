@@ -1,0 +1,132 @@
+"""Convolutions of many clients: the products give what vmap over PyTorch's own gives."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.func import grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tunefree.models import kernels, products
+from tunefree.models.convolution import Lowered
+
+CASES = {  # inputs, outputs, kernel, stride, padding, dilation, size
+    "plain": (3, 5, (3, 3), 1, 0, 1, (8, 9)),
+    "padded": (1, 4, (5, 5), 1, 2, 1, (7, 7)),
+    "strided, with a rest": (4, 6, (3, 2), 2, 1, 1, (8, 9)),
+    "lopsided": (4, 6, (3, 3), (2, 3), (1, 0), (2, 1), (11, 12)),
+    "one pixel, strided": (2, 3, (1, 1), 2, 0, 1, (7, 6)),
+    "padded beyond the kernel": (2, 3, (1, 1), 1, 3, 1, (5, 5)),
+    "same": (2, 3, (3, 5), 1, "same", 1, (6, 7)),
+    "same, uneven": (2, 3, (2, 2), 1, "same", 1, (6, 7)),
+    "valid": (2, 3, (3, 3), 1, "valid", 1, (6, 7)),
+    "one axis": (2, 3, (3,), 2, 1, 2, (13,)),
+}
+
+
+def problem(case, dtype=torch.float64):
+    inputs, outputs, kernel, stride, padding, dilation, size = CASES[case]
+    draw = torch.Generator().manual_seed(0)
+    x, w, b = (
+        torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype)
+        for shape in ((4, 3, inputs, *size), (4, outputs, inputs, *kernel), (4, outputs))
+    )
+    convolution = F.conv2d if len(size) == 2 else F.conv1d
+
+    def loss(w, b, x):
+        out = convolution(x, w, b, stride=stride, padding=padding, dilation=dilation)
+        return out.float().sin().square().mean() if dtype == torch.bfloat16 else out.sin().mean()
+
+    return vmap(grad_and_value(loss, argnums=(0, 1, 2))), (w, b, x)
+
+
+def flat(result):
+    grads, value = result
+    return (*grads, value)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding=.same. with even kernel")
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients(case):
+    each, args = problem(case)
+    expected = flat(each(*args))
+    with Lowered():
+        found = flat(each(*args))
+        graph = make_fx(each)(*args)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    left = [n for n in graph.graph.nodes if "convolution" in str(n.target)]
+    assert bool(left) == (case == "same, uneven")  # PyTorch's own pads the two sides unlike
+
+
+def test_grouped_convolutions_are_left_alone():
+    x, w = torch.randn(4, 2, 6, 5, 5), torch.randn(4, 6, 1, 3, 3)
+    each = vmap(lambda x, w: F.conv2d(x, w, groups=6))
+    with Lowered():
+        assert torch.equal(each(x, w), vmap(lambda x, w: F.conv2d(x, w, groups=6))(x, w))
+
+
+def test_weights_or_images_that_all_clients_share():
+    x, w = torch.randn(4, 2, 3, 6, 6).double(), torch.randn(5, 3, 3, 3).double()
+    image, weights = torch.randn(2, 3, 6, 6).double(), torch.randn(4, 5, 3, 3, 3).double()
+
+    def loss(x, w):
+        return F.conv2d(x, w, padding=1).square().mean()
+
+    for axes, args in (((0, None), (x, w)), ((None, 0), (image, weights))):
+        each = vmap(grad_and_value(loss, argnums=(0, 1)), in_dims=axes)
+        expected = flat(each(*args))
+        with Lowered():
+            found = flat(each(*args))
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Kernels that are there, with the plain products behind them."""
+    calls = []
+
+    def behind(name):
+        plain = getattr(products, name)
+
+        def call(*args):
+            *first, stride, padding, dilation, _ = args
+            calls.append(name)
+            with monkeypatch.context() as here:
+                here.setattr(products, "_in_kernels", lambda x: False)
+                out = plain(*first, (stride, padding, dilation))
+            return out.float() if name == "grad_weight" else out.contiguous()
+
+        return call
+
+    for name in ("forward", "grad_input", "grad_weight"):
+        monkeypatch.setattr(kernels, name, behind(name))
+    monkeypatch.setattr(products, "_in_kernels", lambda x: True)
+    return calls
+
+
+@pytest.mark.parametrize("case", ["lopsided", "padded", "one axis"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_take_over_and_can_be_recorded(case, dtype, pretended):
+    each, args = problem(case, dtype)
+    expected = flat(each(*args))
+    with Lowered():
+        graph = make_fx(each)(*args)
+        assert set(pretended) == {"forward", "grad_input", "grad_weight"}
+    found = flat(graph(*args))
+    assert sum("tunefree.conv" in str(n.target) for n in graph.graph.nodes) == 3
+    tolerance = 1e-5 if dtype == torch.float32 else 5e-2
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_autocast_reaches_the_products():
+    each, args = problem("padded", torch.float32)
+    with torch.autocast("cpu", torch.bfloat16), Lowered():
+        graph = make_fx(each)(*args)
+    kinds = {n.meta["tensor_meta"].dtype for n in graph.graph.nodes if "bmm" in str(n.target)}
+    assert kinds == {torch.bfloat16}
+    (w, b, x), value = graph(*args)
+    assert {t.dtype for t in (w, b, x)} == {torch.float32}
+    torch.testing.assert_close(value.float(), flat(each(*args))[-1], rtol=5e-2, atol=5e-2)

@@ -1,0 +1,85 @@
+"""What only a GPU can show: recordings, products and precisions agree with plain PyTorch."""
+
+import pytest
+import torch
+from torch import nn
+
+import tunefree as tf
+from tunefree.engines import chunk
+from tunefree.models import batched
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def federation(clients=6, side=10):
+    draw = torch.Generator().manual_seed(0)
+    sizes = torch.tensor([5, 9, 16, 12, 20, 7])[:clients]
+    rows = int(sizes.sum())
+    x = torch.randn(rows, 3, side, side, generator=draw)
+    y = torch.randint(4, (rows,), generator=draw)
+    owner = torch.repeat_interleave(torch.arange(clients), sizes)
+    return tf.Federation(x, y, owner, test=(x, y), classes=4)
+
+
+def net():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.GroupNorm(2, 8),
+            nn.Conv2d(8, 40, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3),
+            nn.Linear(160, 4),
+        )  # fmt: skip
+
+
+def fit(device="cuda", method="fedavg", **settings):
+    made = tf.methods.get(method, **({"lr": 0.1} if method in ("fedavg", "scaffold") else {}))
+    return tf.fit(
+        net(), federation(), made, rounds=6, cohort=4, steps=5, batch=6, device=device,
+        **({"compile": False} | settings),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedexpsls", "auto"])
+def test_recorded_steps_are_the_steps(method, monkeypatch):
+    recorded = fit(method=method, dtype=torch.float64)
+    monkeypatch.setattr(batched, "CAPTURE_AFTER", 10**9)
+    launched = fit(method=method, dtype=torch.float64)
+    torch.testing.assert_close(recorded.x, launched.x, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{"steps": None, "epochs": 2}, {"augment": "crop-flip"}])
+def test_a_gpu_does_what_a_cpu_does(settings):
+    both = [fit(device=d, dtype=torch.float64, **settings).x.cpu() for d in ("cpu", "cuda")]
+    torch.testing.assert_close(*both, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("precision, tolerance", [("fp32", 1e-4), ("tf32", 2e-2), ("bf16", 1e-1)])
+def test_precisions(precision, tolerance, compile):
+    exact = fit(device="cpu", dtype=torch.float64)
+    run = fit(precision=precision, compile=compile)
+    assert run.settings["precision"] == precision
+    moved = exact.x - exact.problem.start
+    error = (run.x.cpu().double() - exact.x).norm() / moved.norm()
+    assert error < tolerance, f"{error:.1e}"
+
+
+def test_the_same_bits_again():
+    for precision in ("tf32", "bf16"):
+        one, two = (fit(precision=precision).x for _ in range(2))
+        assert torch.equal(one, two)
+
+
+def test_the_chunk_comes_from_free_memory(monkeypatch):
+    assert fit().settings["chunk"] == 4
+    monkeypatch.setattr(chunk, "free", lambda device: 0)
+    small = fit(dtype=torch.float64)
+    assert small.settings["chunk"] == 1
+    torch.testing.assert_close(small.x, fit(dtype=torch.float64, chunk=4).x, rtol=1e-9, atol=1e-11)
+
+
+def test_precision_leaves_the_globals_alone():
+    places = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [p.allow_tf32 for p in places]
+    fit(precision="tf32")
+    assert [p.allow_tf32 for p in places] == before

@@ -1,0 +1,261 @@
+"""The benchmark's own parts: the plain loop, the clock, what is kept."""
+
+import json
+from collections import defaultdict
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import tunefree as tf
+from tunefree.bench import cpu, gpu, keep, pfl_cifar10, rules, scale, watch
+from tunefree.bench.work import LR, Plain, Work, precise
+from tunefree.errors import TunefreeError
+from tunefree.models import nets
+
+CPU = torch.device("cpu")
+
+
+def work(net, **changes):
+    shape, classes = cpu.DATA[net]
+    given = {"clients": 3, "batch": 4, "steps": 3, "samples": 4} | changes
+    return Work(net=net, shape=shape, classes=classes, **given)
+
+
+def plain(w):
+    data = w.federation(w.data())
+    return Plain(w.model(), data, cohort=w.cohort or w.clients, batch=w.batch, steps=w.steps)
+
+
+@pytest.mark.parametrize("net", ["linear", "regression", "convex", "text"])
+def test_the_plain_loop_is_fedavg(net):
+    """On whole batches there is nothing to draw, so both must find the same model."""
+    w = work(net)
+    loop = plain(w)
+    start = torch.cat([p.flatten() for p in loop.model.parameters() if p.requires_grad]).clone()
+    settings = {"rounds": 2, "steps": 3, "batch": 4, "device": "cpu", "compile": False}
+    run = tf.fit(w.model(), loop.fed, tf.methods.get("fedavg", lr=LR), **settings)
+    loop.round()
+    loop.round()
+    found = torch.cat([p.flatten() for p in loop.model.parameters() if p.requires_grad])
+    assert (run.x - start).abs().max() > 1e-3
+    torch.testing.assert_close(found, run.x, rtol=1e-4, atol=1e-6)
+
+
+def test_the_plain_loop_draws_full_batches_from_shuffled_passes():
+    loop = plain(work("linear", samples=5, batch=2, steps=5))
+    batches = list(loop._batches(1))
+    assert [len(b) for b in batches] == [2] * 5
+    stream = torch.cat(batches).tolist()
+    assert sorted(stream[:5]) == sorted(stream[5:]) == [5, 6, 7, 8, 9]  # client 1's rows
+    assert stream[:5] != stream[5:]
+
+
+def test_the_plain_loop_trains_a_cohort(monkeypatch):
+    loop = plain(work("linear", clients=6, cohort=2))
+    seen = []
+    monkeypatch.setattr(loop, "_train", seen.append)
+    for _ in range(20):
+        loop.round()
+    assert all(a != b for a, b in zip(seen[::2], seen[1::2], strict=True))
+    assert set(seen) == set(range(6))
+
+
+def test_bf16_is_autocast():
+    w = work("linear")
+    loop = Plain(w.model(), w.federation(w.data()), cohort=3, batch=4, steps=1, precision="bf16")
+    kinds = []
+    loop.local.head.register_forward_hook(lambda m, x, y: kinds.append(y.dtype))
+    loop.round()
+    assert set(kinds) == {torch.bfloat16}
+    assert {p.dtype for p in loop.model.parameters()} == {torch.float32}
+
+
+def test_precision_is_put_back():
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    with precise("tf32", torch.device("cuda")):
+        assert torch.backends.cuda.matmul.allow_tf32
+        assert torch.backends.cudnn.allow_tf32
+    with precise("fp32", torch.device("cuda")):
+        assert not torch.backends.cudnn.allow_tf32
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(watch.time, "perf_counter", lambda: self.now)
+
+    def passes(self, seconds):
+        self.now += seconds
+
+
+def test_the_watch_takes_turns(monkeypatch):
+    """Set-up of 5 s and a first round of 10; then rounds of 2 s, plain ones of 7."""
+    clock = Clock(monkeypatch)
+    timer = watch.Watch(CPU, warm=2, plain=lambda: clock.passes(7), repeats=2)
+    clock.passes(5 + 10)
+    played = []
+    for t in range(6):
+        timer(SimpleNamespace(round=t))
+        played.append(clock.now)
+        clock.passes(2)
+    # one plain round after the warm-up, which is not counted, and one after each of two rounds
+    assert played == [15, 24, 33, 42, 44, 46]
+    assert timer.took == [15, 2, 2, 2, 2, 2]
+    assert timer.ours == [2, 2, 2, 2]
+    assert timer.plain == [7, 7]
+    assert timer.setup == 13
+    assert timer.memory > 10**7
+
+
+def test_the_watch_without_a_plain_loop(monkeypatch):
+    clock = Clock(monkeypatch)
+    timer = watch.Watch(CPU, warm=1, plain=lambda: clock.passes(7), repeats=0)
+    alone = watch.Watch(CPU, warm=1)
+    for t in range(3):
+        clock.passes(1)
+        alone(SimpleNamespace(round=t))
+    assert (alone.ours, alone.plain, timer.plain) == ([1, 1], [], [])
+
+
+def test_one_row(monkeypatch):
+    """Milliseconds of a round by its steps; the ratio of medians, its range over neighbours."""
+
+    class Timer:
+        ours, plain, setup, memory = [0.1, 0.2, 0.4], [0.8, 0.4], 3.0, 5
+
+        def __init__(self, *given):
+            pass
+
+        def __call__(self, event):
+            pass
+
+    monkeypatch.setattr(watch, "Watch", Timer)
+    row = watch.beside(work("linear", steps=2), CPU, warm=1, repeats=1, plain_repeats=1)
+    assert (row["ours_ms"], row["ours_ms_range"]) == (100.0, (50.0, 200.0))
+    assert row["plain_ms"] == pytest.approx(300.0)
+    assert row["ratio"] == pytest.approx(3.0)
+    assert row["ratio_range"] == (2.0, 8.0)
+    assert (row["setup_s"], row["memory"]) == (3.0, 5)
+
+
+def test_a_run_that_ends_early_is_not_reported(monkeypatch):
+    monkeypatch.setattr(watch, "LR", 1e30)
+    with pytest.raises(TunefreeError, match="ended early"):
+        watch.beside(work("regression"), CPU, warm=1, repeats=3, plain_repeats=0)
+
+
+# The suites.
+
+
+def test_every_network_is_in_the_suite_of_the_cpu():
+    assert set(cpu.DATA) == set(nets.names())
+    assert set(cpu.SLOW) < set(cpu.DATA)
+
+
+def test_the_works_of_the_gpu():
+    found = {
+        n: (sum(p.numel() for p in w.model().parameters()), w.clients, w.batch, w.steps)
+        for n, w in gpu.WORKS.items()
+    }
+    assert found == {
+        "mlp": (199_210, 100, 32, 40),
+        "cnn-pfl": (1_626_442, 50, 10, 40),
+        "cnn-p1": (1_206_590, 100, 20, 40),
+        "resnet18": (11_173_962, 20, 50, 40),
+    }
+    assert {name for name, _ in gpu.TARGETS} == set(gpu.WORKS)
+
+
+def test_cifar10_where_it_is_found(monkeypatch, tmp_path):
+    x, y = torch.zeros(200, 3, 32, 32), torch.arange(200) % 10
+    whole = tf.Dataset("cifar10", x, y, (x[:10], y[:10]), classes=10)
+    monkeypatch.setattr(pfl_cifar10, "load", lambda name, folder: whole)
+    monkeypatch.setattr(pfl_cifar10.sources, "locate", lambda source, folder: tmp_path)
+    settings = pfl_cifar10.PflCifar10(users=3)
+    found = pfl_cifar10._dataset(settings)
+    assert (found.name, found.samples) == ("cifar10", 150)
+    assert found.test is whole.test
+    monkeypatch.setattr(pfl_cifar10.sources, "locate", lambda source, folder: None)
+    found = pfl_cifar10._dataset(settings)
+    assert (found.name, found.samples, len(found.test[1])) == ("random", 150, 10_000)
+
+
+def test_growth_is_compared_with_the_first_point(monkeypatch):
+    def point(given, settings):
+        slow = given["clients"] / 1000 if given["method"] == "scaffold" else 1.0
+        facts = {"round_ms": 2.0 * slow, "setup_s": 59.0, "memory": 1}
+        return given | facts
+
+    monkeypatch.setattr(scale, "_in_a_process", point)
+    rows = scale.measure(scale.Scale(curves=("clients",), device="cpu"))
+    assert [row["times"] for row in rows] == [1, 1, 1, 1, 1, 10, 100, 1000]
+    assert [row.get("met") for row in rows] == [None] * 3 + [True] + [None] * 3 + [False]
+    rows = scale.measure(scale.Scale(most=100, device="cpu"))
+    assert [(r["curve"], r["cohort"], r["steps"]) for r in rows if r["curve"] != "parameters"] == [
+        *[("cohort", m, 5) for m in (10, 30, 100)],
+        *[("steps", 100, k) for k in (1, 3, 10, 30, 100)],
+    ]
+
+
+def test_a_point_that_fails_says_why(monkeypatch):
+    monkeypatch.setattr(scale, "CHILD", "raise SystemExit('no memory')")
+    with pytest.raises(TunefreeError, match=r'"clients": 2000.* could not be measured: no memory'):
+        scale._in_a_process(scale.BASE, scale.Scale())
+
+
+def test_the_largest_points_take_few_rounds(monkeypatch):
+    asked = {}
+
+    def fake(work, device, **given):
+        asked[work.net] = given
+        return defaultdict(
+            lambda: 1.0,
+            steps=work.steps,
+            ours_ms_range=(1.0, 2.0),
+            plain_ms_range=(1.0, 2.0),
+        )
+
+    monkeypatch.setattr(scale, "beside", fake)
+    given = scale.BASE | {"repeats": 9, "device": "cpu", "threads": 0}
+    row = scale.measure_point(**given)
+    assert (row["round_ms"], row["round_ms_range"]) == (5.0, [5.0, 10.0])
+    assert row["setup_s"] == 2.0  # the federation's and fit's
+    scale.measure_point(**given | {"hidden": [1024, 1024, 1024], "cohort": 10})
+    assert (asked["linear"]["warm"], asked["linear"]["repeats"]) == (6, 9)
+    assert (asked["mlp"]["warm"], asked["mlp"]["repeats"]) == (2, 3)
+
+
+def test_every_rule_and_penalty_is_measured():
+    servers = {type(rule).__name__ for rule in rules.SERVERS.values()}
+    parts = [getattr(tf.server, name) for name in tf.server.__all__]
+    known = [p for p in parts if isinstance(p, type) and issubclass(p, tf.server.Server)]
+    assert servers == {rule.__name__ for rule in known} - {"Server"}
+    penalties = {type(p) for p in rules.PENALTIES.values()}
+    assert penalties == {*tf.penalties.catalogue.CATALOGUE.values()} - {tf.penalties.Zero}
+
+
+# What is kept.
+
+
+def test_the_command_names_what_is_not_the_default(tmp_path):
+    given = cpu.Cpu(models=("mlp", "cnn-p2"), steps=3, eager=True)
+    assert keep.command("cpu", given) == (
+        "tunefree bench cpu --models mlp cnn-p2 --steps 3 --eager"
+    )
+    given = pfl_cifar10.PflCifar10(data_dir=tmp_path, precision="bf16")
+    assert keep.command("pfl-cifar10", given) == "tunefree bench pfl-cifar10 --precision bf16"
+
+
+def test_a_record_is_written_under_its_name(tmp_path):
+    kept = keep.record("rules", rules.Rules(), CPU, [{"ms": float("nan")}], 1.0)
+    kept["machine"] |= {"cpu": "A (B) @ 2 GHz", "cores": 2}
+    keep.ready(tmp_path / "new")
+    path = keep.save(kept, tmp_path / "new")
+    assert path == tmp_path / "new" / "rules-a-b-2-ghz-2-cores.json"
+    assert json.loads(path.read_text())["rows"] == [{"ms": None}]
+    kept["machine"]["gpu"] = "NVIDIA H200"
+    assert keep.save(kept, tmp_path).name == "rules-nvidia-h200.json"
+    assert keep.save(kept, tmp_path / "mine.json").name == "mine.json"
+    assert keep.where(kept).startswith("NVIDIA H200; A (B) @ 2 GHz, 2 cores")
