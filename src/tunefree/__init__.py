@@ -1,15 +1,18 @@
 """tunefree: federated learning with nothing to tune."""
 
-from . import clients, data, methods, models, penalties, random, server, testing, wire
+from . import clients, data, methods, models, penalties, random, server, sinks, testing, wire
+from .advise import advise
 from .data import ByOwner, Dataset, Dirichlet, Federation, Iid, Shards, load
 from .errors import TunefreeError
 from .fit import Event, fit
 from .methods import Method
 from .run import Run
+from .study import Comparison, Tuning, compare, tune
 from .version import __version__
 
 __all__ = [
     "ByOwner",
+    "Comparison",
     "Dataset",
     "Dirichlet",
     "Event",
@@ -19,8 +22,11 @@ __all__ = [
     "Run",
     "Shards",
     "TunefreeError",
+    "Tuning",
     "__version__",
+    "advise",
     "clients",
+    "compare",
     "data",
     "fit",
     "load",
@@ -29,6 +35,8 @@ __all__ = [
     "penalties",
     "random",
     "server",
+    "sinks",
     "testing",
+    "tune",
     "wire",
 ]

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from .data.federation import Federation
+from .engines.heap import keeping
 from .errors import ArgumentError, Interrupted, ResumeError, whole
 from .evaluate import Metric
 from .folder import Folder
@@ -28,24 +28,17 @@ from .random import cohort as draw_cohort
 from .rounds import Standing, begin, play
 from .rounds import model as shipped
 from .run import Run, validation_score
+from .sinks.callback import Callback, watching
+from .sinks.callback import Event as Event
 from .types import Vector
 
 log = logging.getLogger("tunefree")
 
+DIVERGED = (
+    "Diverged in round %d: the loss or the model is no longer finite; the state before it is kept. "
+    "Try a smaller learning rate, or method auto."
+)
 CHECKPOINT_SECONDS = 5.0  # without checkpoint_every, a state is written when it is this old
-
-
-@dataclass(frozen=True)
-class Event:
-    """What a callback sees after each round."""
-
-    round: int
-    x: Vector
-    output: Vector
-    row: dict[str, Any]
-
-
-Callback = Callable[[Event], object]
 
 
 def fit(
@@ -72,6 +65,7 @@ def fit(
     keep_best: bool = False,
     metrics: Mapping[str, Metric] | None = None,
     per_client: bool = False,
+    heterogeneity: bool = False,
     augment: str | augmentations.CropFlip | None = None,
     engine: Engine = "auto",
     compile: bool | None = None,
@@ -108,12 +102,16 @@ def fit(
         keep_best: Ship the model of the best validation score instead of the method's output.
         metrics: Further numbers by name, each f(outputs, targets) over the test set.
         per_client: Also report the worst client's score and the spread over clients.
+        heterogeneity: Also report how much clients' gradients differ, at every evaluation: `zeta`,
+            the root mean square of |grad f_i - grad f|, and `dissimilarity`, the mean of
+            |grad f_i|^2 over |grad f|^2. Costs a pass over all clients' data.
         augment: "crop-flip", a `CropFlip`, or None.
         engine: "vmap" batches clients, "loop" runs them in turn, "auto" takes the faster.
         compile: Compile the batched step; None decides by the amount of work.
         chunk: Clients trained at once; None takes the whole cohort, fewer where that is faster.
         checkpoint_every: Rounds between checkpoints; None writes when the last is 5 s old.
-        callbacks: Called with an `Event` after each round.
+        callbacks: Called with an `Event` after each round; `tf.sinks` has some, and says how to
+            write one.
         command: Kept in the settings for the record.
     """
     given = {k: v for k, v in locals().items() if k not in _RUN_ONLY}
@@ -207,48 +205,41 @@ def _run(
             folder.rewrite_history(history)
     saver = _Saver(job, folder, checkpoint_every)
     cohort, everyone = _cohort(job, now.round), torch.arange(job.plan.clients)
-    with _ctrl_c() as stopping:
-        while status == "unfinished":
-            began = time.perf_counter()
-            after, row = play(job.method, job.plan, now, job.crew, cohort, everyone)
-            output = shipped(job.method, after)
-            if not _finite(after, row):
-                status = "diverged"
-                log.warning(
-                    "Diverged in round %d: the loss or the model is no longer finite; the state "
-                    "before it is kept. Try a smaller learning rate, or method auto.",
-                    now.round,
-                )
-                break
-            job.crew.commit()
-            last = after.round == job.plan.rounds
-            if not last:
-                cohort = _cohort(job, after.round)
-                job.crew.expect(cohort)
-            if last or after.round % job.options.eval_every == 0:
-                if job.test is not None:
-                    row |= job.test.measure(output)
-                if job.regularity is not None:
-                    row |= job.regularity.measure(output)
-                if job.validation is not None:
-                    row |= job.validation.measure(output, "validation")
-                    best.see(row, output)
-            now = after
-            row["seconds"] = time.perf_counter() - began
-            history.append(row)
-            if folder is not None and ranks.leads:
-                folder.append(row)
-            for callback in callbacks if ranks.leads else ():
-                callback(Event(row["round"], now.x, output, row))
-            if last:
-                status = "finished"
-            elif job.options.patience is not None and best.waited >= job.options.patience:
-                status = "stopped early"
-            elif sum(ranks.counts([stopping()])):
-                break
-            saver.perhaps(now, best, status)
-    run = _result(job, folder, now, best, history, status)
-    saver.save(now, best, status, run)
+    with watching(callbacks if ranks.leads else (), job.settings, history) as watch:
+        with keeping(), _ctrl_c() as stopping:
+            while status == "unfinished":
+                began = time.perf_counter()
+                after, row = play(job.method, job.plan, now, job.crew, cohort, everyone)
+                output = shipped(job.method, after)
+                if not _finite(after, row):
+                    status = "diverged"
+                    log.warning(DIVERGED, now.round)
+                    break
+                job.crew.commit()
+                last = after.round == job.plan.rounds
+                if not last:
+                    cohort = _cohort(job, after.round)
+                    job.crew.expect(cohort)
+                if last or after.round % job.options.eval_every == 0:
+                    row |= job.measured(output)
+                    if job.validation is not None:
+                        best.see(row, output)
+                now = after
+                row["seconds"] = time.perf_counter() - began
+                history.append(row)
+                if folder is not None and ranks.leads:
+                    folder.append(row)
+                watch.tell(Event(row["round"], now.x, output, row))
+                if last:
+                    status = "finished"
+                elif job.options.patience is not None and best.waited >= job.options.patience:
+                    status = "stopped early"
+                elif sum(ranks.counts([stopping()])):
+                    break
+                saver.perhaps(now, best, status)
+        run = _result(job, folder, now, best, history, status)
+        saver.save(now, best, status, run)
+        watch.run = run
     if status == "unfinished":
         where = "" if folder is None else f" Call fit again with out={str(folder.path)!r}."
         raise Interrupted(f"Stopped by Ctrl-C after {now.round} rounds.{where}", run)

@@ -27,13 +27,8 @@ from .errors import ArgumentError, CheckpointError, ResumeError
 
 log = logging.getLogger("tunefree")
 
-INFORMATION = (
-    "tunefree",
-    "torch",
-    "device",
-    "memory",
-    "command",
-)  # recorded, not compared on resume
+# Recorded, not compared on resume.
+INFORMATION = ("tunefree", "torch", "python", "numpy", "device", "memory", "command")
 
 
 def write_atomically(path: Path, data: bytes) -> None:

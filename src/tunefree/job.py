@@ -1,10 +1,12 @@
 """Before round 0: check every argument of a run, and bind what depends on it."""
 
 import hashlib
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -54,6 +56,7 @@ class Options:
     keep_best: bool
     metrics: Mapping[str, Metric] | None
     per_client: bool
+    heterogeneity: bool
     augment: str | augmentations.CropFlip | None
     engine: Engine
     compile: bool | None
@@ -76,6 +79,19 @@ class Job:
     regularity: Regularity | None
     start: Vector
     settings: dict[str, Any]
+
+    def measured(self, x: Vector) -> dict[str, float]:
+        """Return all measurements of a model that were asked for, by name."""
+        row: dict[str, float] = {}
+        if self.test is not None:
+            row |= self.test.measure(x)
+        if self.regularity is not None:
+            row |= self.regularity.measure(x)
+        if self.options.heterogeneity:
+            row |= self.crew.heterogeneity(x)
+        if self.validation is not None:
+            row |= self.validation.measure(x, "validation")
+        return row
 
 
 def bind(options: Options) -> Job:
@@ -139,6 +155,8 @@ def _settings(
     return {
         "tunefree": __version__,
         "torch": torch.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
         "device": str(problem.device),
         "data": {
             "name": fed.name,
@@ -160,6 +178,7 @@ def _settings(
         "precision": problem.precision,
         "metrics": sorted(o.metrics or {}),
         "per_client": o.per_client,
+        "heterogeneity": o.heterogeneity,
         "augment": None if augment is None else repr(augment),
         **crew.facts(),
         "command": dict(o.command or {}),

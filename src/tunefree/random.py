@@ -22,6 +22,7 @@ from torch import Tensor
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # as signed 64-bit; tensor arithmetic wraps
 _M1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _M2 = 0x94D049BB133111EB - (1 << 64)
+_WORD = (1 << 64) - 1
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
@@ -34,6 +35,18 @@ def mix(z: Tensor) -> Tensor:
     z = (z ^ _shift(z, 30)) * _M1
     z = (z ^ _shift(z, 27)) * _M2
     return z ^ _shift(z, 31)
+
+
+def _mixed(z: int) -> int:
+    """Scramble one number as `mix` does, in Python's own arithmetic, which is faster for one."""
+    z &= _WORD
+    z = (z ^ (z >> 30)) * _M1 & _WORD
+    z = (z ^ (z >> 27)) * _M2 & _WORD
+    return z ^ (z >> 31)
+
+
+def _signed(z: int) -> int:
+    return z - (1 << 64) if z >> 63 else z
 
 
 @lru_cache
@@ -50,12 +63,16 @@ def key(seed: int, name: str, *parts: int | Tensor) -> Tensor:
     >>> key(0, "batch", 3, torch.arange(5)).shape
     torch.Size([5])
     """
-    z = mix(torch.tensor([seed, purpose(name)], dtype=torch.int64))
-    out = mix(z[0] + _GOLDEN + z[1])
+    one = _mixed(_mixed(seed) + _GOLDEN + _mixed(purpose(name)))  # as long as parts are numbers
+    out: Tensor | None = None
     for part in parts:
+        if out is None and not isinstance(part, Tensor):
+            one = _mixed((one ^ _mixed(int(part) + _GOLDEN)) + _GOLDEN)
+            continue
         value = torch.as_tensor(part, dtype=torch.int64)
-        out = mix((out.to(value.device) ^ mix(value + _GOLDEN)) + _GOLDEN)
-    return out
+        before = _signed(one) if out is None else out.to(value.device)
+        out = mix((before ^ mix(value + _GOLDEN)) + _GOLDEN)
+    return torch.tensor(_signed(one)) if out is None else out
 
 
 def bits(key: Tensor, position: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ class Recipe:
         patience: Stop after so many evaluations without a better validation score.
         keep_best: Ship the model that was best on validation data.
         per_client: Report the worst client and the spread over clients.
+        heterogeneity: Report how much clients' gradients differ (zeta, dissimilarity).
         data_dir: Folder with dataset files, looked at before $TUNEFREE_DATA and the cache.
     """
 
@@ -73,6 +74,7 @@ class Recipe:
     patience: int | None = None
     keep_best: bool = False
     per_client: bool = False
+    heterogeneity: bool = False
     data_dir: Path | None = None
 
 
@@ -177,4 +179,5 @@ def arguments(recipe: Recipe) -> dict[str, Any]:
         "patience": recipe.patience,
         "keep_best": recipe.keep_best,
         "per_client": recipe.per_client,
+        "heterogeneity": recipe.heterogeneity,
     }

@@ -95,6 +95,18 @@ class Run:
             )
         return target
 
+    def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
+        """Write a page about this run: one HTML file that opens offline."""
+        from .report.page import write_one
+
+        return write_one(self, path)
+
+    def _repr_html_(self) -> str:
+        """Show the last numbers in a notebook."""
+        from .report.page import in_notebook
+
+        return in_notebook(self)
+
     @staticmethod
     def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> "Run":
         """Read a run folder; with `model`, a module of the same form, it can also predict."""

@@ -329,6 +329,13 @@ def test_as_a_module():
     assert done.stdout.strip() == tf.__version__
 
 
+def test_logs_are_in_the_run_folder_and_go_on(call, place):
+    small = ("--clients", 4, "--steps", 1, "--device", "cpu")
+    assert call("run", "--rounds", 3, "--log", "csv", "--out", "a", *small)[0] == 0
+    lines = (place / "a" / "history.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["round", "0", "1", "2"]
+
+
 # Help and lists.
 
 
@@ -337,7 +344,7 @@ def options(recipe):
 
 
 HELP = {
-    "run": options(Recipe) | {"--out", "--resume", "--dry-run", "--json"},
+    "run": options(Recipe) | {"--out", "--resume", "--log", "--dry-run", "--json"},
     "methods": {"--json"},
     "datasets": {"--json", "--data-dir"},
 }

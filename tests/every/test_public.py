@@ -6,7 +6,7 @@ import pytest
 
 import tunefree as tf
 
-ROOMS = (tf, tf.clients, tf.data, tf.models, tf.server, tf.wire)
+ROOMS = (tf, tf.clients, tf.data, tf.models, tf.server, tf.sinks, tf.wire)
 NAMES = {f"{room.__name__}.{name}": (room, name) for room in ROOMS for name in room.__all__}
 
 

@@ -327,3 +327,51 @@ def test_a_scalar_parameter():
 
     run = fit(model=Scaled())
     assert run.predict(X).shape == (24, 2)
+
+
+class Watcher:
+    def __init__(self):
+        self.seen = []
+
+    def begin(self, settings, history):
+        self.seen.append(("begin", settings["rounds"], [row["round"] for row in history]))
+
+    def __call__(self, event):
+        self.seen.append(event.round)
+
+    def end(self, run):
+        self.seen.append(("end", None if run is None else run.status))
+
+
+def test_callbacks_may_be_told_of_begin_and_end():
+    watcher = Watcher()
+    fit(rounds=2, callbacks=[watcher])
+    assert watcher.seen == [("begin", 2, []), 0, 1, ("end", "finished")]
+
+
+def test_a_resumed_run_tells_what_was_played_before(tmp_path):
+    def press(event):
+        signal.raise_signal(signal.SIGINT)
+
+    watcher = Watcher()
+    with pytest.raises(Interrupted):
+        fit(rounds=3, out=tmp_path, callbacks=[press, watcher])
+    assert watcher.seen == [("begin", 3, []), 0, ("end", "interrupted")]
+    watcher.seen.clear()
+    fit(rounds=3, out=tmp_path, callbacks=[watcher])
+    assert watcher.seen == [("begin", 3, [0]), 1, 2, ("end", "finished")]
+    watcher.seen.clear()
+    fit(rounds=3, out=tmp_path, callbacks=[watcher])  # nothing left to play
+    assert watcher.seen == [("begin", 3, [0, 1, 2]), ("end", "finished")]
+
+
+def test_an_error_ends_everybody_who_was_begun():
+    first, last = Watcher(), Watcher()
+
+    def fall(event):
+        raise RuntimeError("fell")
+
+    with pytest.raises(RuntimeError, match="fell"):
+        fit(rounds=3, callbacks=[first, fall, last])
+    assert first.seen == [("begin", 3, []), 0, ("end", None)]
+    assert last.seen == [("begin", 3, []), ("end", None)]

@@ -259,3 +259,36 @@ def test_parameters_that_are_not_finite():
         module[0].weight[0, 0] = float("nan")
     with pytest.raises(ArgumentError, match="finite parameters"):
         problem(module)
+
+
+@pytest.mark.parametrize("engine", ["vmap", "loop"])
+def test_bf16_is_close_and_its_vectors_are_float32(engine):
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(24, 1, 8, 8, generator=draw), torch.randint(3, (24,), generator=draw)
+    data = tf.Federation(x, y, torch.arange(24) // 8)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 3))
+    settings = {"rounds": 3, "steps": 4, "batch": 4, "device": "cpu", "engine": engine}
+    method = tf.methods.get("fedavg", lr=0.1)
+    exact, low = (
+        tf.fit(net, data, method, precision=p, compile=False, **settings) for p in ("fp32", "bf16")
+    )
+    assert low.settings["precision"] == "bf16"
+    assert low.x.dtype == torch.float32
+    moved = (exact.x - exact.problem.start).norm()
+    error = (low.x - exact.x).norm() / moved
+    assert 1e-4 < error < 5e-2
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"precision": "bf15"}, r"Unknown precision 'bf15'\. Did you mean 'bf16'\?"),
+        ({"precision": "bf16", "dtype": torch.float64}, r"lower precision goes with torch.float32"),
+        ({"precision": "tf32"}, r"fit\(precision='tf32'\) needs a GPU, got the device 'cpu'"),
+    ],
+)
+def test_precisions_that_cannot_be(settings, said):
+    with pytest.raises(ArgumentError, match=said):
+        Problem(nn.Linear(2, 2), **settings)

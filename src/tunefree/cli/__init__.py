@@ -7,7 +7,7 @@ import sys
 from rich.markup import escape
 
 from ..errors import TunefreeError
-from . import bench, lists, run
+from . import advise, bench, compare, lists, report, run, tune
 from .app import BAD_INPUT, INTERRUPTED, app, err
 
 
@@ -29,4 +29,4 @@ def main(words: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-__all__ = ["app", "bench", "lists", "main", "run"]
+__all__ = ["advise", "app", "bench", "compare", "lists", "main", "report", "run", "tune"]

@@ -9,6 +9,7 @@ from .. import bench as benches
 from ..bench.cpu import Cpu
 from ..bench.gpu import Gpu
 from ..bench.pfl_cifar10 import PflCifar10
+from ..bench.precision import Precisions
 from ..bench.rules import Rules
 from ..bench.scale import Scale
 from ..errors import unknown
@@ -80,6 +81,17 @@ def bench_scale(
 ) -> int:
     """Time and memory against clients, cohort, parameters and local steps."""
     return _bench("scale", settings, as_json, out_file)
+
+
+@bench.command(name="precision")
+def bench_precision(
+    settings: Annotated[Precisions | None, Parameter(name="*")] = None,
+    *,
+    as_json: AsJson = False,
+    out_file: Out = None,
+) -> int:
+    """Test accuracy in fp32, tf32 and bf16 over several seeds."""
+    return _bench("precision", settings, as_json, out_file)
 
 
 @bench.command(name="rules")

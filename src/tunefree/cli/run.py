@@ -14,6 +14,7 @@ from ..folder import Folder
 from ..job import bind, cost
 from ..recipe import Recipe, arguments
 from ..report.terminal import Bar, grid, human, summary
+from ..sinks import Kind, into
 from .app import DIVERGED, INTERRUPTED, app, err, out, say
 
 
@@ -23,6 +24,7 @@ def run(
     *,
     out_dir: Annotated[Path | None, Parameter(name="--out")] = None,
     resume: Path | None = None,
+    log: Annotated[tuple[Kind, ...], Parameter(negative_iterable="")] = (),
     dry_run: bool = False,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
@@ -36,6 +38,8 @@ def run(
 
     tunefree run --method fedavg --set lr=0.1 --set weights=samples
 
+    tunefree run --log csv --log tensorboard
+
     tunefree run --resume runs/digits-auto-1
 
     Parameters
@@ -44,6 +48,10 @@ def run(
         Run folder; by default the next free runs/DATA-METHOD-NUMBER.
     resume: Path
         Continue the run in this folder with its own settings; takes no other option.
+    log: list
+        Also write the history as csv, parquet, tensorboard, mlflow or wandb (offline) into the run
+        folder; may be repeated. All but csv need `pip install 'tunefree[tracking]'`. A resumed run
+        goes on with those it has.
     dry_run: bool
         Print what the run would cost (parameters, bytes, memory) and stop.
     as_json: bool
@@ -62,9 +70,10 @@ def run(
         return 0
     ranks = join()
     folder = ranks.agreed(out_dir or _next_folder(recipe))
+    logs = into(folder, log) if ranks.leads else []
     with Bar(recipe.rounds, err) if ranks.leads else nullcontext(_silent) as bar:
         try:
-            result = fit(**settings, out=folder, callbacks=[bar], command=words)
+            result = fit(**settings, out=folder, callbacks=[bar, *logs], command=words)
         except Interrupted as stop:
             result = stop.run  # type: ignore[assignment]
     if not ranks.leads:

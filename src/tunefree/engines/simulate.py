@@ -1,6 +1,7 @@
 """All clients in this process: chunks of rows through the batched loss."""
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from .ranks import Ranks
 log = logging.getLogger("tunefree")
 
 COMPILE_STEPS, COMPILE_FLOPS = 20_000, 1e13  # above either, compiling on a CPU pays for itself
+GPU_STEPS, GPU_FLOPS = 5_000, 1e14  # the same on a GPU
 ROWS = 4096  # samples at once where clients do not matter
 
 
@@ -81,10 +83,10 @@ class Simulation:
         self.memory = Memory(first, plan.clients, most=most)
 
     def _worth_compiling(self, plan: Plan) -> bool:
-        if self.problem.device.type != "cpu":
-            return False
         steps = plan.rounds * plan.steps
         flops = 6.0 * plan.layout.size * self.feed.width * plan.cohort * steps
+        if self.problem.device.type == "cuda":
+            return steps >= GPU_STEPS or flops >= GPU_FLOPS
         return steps >= COMPILE_STEPS or flops >= COMPILE_FLOPS
 
     def _engine(self, plan: Plan, local: Local, compile: bool) -> tuple[Losses, Chunks]:
@@ -281,6 +283,23 @@ class Simulation:
             inputs = map_inputs(lambda t, rows=rows: t[rows], self.fed.x)  # type: ignore[misc]
             total = total + self.problem.gradient(x, inputs, self.fed.y[rows], weight[rows])
         return total
+
+    def heterogeneity(self, x: Vector) -> dict[str, float]:
+        """Return how much clients' gradients differ at x; as `gradient`, a measurement."""
+        mean, passes = Mean(1.0), self._full_gradients
+
+        def work(part: Tensor, following: Tensor | None) -> Rows:
+            return self._full(x, 0, part, True)[1]
+
+        everyone = self.ranks.mine(torch.arange(self.fed.clients))
+        for part, grads in self.chunks.each(everyone, work):
+            mean.add(self._shares[part], {"grad": grads, "sq": row_sq(grads)})
+        self._full_gradients = passes
+        none = {"grad": torch.zeros_like(x), "sq": x.new_zeros(())}
+        found = self.ranks.totals(("grad", "sq"), mean.result(), none)
+        whole, each = float(row_sq(found["grad"])), float(found["sq"])
+        ratio = each / whole if whole > 0 else math.inf
+        return {"zeta": math.sqrt(max(each - whole, 0.0)), "dissimilarity": ratio}
 
     def facts(self) -> dict[str, Any]:
         """Return what was chosen, for the record."""

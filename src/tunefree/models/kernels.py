@@ -13,6 +13,7 @@ sum depends on the order in which programs run: the same inputs give the same bi
 
 import importlib.util
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -43,6 +44,7 @@ class Blocks(NamedTuple):
     parts: int = 1
 
 
+@lru_cache
 def available(device: torch.device) -> bool:
     """Return whether the kernels run here: Triton is installed, the GPU has tensor cores for it."""
     return (

@@ -48,7 +48,8 @@ class Looped:
     def value_and_grad(self, y: Rows, batch: Batch | Order) -> tuple[Rows, Rows]:
         """Return the losses (m,) and gradients (m, d)."""
         batch = gathered(batch)
-        values, grads = y.new_zeros(y.shape[0]), y.new_zeros(y.shape)
+        values, grads = y.new_zeros(y.shape[0]), torch.empty_like(y)
+        grads[~batch.mask.any(1)] = 0  # clients that are through; others' rows are written whole
         full = batch.mask.all(1).tolist()
 
         def task(problem: Problem, i: int) -> None:

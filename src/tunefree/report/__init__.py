@@ -1,1 +1,1 @@
-"""What people look at: the progress bar and tables in the terminal."""
+"""What people look at: the terminal, the page, figures for papers."""

@@ -27,6 +27,28 @@ def human(count: float) -> str:
     raise AssertionError
 
 
+ENGINES = {
+    "vmap": "batched",
+    "vmap, compiled": "batched and compiled",
+    "loop": "each by itself",
+}
+
+
+def how(settings: dict[str, Any]) -> str:
+    """Return in a line what was chosen for a run.
+
+    >>> how({"cohort": 10, "engine": "vmap", "chunk": 5, "device": "cuda", "precision": "tf32"})
+    '10 clients a round, 5 at once, batched; tf32 on cuda.'
+    """
+    engine, chunk = settings["engine"], settings["chunk"]
+    at_once = "" if engine == "loop" else f" {chunk} at once,"
+    line = f"{settings['cohort']} clients a round,{at_once} {ENGINES.get(engine, engine)}; "
+    line += f"{settings['precision']} on {settings['device']}."
+    if "memory" in settings:
+        line += f" Their memory is kept on the {settings['memory']}."
+    return line.replace("kept on the file", "kept in a file")
+
+
 class Bar:
     """A callback that draws progress; without a terminal it prints a line now and then."""
 
@@ -56,6 +78,10 @@ class Bar:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+
+    def begin(self, settings: dict[str, Any], history: list[dict[str, Any]]) -> None:
+        """Say how clients will be trained."""
+        self._console.print(how(settings), markup=False, soft_wrap=True)
 
     def __call__(self, event: Event) -> None:
         """Show one more round."""

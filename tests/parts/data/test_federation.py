@@ -325,3 +325,14 @@ def test_bad_calls():
         Federation(X, Y, OWNER, clients=0)
     with pytest.raises(ArgumentError, match=r"classes=...\) must be at least 1, got 0"):
         Federation(X, Y, OWNER, classes=0)
+
+
+def test_a_picture_of_who_has_what():
+    x, y = torch.zeros(10, 2), torch.tensor([0, 1, 1, 2, 2, 2, 0, 0, 0, 0])
+    fed = Federation(x, y, owner=[0, 0, 0, 1, 1, 1, 2, 2, 2, 2])
+    assert fed.picture() == {
+        "clients": [0, 1, 2], "sizes": [3, 3, 4], "labels": [[1, 2, 0], [0, 0, 3], [4, 0, 0]],
+    }  # fmt: skip
+    assert fed.picture(2)["clients"] == [0, 2]
+    assert fed.picture(1)["clients"] == [0]
+    assert "labels" not in Federation(x, y.float(), owner=[0] * 10).picture()

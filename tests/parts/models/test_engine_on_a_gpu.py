@@ -54,7 +54,9 @@ def test_a_gpu_does_what_a_cpu_does(settings):
 
 
 @pytest.mark.parametrize("compile", [False, True])
-@pytest.mark.parametrize("precision, tolerance", [("fp32", 1e-4), ("tf32", 2e-2), ("bf16", 1e-1)])
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("fp32", 1e-4), ("tf32", 2e-2), ("bf16", 1e-1)]
+)
 def test_precisions(precision, tolerance, compile):
     exact = fit(device="cpu", dtype=torch.float64)
     run = fit(precision=precision, compile=compile)

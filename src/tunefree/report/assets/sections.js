@@ -1,0 +1,140 @@
+const MAIN = { test_accuracy: "Test accuracy", test_loss: "Test loss", train_loss: "Training loss" };
+const NAMES = {
+  lr: "Local step size (mean over clients)", server_step: "Server step", mu: "Proximal weight μ",
+  distance: "Distance from the start", global_loss: "Global loss at the server", trials: "Line search: trials per step",
+  sparsity: "Sparsity (share of zeros)", stationarity: "Stationarity", penalty: "Penalty", proxes: "Proximal maps",
+  counted_up: "Bytes sent up, values alone", client_worst: "Worst client", client_spread: "Spread over clients",
+  zeta: "Gradient dissimilarity ζ", dissimilarity: "Dissimilarity of clients",
+};
+const HETEROGENEITY = /^(zeta|dissimilarity|heterogeneity)/;
+const MEASURED = /^(validation_|client_|test_)/;
+const nameOf = (name) => NAMES[name] || (name.charAt(0).toUpperCase() + name.slice(1)).replaceAll("_", " ");
+
+function columns(data, test) {
+  const found = new Set(data.groups.flatMap((g) => Object.keys(g.curves)).filter((n) => !(n in MAIN) && test(n)));
+  const known = Object.keys(NAMES).filter((n) => found.has(n));
+  return [...known, ...[...found].filter((n) => !(n in NAMES)).sort()];
+}
+
+function multiples(data, names) {
+  const made = names.map((name) => curveChart(data, name, nameOf(name)));
+  return [el("div", { class: "charts small" }, made.map((m) => m.node)), () => made.forEach((m) => m.show())];
+}
+
+const total = (group, name, part = 0) => (group.totals[name] ? group.totals[name][part] : null);
+function around(group, name, text) {
+  const found = group.totals[name];
+  if (!found) return ["–"];
+  const [middle, sd, n] = found;
+  if (n < 2) return [text(middle)];
+  if (text === percent) return [(100 * middle).toFixed(2), el("span", { class: "sd" }, ` ± ${percent(sd)}`)];
+  const digits = sd > 0 && sd < 1e3 && sd > 1e-6 ? Math.max(0, 1 - Math.floor(Math.log10(sd))) : null; // two of the deviation
+  const [m, s] = digits === null ? [text(middle), text(sd)] : [middle.toFixed(digits), sd.toFixed(digits)];
+  return [m, el("span", { class: "sd" }, ` ± ${s}`)];
+}
+
+const HEADLINE = [
+  { head: "Final accuracy", name: "test_accuracy", best: Math.max, of: (g) => total(g, "test_accuracy"), show: (g) => around(g, "test_accuracy", percent) },
+  { head: "Best accuracy", name: "best_test_accuracy", best: Math.max, of: (g) => total(g, "best_test_accuracy"), show: (g) => around(g, "best_test_accuracy", percent) },
+  { head: "Test loss", name: "test_loss", best: Math.min, of: (g) => total(g, "test_loss"), show: (g) => around(g, "test_loss", number) },
+  { head: "Status", of: (g) => Object.keys(g.status).join(), text: true, show: (g) => Object.entries(g.status).map(([s, n]) => el("span", { class: `status ${/^[a-z ]+$/.test(s) ? s : ""}` }, n === g.runs ? s : `${n} ${s}`)) },
+  { head: "Seeds", of: (g) => g.runs, show: (g) => [String(g.runs)] },
+  { head: "Rounds", of: (g) => total(g, "rounds"), show: (g) => [`${number(total(g, "rounds"))}${g.asked && g.asked[0] > total(g, "rounds") ? ` of ${number(g.asked[0])}` : ""}`] },
+  { head: "Sent up", name: "bytes_up", of: (g) => total(g, "bytes_up"), show: (g) => [bytes(total(g, "bytes_up"))] },
+  { head: "Sent down", name: "bytes_down", of: (g) => total(g, "bytes_down"), show: (g) => [bytes(total(g, "bytes_down"))] },
+  { head: "Gradients", name: "gradients", of: (g) => total(g, "gradients"), show: (g) => [count(total(g, "gradients"))] },
+  { head: "Time", name: "seconds", of: (g) => total(g, "seconds"), show: (g) => [seconds(total(g, "seconds"))] },
+];
+
+function headline(data) {
+  const shown = HEADLINE.filter((c) => !c.name || data.groups.some((g) => g.totals[c.name]));
+  const all = [{ head: "Method", of: (g) => g.label, text: true, show: null }, ...shown];
+  const order = data.groups.map((g, i) => i);
+  if (state.sort) {
+    const column = all.find((c) => c.head === state.sort.head);
+    if (column) order.sort((a, b) => state.sort.sign * compare(column.of(data.groups[a]), column.of(data.groups[b])));
+  }
+  const head = all.map((c) => {
+    const sorted = state.sort && state.sort.head === c.head;
+    const turn = () => { state.sort = { head: c.head, sign: sorted ? -state.sort.sign : 1 }; box.replaceWith(headline(data)); };
+    return el("th", { scope: "col", class: c.text ? "text" : null, "aria-sort": sorted ? (state.sort.sign > 0 ? "ascending" : "descending") : null }, el("button", { type: "button", onclick: turn }, c.head));
+  });
+  const tops = new Map(shown.filter((c) => c.best && data.groups.length > 1).map((c) => [c, c.best(...data.groups.map(c.of).filter(isNumber))]));
+  const rows = order.map((i) => {
+    const group = data.groups[i];
+    const cells = shown.map((c) => el("td", { class: [c.text ? "text" : "", tops.has(c) && c.of(group) === tops.get(c) ? "best" : ""].join(" ").trim() || null }, c.show(group)));
+    return el("tr", {}, el("td", { title: group.label }, swatch(i), " ", group.label), cells);
+  });
+  const box = el("div", { class: "card wide", tabindex: "0", id: "headline" }, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
+  return box;
+}
+const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b) : (isNumber(a) ? a : Infinity) - (isNumber(b) ? b : Infinity));
+
+function whoHasWhat(data) {
+  const choice = el("select", { "aria-label": "Which deal of the data" }, data.pictures.map((p, i) => el("option", { value: i }, clip(p.names.join("; "), 60))));
+  state.picture = Math.min(state.picture, data.pictures.length - 1);
+  choice.value = state.picture;
+  const inside = el("div", {});
+  const show = () => {
+    const p = data.pictures[state.picture];
+    const n = p.clients.length;
+    const width = 70 + 9 * n;
+    const frame = (rows) => {
+      const box = el("div", { class: "canvas" });
+      box.style.minWidth = `min(${width}px, 60rem)`;
+      box.style.height = `${rows}px`;
+      return box;
+    };
+    const bubbles = p.labels ? frame(Math.min(900, 70 + 24 * p.labels[0].length)) : null;
+    const bars = frame(170);
+    const few = n < p.of ? `${n} of ${p.of} clients, evenly spaced` : `${n} clients`;
+    inside.replaceChildren(
+      el("p", { class: "quiet" }, `${few}. ${p.labels ? "The area of a disc is the number of samples of that class. " : ""}Below: samples per client.`),
+      el("div", { class: "wide", tabindex: "0" }, bubbles, bars),
+    );
+    if (bubbles) drawBubbles(bubbles, p);
+    drawSizes(bars, p);
+  };
+  choice.addEventListener("change", () => { state.picture = Number(choice.value); show(); });
+  const tools = data.pictures.length > 1 ? [choice] : [];
+  return [card("Samples of each class at each client", tools, inside), show];
+}
+
+const side = (axis) => { axis.width = 58; };
+
+function drawBubbles(box, p) {
+  const most = Math.max(...p.labels.flat(), 1);
+  const discs = p.labels.flatMap((row, i) => row.map((v, c) => ({ x: i, y: c, v })).filter((d) => d.v > 0));
+  const radius = (c) => {
+    const { chartArea: area } = c.chart;
+    if (!area || !c.raw) return 1;
+    const cell = Math.min(area.width / p.clients.length, area.height / p.labels[0].length);
+    return Math.max(0.7, Math.sqrt(c.raw.v / most) * cell * 0.54);
+  };
+  const options = look();
+  options.parsing = false;
+  const whole = (v) => (Number.isInteger(v) ? v : "");
+  options.scales = {
+    x: { ...scale(false, "", (v) => p.clients[v] ?? ""), min: -0.7, max: p.clients.length - 0.3, afterBuildTicks: every(p.clients.length) },
+    y: { ...scale(false, "Class", whole), min: -0.7, max: p.labels[0].length - 0.3, afterFit: side, afterBuildTicks: every(p.labels[0].length) },
+  };
+  options.plugins.tooltip.callbacks = { label: (c) => `client ${p.clients[c.raw.x]}, class ${c.raw.y}: ${c.raw.v} samples` };
+  const look_ = { data: discs, pointRadius: radius, pointHoverRadius: radius, backgroundColor: `${colour(0)}b8`, borderWidth: 0 };
+  draw(box, { type: "scatter", data: { datasets: [look_] }, options }, "Samples of each class at each client");
+}
+
+function every(n) {
+  const step = [1, 2, 5, 10, 20, 50, 100].find((s) => n / s <= 25) || 100;
+  return (axis) => { axis.ticks = Array.from({ length: Math.ceil(n / step) }, (_, i) => ({ value: i * step })); };
+}
+
+function drawSizes(box, p) {
+  const options = look();
+  options.scales = {
+    x: { ...scale(false, "Client", (v) => p.clients[v] ?? ""), min: -0.7, max: p.clients.length - 0.3, afterBuildTicks: every(p.clients.length), offset: false, grid: { display: false } },
+    y: { ...scale(false, "Samples", count), beginAtZero: true, afterFit: side },
+  };
+  options.plugins.tooltip.callbacks = { title: (items) => `client ${p.clients[items[0].parsed.x]}`, label: (c) => `${c.parsed.y} samples` };
+  const bars = { data: p.sizes.map((y, x) => ({ x, y })), backgroundColor: colour(2), barPercentage: 0.9, categoryPercentage: 0.9 };
+  draw(box, { type: "bar", data: { datasets: [bars] }, options }, "Samples per client");
+}

@@ -1,0 +1,223 @@
+"""The engine of studies: runs that are wanted, done one after the other or in several processes.
+
+A run that has ended is read, not repeated; one that was stopped is continued by `fit`. One that
+fails leaves the reason in its place, and the others go on.
+"""
+
+import logging
+import signal
+import threading
+import traceback
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..engines.ranks import join
+from ..errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
+from ..fit import Event, fit, options
+from ..folder import Folder
+from ..job import bind
+from ..run import Run
+from ..sinks.callback import Callback
+
+log = logging.getLogger("tunefree")
+
+GOOD = ("finished", "stopped early")
+ENDED = (*GOOD, "diverged")
+NOT_RUN = "not run yet"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run that is wanted.
+
+    Args:
+        label: Of which method or setting.
+        seed: Its seed.
+        rounds: Rounds of the whole run.
+        out: Its folder.
+        until: Stop after so many rounds, so that it can be continued; None plays them all.
+    """
+
+    label: str
+    seed: int
+    rounds: int
+    out: Path | None = None
+    until: int | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """In the place of a run that there is none of.
+
+    Attributes:
+        seed: Its seed.
+        reason: What went wrong, in a sentence.
+        trace: Where, for those who mend it.
+        history: The rounds that were played all the same; they were spent.
+    """
+
+    seed: int
+    reason: str
+    trace: str = ""
+    history: list[dict[str, Any]] = field(default_factory=list, repr=False)
+
+
+Outcome = Run | Failure
+
+
+class Source(Protocol):
+    """Where the arguments of a run come from."""
+
+    def arguments(self, task: Task) -> dict[str, Any]:
+        """Return the arguments of `fit`, model and federation included."""
+        ...
+
+
+class Watch:
+    """Somebody who looks on; this one says nothing."""
+
+    def plan(self, tasks: Sequence[Task]) -> None:
+        """So many runs are to come."""
+
+    def round(self, task: Task, row: dict[str, Any]) -> None:
+        """One more round of a run."""
+
+    def end(self, task: Task, outcome: Outcome, played: bool) -> None:
+        """A run has ended; not played: it was there already."""
+
+    def say(self, line: str) -> None:
+        """Something worth a line."""
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def watcher(progress: bool) -> Watch:
+    """Return who looks on: the terminal, or nobody."""
+    if not progress:
+        return Watch()
+    from .watch import Terminal
+
+    return Terminal()
+
+
+def perform(
+    tasks: Sequence[Task], source: Source, watch: Watch, jobs: int = 1
+) -> Iterator[tuple[Task, Outcome]]:
+    """Do the runs and yield each as it ends; Ctrl-C leaves all of them resumable."""
+    if join().size > 1:
+        raise ArgumentError(
+            "A study runs in one process, or starts its own with jobs=...; leave torchrun out."
+        )
+    from .pool import together  # which imports this module
+
+    watch.plan(tasks)
+    work = together(tasks, source, watch, jobs) if jobs > 1 else _in_turn(tasks, source, watch)
+    with closing(work) as done:
+        for task, outcome, played in done:
+            watch.end(task, outcome, played)
+            yield task, outcome
+
+
+def _in_turn(
+    tasks: Sequence[Task], source: Source, watch: Watch
+) -> Generator[tuple[Task, Outcome, bool], None, None]:
+    for task in tasks:
+
+        def show(event: Event, task: Task = task) -> None:
+            watch.round(task, event.row)
+
+        with notes(watch, task):
+            outcome, played = do(task, source, show)
+        yield task, outcome, played
+
+
+def do(task: Task, source: Source, show: Callback) -> tuple[Outcome, bool]:
+    """Do one run, or read it if it has ended, and say which; a failure is an outcome too."""
+    rows: list[dict[str, Any]] = []
+    try:
+        arguments = source.arguments(task)
+        found = None if task.out is None else ended(task, arguments)
+        seen = [lambda event: rows.append(event.row), show]
+        return (_play(task, arguments, seen), True) if found is None else (found, False)
+    except TunefreeError as error:
+        return Failure(task.seed, str(error), traceback.format_exc(), rows), True
+    except Exception as error:  # a user's model, loss or part may raise anything
+        log.debug("%s, seed %d failed.", task.label, task.seed, exc_info=True)
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        return Failure(task.seed, reason, traceback.format_exc(), rows), True
+
+
+def _play(task: Task, arguments: dict[str, Any], seen: list[Callback]) -> Run:
+    rung = _Rung(task.until)
+    callbacks = [*seen, *arguments.pop("callbacks", ()), rung]
+    try:
+        return fit(**arguments, out=task.out, callbacks=callbacks)
+    except Interrupted as stop:
+        if rung.reached:
+            return stop.run  # type: ignore[return-value]
+        raise
+
+
+class _Rung:
+    """A callback that stops a run after so many rounds in the way Ctrl-C does: saved, resumable."""
+
+    def __init__(self, until: int | None) -> None:
+        self.until, self.reached = until, False
+
+    def __call__(self, event: Event) -> None:
+        here = threading.current_thread() is threading.main_thread()  # elsewhere it plays on
+        if here and self.until is not None and event.round + 1 >= self.until:
+            self.reached = True
+            signal.raise_signal(signal.SIGINT)
+
+
+def ended(task: Task, arguments: dict[str, Any]) -> Run | None:
+    """Return the run if it has come as far as it should; settings that differ are refused."""
+    assert task.out is not None
+    folder = Folder(task.out)
+    if not folder.started:
+        return None
+    job = bind(options(**arguments))
+    folder.compare(job.settings)
+    run = standing(task)
+    if isinstance(run, Failure):
+        return None
+    far = run.status in ENDED or (task.until is not None and len(run.history) >= task.until)
+    return replace(run, problem=job.problem) if far else None
+
+
+def standing(task: Task) -> Outcome:
+    """Return what is on disk of a run."""
+    if task.out is None or not Folder(task.out).started:
+        return Failure(task.seed, NOT_RUN)
+    try:
+        return Run.load(task.out)
+    except CheckpointError as error:
+        return Failure(task.seed, str(error))
+
+
+@contextmanager
+def notes(watch: Watch, task: Task) -> Iterator[None]:
+    """Send what the package logs to the watch, which knows where to print."""
+    if type(watch) is Watch:
+        yield
+        return
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            watch.say(f"{task.label}, seed {task.seed}: {record.getMessage()}")
+
+    handler, before = Handler(logging.WARNING), log.propagate
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = before

@@ -1,0 +1,299 @@
+"""tunefree compare and tunefree tune as a user meets them."""
+
+import csv
+import dataclasses
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import tunefree as tf
+from tunefree import cli
+from tunefree.recipe import Recipe
+from tunefree.study import work
+
+SMALL = ("--clients", "4", "--steps", "2", "--batch", "10", "--device", "cpu")
+PART = (*SMALL, "--cohort", "2")
+MAIN = "from tunefree.cli import main; main()"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """Every test in a folder of its own, on a narrow terminal without colours."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    return tmp_path
+
+
+@pytest.fixture
+def call(capsys):
+    """Run the command in this process: (exit code, standard output, standard error)."""
+
+    def run(*words):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([str(word) for word in words])
+        said = capsys.readouterr()
+        return stopped.value.code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """Nothing may be trained."""
+
+    def fit(**arguments):
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(work, "fit", fit)
+
+
+def timeless(folder):
+    lines = (folder / "history.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+STUDY = ("--methods", "fedavg:lr=0.1,fedavg:lr=1e6,auto", "--rounds", "3", "--seeds", "2")
+
+
+def test_a_comparison(call, place):
+    code, out, err = call("compare", *STUDY, "--out", "study", *PART)
+    assert code == 0
+    folders = {str(p.relative_to(place / "study")) for p in (place / "study").glob("*/*")}
+    labels = ("fedavg,lr=0.1", "fedavg,lr=1e6", "auto")
+    assert folders == {f"{label}/seed-{seed}" for label in labels for seed in (0, 1)}
+    for seed in (0, 1):
+        each = [tf.Run.load(place / "study" / k / f"seed-{seed}").settings for k in labels]
+        assert len({s["start"] for s in each}) == len({s["data"]["digest"] for s in each}) == 1
+        assert {s["cohort"] for s in each} == {2}
+    assert (place / "study" / "report.html").stat().st_size > 1000
+    assert out.startswith("digits, 4 clients, 2 a round, 2 local steps, 3 rounds. Seeds 0, 1.")
+    assert re.search(r"^fedavg:lr=0.1 +0\.\d{4} ± 0\.\d{4} ", out, re.M)
+    assert re.search(r"^fedavg:lr=1e6 +2 of 2 diverged ", out, re.M)
+    assert "fedavg:lr=1e6: seed 0: diverged after" in out
+    assert re.search(r"^auto, seed 1: finished, test accuracy 0\.\d{4}, \d", err, re.M)
+    assert "Page: study/report.html" in err
+    assert "Traceback" not in err
+
+
+def test_a_run_of_a_comparison_is_that_of_tunefree_run(call, place):
+    call("compare", "--methods", "fedprox:mu=0.3:lr=0.2", "--seeds", "5,", "--rounds", 2,
+         "--out", "a", *PART)  # fmt: skip
+    call("run", "--method", "fedprox", "--set", "mu=0.3", "--set", "lr=0.2", "--seed", 5,
+         "--rounds", 2, "--out", "b", *PART)  # fmt: skip
+    folder = place / "a" / "fedprox,mu=0.3,lr=0.2" / "seed-5"
+    assert timeless(folder) == timeless(place / "b")
+    one, other = (json.loads((f / "settings.json").read_text()) for f in (folder, place / "b"))
+    assert one == other
+    assert call("run", "--resume", folder)[0] == 0
+
+
+def test_everyone_takes_part_where_one_method_needs_it(call, place):
+    call(
+        "compare", "--methods", "fedavg,scaffnew", "--seeds", 1, "--rounds", 1, "--out", "a", *SMALL
+    )
+    found = tf.Comparison.load(place / "a")
+    assert {r.settings["cohort"] for runs in found.runs.values() for r in runs} == {4}
+
+
+def test_repeated_or_resumed_it_trains_nothing(call, place, request):
+    call("compare", *STUDY, "--out", "study", *PART)
+    times = {p: p.stat().st_mtime_ns for p in place.glob("study/*/*/*")}
+    request.getfixturevalue("idle")
+    first = call("compare", *STUDY, "--out", "study", "--csv", *PART)
+    code, out, err = call("compare", "--resume", "study", "--csv")
+    assert (code, out) == first[:2]
+    assert "6 of 6 runs were there already." in err
+    assert {p: p.stat().st_mtime_ns for p in place.glob("study/*/*/*")} == times
+
+
+def test_forms(call, place):
+    call("compare", *STUDY, "--out", "study", *PART)
+    found = tf.Comparison.load(place / "study")
+    for form in ("markdown", "csv", "latex"):
+        code, out, _ = call("compare", "--resume", "study", f"--{form}")
+        assert (code, out) == (0, getattr(found, form)() + "\n")
+    code, out, _ = call("compare", "--resume", "study", "--json")
+    facts = json.loads(out)
+    assert [row["label"] for row in facts["rows"]] == ["fedavg:lr=0.1", "fedavg:lr=1e6", "auto"]
+    assert (facts["seeds"], facts["measure"], facts["path"]) == ([0, 1], "test_accuracy", "study")
+    rows = list(csv.DictReader(io.StringIO(call("compare", "--resume", "study", "--csv")[1])))
+    assert float(rows[0]["final"]) == facts["rows"][0]["final"]
+    assert rows[1]["note"].startswith("seed 0: diverged")
+
+
+def test_processes_do_the_same(call, place):
+    words = ("--methods", "fedavg,scaffold", "--rounds", 3, "--seeds", 2)
+    assert call("compare", *words, "--out", "one", *PART)[0] == 0
+    code, _, err = call("compare", *words, "--out", "two", "--jobs", 2, *PART)
+    assert code == 0, err
+    assert len(re.findall(r"seed \d: finished", err)) == 4
+    folders = sorted(p.relative_to(place / "one") for p in (place / "one").glob("*/seed-*"))
+    assert len(folders) == 4
+    for folder in folders:
+        assert timeless(place / "one" / folder) == timeless(place / "two" / folder)
+        files = [place / top / folder / "model.safetensors" for top in ("one", "two")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_folder_with_other_settings_is_a_row(call):
+    call("compare", "--methods", "fedavg", "--seeds", 1, "--rounds", 1, "--out", "a", *PART)
+    words = ("--methods", "fedavg,auto", "--seeds", 1, "--rounds", 2, "--out", "a", *PART)
+    code, out, err = call("compare", *words)
+    assert code == 0
+    assert "rounds was 1, now 2" in out
+    assert "auto, seed 0: finished" in err
+    code, out, _ = call("compare", *words[:1], "fedavg", *words[2:])
+    assert code == 3  # nothing finished
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_and_resume(call, place, jobs):
+    study = ("--methods", "scaffold,fedavg", "--rounds", "100", "--seeds", "1", *PART)
+    words = [sys.executable, "-c", MAIN, "compare", "--out", "a", "--jobs", str(jobs), *study]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    history = place / "a" / "scaffold" / "seed-0" / "history.jsonl"
+    try:
+        for _ in range(24000):
+            if history.exists() and history.read_text().count("\n") >= 3:
+                break
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "Stopped by Ctrl-C; continue with:  tunefree compare --resume a\n" in err
+    assert re.search(r"^scaffold +1 of 1 not finished", out, re.M)
+    before = timeless(history.parent)
+    assert 3 <= len(before) < 100
+    assert json.loads((history.parent / "checkpoint.json").read_text())[0]["rounds"] == len(before)
+    assert call("compare", "--resume", "a")[0] == 0
+    assert call("compare", "--out", "b", *study)[0] == 0
+    assert timeless(history.parent)[: len(before)] == before
+    for label in ("scaffold", "fedavg"):
+        one, other = (place / top / label / "seed-0" for top in "ab")
+        assert timeless(one) == timeless(other)
+
+
+GRID = ("--method", "fedavg", "--grid", "lr=0.01,0.3,1e6", "--rounds", "3")
+
+
+def test_tune(call, place):
+    code, out, err = call("tune", *GRID, "--seeds", 2, "--out", "search", *PART)
+    assert code == 0
+    assert re.search(r"^best +0.3 +3 +0\.\d{4} ± 0\.\d{4} ", out, re.M)
+    assert "Best: fedavg with lr=0.3." in out
+    assert "It took 6 runs, " in out
+    assert "Page: search/report.html" in err
+    found = tf.Tuning.load(place / "search")
+    assert found.settings == {"lr": 0.3}
+    histories = [timeless(p) for p in (place / "search").glob("*/seed-*")]
+    assert found.cost["gradients"] == sum(r["gradients"] for rows in histories for r in rows)
+    code, out, err = call("tune", "--resume", "search", "--json")
+    facts = json.loads(out)
+    assert (facts["settings"], facts["gradients"]) == ({"lr": 0.3}, found.cost["gradients"])
+    assert facts["measure"] == "validation_accuracy"
+    assert "6 of 6 runs were there already." in err
+    for form in ("markdown", "csv", "latex"):
+        assert call("tune", "--resume", "search", f"--{form}")[1] == getattr(found, form)() + "\n"
+
+
+def test_tune_by_test_and_by_halving(call, place):
+    grid = ("--grid", "lr=0.01,0.3,1", "--set", "weights=samples", "--rounds", "3")
+    code, _, err = call("tune", *grid, "--by", "test", "--halving", "--out", "a", *PART)
+    assert code == 0
+    assert "flatters" in err
+    found = tf.Tuning.load(place / "a")
+    assert sorted(p.rounds for p in found.points) == [1, 1, 3]
+    assert found.method.weights == "samples"
+    assert found.runs[0].settings["method"]["weights"] == "samples"
+
+
+def test_a_search_that_finds_nothing(call):
+    words = ("--grid", "lr=1e6,1e7", "--rounds", 3, "--out", "a", *PART)
+    code, out, _ = call("tune", *words)
+    assert code == 3
+    assert "No setting of fedavg ended well" in out
+
+
+def test_tuned_baselines_in_a_comparison(call, place):
+    code, out, _ = call("compare", "--methods", "fedavg:tuned,auto", "--seeds", 2, "--rounds", 2,
+                        "--out", "a", *PART)  # fmt: skip
+    assert code == 0
+    tuning = tf.Tuning.load(place / "a" / "tuning" / "fedavg,tuned")
+    assert len(tuning.points) == 5
+    assert re.search(rf"^fedavg:tuned .* tuned: lr={tuning.settings['lr']} ", out, re.M)
+    assert f"{tuning.cost['gradients']:,.0f} gradients" in out
+    lr = {
+        r.settings["method"]["step"]["lr"]
+        for r in tf.Comparison.load(place / "a").runs["fedavg:tuned"]
+    }
+    assert lr == {tuning.settings["lr"]}
+
+
+BAD = {
+    "method": (["compare", "--methods", "auto,fedagv"], "Did you mean 'fedavg'?"),
+    "setting": (["compare", "--methods", "fedavg:lr=fast"], "--set lr=fast must be a number."),
+    "no-methods": (["compare"], "compare needs --methods"),
+    "twice": (["compare", "--methods", "auto,auto"], "must tell its methods apart"),
+    "seeds": (["compare", "--methods", "auto", "--seeds", "few"], "--seeds must be a number"),
+    "jobs": (["compare", "--methods", "auto", "--jobs", "0"], "compare(jobs=...) must be a whole"),
+    "forms": (["compare", "--methods", "auto", "--csv", "--json"], "give one of them"),
+    "data": (["compare", "--methods", "auto", "--data", "digit"], "Did you mean 'digits'?"),
+    "full": (["compare", "--methods", "auto,scaffnew", "--cohort", "3"], "Cannot use scaffnew"),
+    "rounds": (["compare", "--methods", "auto", "--rounds", "0"], "fit(rounds=...) must be"),
+    "resume": (["compare", "--resume", "nowhere"], "holds no comparison"),
+    "resume-more": (["compare", "--resume", "x", "--target", "0.5"], "give it alone"),
+    "tune-method": (["tune", "--method", "fedagv"], "Did you mean 'fedavg'?"),
+    "tune-nothing": (["tune", "--method", "auto"], "auto has nothing to choose"),
+    "grid-name": (["tune", "--grid", "lrr=1,2"], "Unknown argument of fedavg 'lrr'."),
+    "grid-form": (["tune", "--grid", "lr"], "--grid must be KEY=VALUE,VALUE,..."),
+    "grid-value": (["tune", "--grid", "lr=0.1,x"], "lr=x must be a number."),
+    "grid-range": (["tune", "--grid", "lr=0.1,-1"], "must be a finite number > 0, got -1.0"),
+    "grid-set": (["tune", "--grid", "lr=1,2", "--set", "lr=3"], "cannot be both set"),
+    "tune-resume": (["tune", "--resume", "nowhere"], "holds no search"),
+    "tune-resume-more": (["tune", "--resume", "x", "--halving"], "give it alone"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence(call, place, case, idle):
+    words, sentence = BAD[case]
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert sentence in err
+    assert list(place.iterdir()) == []
+
+
+def options(*without):
+    names = {f.name for f in dataclasses.fields(Recipe)} - set(without)
+    return {f"--{name.replace('_', '-')}" for name in names}
+
+
+FORMS = {"--seeds", "--out", "--resume", "--jobs", "--markdown", "--csv", "--latex", "--json"}
+HELP = {
+    "compare": options("method", "seed", "set") | FORMS | {"--methods", "--target"},
+    "tune": options("seed") | FORMS | {"--grid", "--by", "--halving"},
+}
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_help_names_every_option(call, command):
+    code, out, err = call(command, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: tunefree {command} [OPTIONS]")
+    assert set(re.findall(r"^│ (--[a-z-]+)", out, re.M)) == HELP[command]
+    for name in HELP[command]:
+        assert re.search(rf"^│ {name}\b[^│]*  +\S[^│]*│$", out, re.M), name

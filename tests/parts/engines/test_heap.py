@@ -1,0 +1,65 @@
+"""Freed blocks are kept while a run goes on, and given back after it."""
+
+import resource
+import threading
+
+import pytest
+import torch
+
+from tunefree.engines import heap
+
+MEGABYTES = 256
+
+
+def faults(times=4):
+    """Return the pages that the kernel had to clear for large tensors that come and go."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(times):
+        torch.empty(MEGABYTES << 20, dtype=torch.uint8).fill_(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(heap._glibc() is None, reason="needs glibc")
+def test_blocks_are_kept_within_and_given_back_after():
+    outside = faults()
+    before = resident()
+    with heap.keeping():
+        faults(1)
+        inside = faults()
+        with heap.keeping():
+            pass  # the inner one gives nothing back
+        assert resident() > before + (MEGABYTES << 19)
+    assert inside < outside / 10
+    assert resident() < before + (MEGABYTES << 19)
+
+
+def test_the_setting_is_put_back_after_an_error_and_once_by_all_threads(monkeypatch):
+    told = []
+    monkeypatch.setattr(heap, "_tell", lambda maps, trim: told.append(maps))
+    both = threading.Barrier(2)
+
+    def work():
+        with heap.keeping():
+            both.wait(10)
+            both.wait(10)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told == [0, 65536]
+    with pytest.raises(ZeroDivisionError), heap.keeping():
+        raise ZeroDivisionError
+    assert told == [0, 65536, 0, 65536]
+
+
+def test_elsewhere_nothing_is_done(monkeypatch):
+    monkeypatch.setattr(heap, "_glibc", lambda: None)
+    with heap.keeping():
+        assert torch.ones(3).sum() == 3

@@ -1,0 +1,84 @@
+"""tunefree report, tunefree watch."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from tunefree import cli
+
+from .runs import folder, run
+
+MAIN = "from tunefree.cli import main; main()"
+
+
+@pytest.fixture
+def call(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run_it(*words):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([str(word) for word in words])
+        said = capsys.readouterr()
+        return stopped.value.code, said.out, said.err
+
+    return run_it
+
+
+def test_report(call, tmp_path):
+    for seed in (0, 1):
+        folder(tmp_path / "runs" / f"a{seed}", run(seed=seed))
+    code, out, _ = call("report", "runs", "--out", "sub/page.html", "--title", "A <b>")
+    assert (code, out) == (0, "Written: sub/page.html\n")
+    assert "<title>A &lt;b&gt;</title>" in (tmp_path / "sub" / "page.html").read_text()
+
+
+def test_report_of_several_folders_has_a_default_place(call, tmp_path):
+    folder(tmp_path / "a", run())
+    folder(tmp_path / "b", run("auto"))
+    assert call("report", "a", "b")[:2] == (0, "Written: report.html\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["report"], "report needs at least one run folder, such as runs/digits-auto-1."),
+        (["report", "nowhere"], "'nowhere' is no folder."),
+        (["watch", "nowhere"], "watch takes folders with runs, got 'nowhere', which is none."),
+        (["watch"], "watch takes folders with runs, got 'runs', which is none."),
+    ],
+)
+def test_mistakes_are_said_in_a_sentence(call, words, sentence):
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert sentence in err
+
+
+def test_figures_need_matplotlib(call, tmp_path, monkeypatch):
+    folder(tmp_path / "a", run())
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, err = call("report", "a", "--figures", "figures")
+    assert code == 2
+    assert "pip install 'tunefree[plots]'" in err
+    assert not (tmp_path / "figures").exists()
+
+
+def test_watch_until_ctrl_c(tmp_path):
+    folder(tmp_path / "runs" / "a", run())
+    words = [sys.executable, "-c", MAIN, "watch", "runs"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    quiet = os.environ | {"NO_COLOR": "1"}
+    with subprocess.Popen(words, cwd=tmp_path, text=True, env=quiet, **pipes) as going:
+        line = going.stdout.readline()
+        address = re.fullmatch(
+            r"Watching at (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line
+        )[1]
+        with urllib.request.urlopen(address + "data.json", timeout=10) as answer:
+            assert b'"label":"fedavg"' in answer.read()
+        going.send_signal(signal.SIGINT)
+        out, err = going.communicate(timeout=20)
+    assert (going.returncode, out, err) == (0, "", "Stopped watching.\n")

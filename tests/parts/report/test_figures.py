@@ -1,0 +1,59 @@
+"""Figures for papers."""
+
+import pytest
+
+from tunefree.errors import ArgumentError
+from tunefree.report.figures import draw
+
+from .runs import run
+
+pytest.importorskip("matplotlib")
+
+BOTH = ("rounds", "bytes")
+
+
+def groups():
+    return {"fedavg": [run(seed=0), run(seed=1, rounds=2)], "scaffold": [run("scaffold")]}
+
+
+@pytest.mark.parametrize(
+    ("format", "head"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("png", b"\x89PNG")]
+)
+def test_formats(tmp_path, format, head):
+    paths = draw(groups(), tmp_path / "figures", format)
+    curves = [f"{c}-{a}" for c in ("test_accuracy", "test_loss", "train_loss") for a in BOTH]
+    assert [p.name for p in paths] == [f"{name}.{format}" for name in [*curves, "clients"]]
+    assert all(p.read_bytes().startswith(head) for p in paths)
+
+
+def test_text_stays_text(tmp_path):
+    draw(groups(), tmp_path, "svg")
+    text = (tmp_path / "test_accuracy-bytes.svg").read_text()
+    for words in ("Test accuracy (%)", "Bytes sent, up and down", "scaffold"):
+        assert f">{words}<" in text
+
+
+def test_the_same_runs_give_the_same_file(tmp_path):
+    bare = {"a": [run(history=[{"round": t, "train_loss": 1.0} for t in range(3)], data={})]}
+    (one,), (two,) = (draw(bare, tmp_path / name, "pdf") for name in "ab")
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_only_what_is_there(tmp_path):
+    bare = run(history=[{"round": 0, "train_loss": 1.0}], data={})
+    assert [p.name for p in draw({"a": [bare], "b": []}, tmp_path)] == ["train_loss-rounds.pdf"]
+    assert draw({"a": [run(rounds=0, data={})]}, tmp_path) == []
+
+
+def test_many_groups_and_clients_without_labels(tmp_path):
+    sizes = {"clients": list(range(100)), "sizes": [3] * 100}
+    many = {f"m{i}": [run(data={"name": "d", "picture": sizes})] for i in range(20)}
+    assert len(draw(many, tmp_path, "png")) == 7
+
+
+def test_mistakes(tmp_path):
+    with pytest.raises(ArgumentError, match="Unknown format 'gif'"):
+        draw(groups(), tmp_path, "gif")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match="must go to a folder that can be written"):
+        draw(groups(), tmp_path / "file" / "x")

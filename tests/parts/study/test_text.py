@@ -1,0 +1,84 @@
+"""Tables as text: nothing in a label can break a format."""
+
+import csv
+import html.parser
+import io
+import re
+
+import pytest
+
+from tunefree.study import text
+
+NASTY = [
+    "<script>alert(1)</script>", "a|b", "a & b", "a_b", 'say "x"', "it's", "a,b", "a\\b", "100 %",
+    "{x}", "$5", "#1", "~a^b", "*b*", "`c`", "[l](u)", "two\nlines", "±−", "a\\|b", "=1+1",
+]  # fmt: skip
+COLUMNS = {"label": "method & <b>", "n": "n"}
+
+
+def rows(label):
+    return [{"label": label, "n": 1, "none": None}]
+
+
+@pytest.mark.parametrize("label", NASTY)
+def test_csv(label):
+    found = list(csv.reader(io.StringIO(text.comma_separated(rows(label)), newline="")))
+    assert found == [["label", "n", "none"], [label, "1", ""]]
+
+
+@pytest.mark.parametrize("label", NASTY)
+def test_markdown(label):
+    lines = text.markdown(rows(label), COLUMNS).splitlines()
+    assert len(lines) == 3
+    # A cell ends at a bar that no backslash escapes.
+    cells = re.split(r"(?<!\\)(?:\\\\)*\|", lines[2])
+    assert len(cells) == 4
+    plain = re.sub(r"\\([^A-Za-z0-9 ])", r"\1", cells[1]).strip()
+    assert plain == " ".join(label.split())
+    bare = re.sub(r"\\.", "", cells[1])
+    assert not set(bare) & set("<>`*_[]|~$&#")
+
+
+@pytest.mark.parametrize("label", NASTY)
+def test_latex(label):
+    lines = text.latex(rows(label), COLUMNS).splitlines()
+    assert lines[0] == r"\begin{tabular}{lr}"
+    assert lines[-1] == r"\end{tabular}"
+    line = lines[4]
+    assert line.endswith(r" & 1 \\")
+    cell = line.removesuffix(r" & 1 \\")
+    bare = re.sub(r"\\[A-Za-z]+\{\}|\\[{}$&#_%]|\$\\pm\$|\$-\$", "", cell)
+    assert not set(bare) & set("\\{}$&#_%~^<>|")
+
+
+class Reader(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.texts = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.mark.parametrize("label", NASTY)
+def test_html(label):
+    reader = Reader()
+    reader.feed(text.as_html(rows(label), COLUMNS, [label]))
+    reader.close()
+    tags = ["table", "thead", "tr", "th", "th", "tbody", "tr", "td", "td", "p"]
+    assert reader.tags == tags
+    assert reader.texts == ["method & <b>", "n", label, "1", label]
+
+
+def test_numbers():
+    assert text.spread(None, None) == ""
+    assert text.spread(0.12345, None) == "0.1235"
+    assert text.spread(0.5, 0.01) == "0.5000 ± 0.0100"
+    assert [text.human(n) for n in (12, 1500, 2.5e6, 3e9, 4e15)] == [
+        "12 B", "1.5 kB", "2.5 MB", "3.0 GB", "4000.0 TB",
+    ]  # fmt: skip
+    assert text.p_text(0.0001) == "p < 0.001"
+    assert text.p_text(0.0312) == "p = 0.031"

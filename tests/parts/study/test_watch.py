@@ -1,0 +1,67 @@
+"""What the terminal shows of a study."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from parts.problems import labelled
+from parts.study.test_comparing import SMALL, model
+from tunefree.study import Failure, work
+from tunefree.study.comparing import contest
+from tunefree.study.names import entrants
+from tunefree.study.source import GivenSetup
+from tunefree.study.watch import Terminal
+from tunefree.study.work import Task
+
+
+def watched(terminal, methods=("fedavg", "auto:nope"), out=None, **settings):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=200, highlight=False, no_color=True)
+    watch = Terminal(console)
+    setup = GivenSetup(model, labelled(), SMALL | settings)
+    contest(entrants(methods), [0, 1], setup, out=out, watch=watch)
+    return watch, file.getvalue()
+
+
+def test_bars(tmp_path):
+    watch, said = watched(True, ["fedavg", "auto"], tmp_path)
+    for words in ("runs", "4 of 4", "round 3/3", "fedavg, seed 0", "auto, seed 1", "accuracy "):
+        assert words in said
+    (every,) = watch._bar.tasks  # those of single runs are gone
+    assert (every.completed, every.total) == (12, 12)
+    watch, said = watched(True, ["fedavg", "auto"], tmp_path)
+    assert "4 of 4 runs were there already." in said
+    assert watch._bar.tasks[0].total == 0
+
+
+def test_rounds_that_are_not_played_leave_the_total():
+    watch, _ = watched(True, {"wild": "fedavg:lr=1e308", "sound": "fedavg"})
+    (every,) = watch._bar.tasks
+    assert every.completed == every.total < 12
+
+
+def test_a_line_for_each_run_elsewhere():
+    _, said = watched(False, {"[b]wild": "fedavg:lr=1e308", "sound": "fedavg"})
+    lines = said.splitlines()
+    assert [line for line in lines if "sound, seed 1: finished, test accuracy 0." in line]
+    assert [line for line in lines if line.startswith("[b]wild, seed 0: diverged")]
+    assert [line for line in lines if line.startswith("[b]wild, seed 0: Diverged in round")]
+    assert "round 1/" not in said
+
+
+def test_a_failure_is_a_line():
+    file = io.StringIO()
+    with Terminal(Console(file=file, width=200)) as watch:
+        task = Task("a", 0, 3)
+        watch.plan([task])
+        watch.end(task, Failure(0, "It broke [here]."), played=False)
+    assert file.getvalue() == "a, seed 0: It broke [here].\n"
+
+
+def test_torchrun_is_refused(monkeypatch):
+    from tunefree.engines.ranks import Ranks
+
+    monkeypatch.setattr(work, "join", lambda: Ranks(0, 2))
+    with pytest.raises(work.ArgumentError, match="leave torchrun out"):
+        watched(False, ["fedavg"])

@@ -1,0 +1,283 @@
+"""Pages that are made from docstrings: one for each method, and the reference.
+
+`virtual()` returns all of them, path to Markdown; nothing here needs MkDocs.
+"""
+
+import inspect
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import maths
+import prose
+
+import tunefree as tf
+from tunefree import errors
+from tunefree.engines import units
+
+ROOT = Path(__file__).parents[2]
+QUIET = {"Plain", "Everyone", "Dense", "Last"}  # parts that need no words on a method's page
+HEADLINES = maths.headlines()
+SETTINGS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())
+ERRORS = [n for n, v in vars(errors).items() if inspect.isclass(v) and issubclass(v, BaseException)]
+
+
+def rooms() -> dict[str, types.ModuleType]:
+    """Return the public subpackages and modules, by name."""
+    found = {name: getattr(tf, name) for name in tf.__all__}
+    return {name: value for name, value in found.items() if inspect.ismodule(value)}
+
+
+def public(room: types.ModuleType) -> list[str]:
+    """Return the public names of a module."""
+    if hasattr(room, "__all__"):
+        return list(room.__all__)
+    own = (n for n, v in vars(room).items() if getattr(v, "__module__", "") == room.__name__)
+    return sorted(n for n in own if not n.startswith("_"))
+
+
+def virtual() -> dict[str, str]:
+    """Return every generated page: its path under docs/, and its Markdown."""
+    pages = {"methods/index.md": methods_index(), "reference/index.md": reference_index()}
+    pages |= {f"methods/{name}.md": method_page(name) for name in tf.methods.names()}
+    return pages | {f"reference/{name}.md": reference_page(name) for name in rooms()}
+
+
+def groups() -> dict[str, list[str]]:
+    """Return the methods by family, each once."""
+    out: dict[str, list[str]] = {}
+    for name in tf.methods.names():
+        out.setdefault(_family(name), []).append(name)
+    return dict(sorted(out.items(), key=lambda item: list(FAMILIES.values()).index(item[0])))
+
+
+FAMILIES = {
+    "free": "Nothing to choose",
+    "self_setting": "The server's step sets itself",
+    "server_side": "Averaging and adaptive servers",
+    "controls": "Control variates and momentum on clients",
+    "compressed": "Compressed",
+    "penalty": "With a regulariser",
+    "composite": "Clients solve problems of their own",
+}
+
+
+def _family(name: str) -> str:
+    entry, own = tf.methods.CATALOGUE[name], tf.methods.settings(name)
+    if not entry.choose:
+        return FAMILIES["free"]
+    for setting, family in (("compressor", "compressed"), ("penalty", "penalty")):
+        if setting in own:
+            return FAMILIES[family]
+    return FAMILIES[prose.module_of(entry.make).__name__.rpartition(".")[2]]
+
+
+def method_of(name: str) -> tf.Method:
+    """Return a named method at its defaults, with a small penalty where it takes one."""
+    return tf.methods.get(name, **_penalty(name))
+
+
+def _penalty(name: str) -> dict[str, str]:
+    return {"penalty": "l1:1e-4"} if "penalty" in tf.methods.settings(name) else {}
+
+
+def parts(method: tf.Method) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a method with the names of their places."""
+    for direction in method.directions:
+        yield "direction", direction
+    yield "step", method.step
+    yield "server", method.server
+    yield "wire", method.wire
+    if hasattr(method.wire, "inner"):
+        yield "compressor", method.wire.inner
+    yield "output", method.output
+
+
+def chosen(name: str) -> dict[str, Any]:
+    """Return the settings that are left to choose, at their defaults."""
+    own, entry = tf.methods.settings(name), tf.methods.CATALOGUE[name]
+    return {key: own[key].default for key in entry.choose} | _penalty(name)
+
+
+def command(name: str) -> str:
+    """Return the example command of a method."""
+    sets = "".join(f" --set {key}={value}" for key, value in chosen(name).items())
+    return f"tunefree run --method {name}{sets}"
+
+
+def call(name: str) -> str:
+    """Return the example expression of a method."""
+    given = "".join(f", {key}={_shown(value)}" for key, value in chosen(name).items())
+    return f'tf.methods.get("{name}"{given})'
+
+
+def _shown(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def method_page(name: str) -> str:
+    """Return the page of a method."""
+    entry, method, headline = tf.methods.CATALOGUE[name], method_of(name), HEADLINES[name]
+    paper = prose.linked(f", arXiv:{headline.arxiv}" if headline.arxiv else "")
+    words = inspect.cleandoc(entry.make.__doc__ or "").split("\n\n")[1:]
+    sent = units(method)
+    facts = {
+        "paper": entry.paper + paper,
+        "left to choose": ", ".join(f"`{k}`" for k in entry.choose) or "nothing",
+        "cohort": "everyone, in every round" if method.full else "any",
+        "sent up, per client and round": sent["up"],
+        "sent down, per client and round": sent["down"],
+        "sent up before round 0": sent["before"],
+        "kept by a client": sent["client"],
+        "kept by the server, beyond the model": sent["server"],
+    }
+    lines = "\n".join(rf"\[{maths.expand(latex)}\]" for _, latex in headline.equations)
+    out = [f"# {name}", entry.summary, *map(prose.linked, map(prose.escape, words)), lines]
+    out += [_table(("what", "is"), [(k, str(v)) for k, v in facts.items()])]
+    out += ["d is the number of trainable parameters; single numbers are counted beside it."]
+    out += ["## Run it", f"```sh\n{command(name)}\n```"]
+    out += [f"```python\nrun = tf.fit(model, fed, {call(name)}, rounds=100)\n```", *_measured(name)]
+    out += ["## Settings", _settings(name, method), "## Parts"]
+    rows = [(place, reference(type(p)), f"`{p!r}`") for place, p in parts(method)]
+    out += [_table(("part", "is", "as"), rows), "## Equations and differences from the papers"]
+    shown = {prose.module_of(p): p for _, p in parts(method) if type(p).__name__ not in QUIET}
+    for module, part in shown.items():
+        doc = module.__doc__ or ""
+        out += [
+            f"### {prose.escape(prose.headline(doc)).rstrip('.')}",
+            f"Part: {reference(type(part))}.",
+        ]
+        out += [prose.markdown(doc)]
+    return "\n\n".join(out) + "\n"
+
+
+def _measured(name: str) -> list[str]:
+    rows = (ROOT / "docs" / "catalogue.md").read_text()
+    found = re.search(rf"^\| {name}( \*)? \| ([^|]+) \|", rows, re.M)
+    if found is None:
+        return []
+    line = f"Out of the box: accuracy {found[2]} on Fashion-MNIST after 50 rounds"
+    line += ", with fewer clients than others, all of them in every round" if found[1] else ""
+    return [f"{line}; [the catalogue](../catalogue.md) has the set-up and all others."]
+
+
+def describe(name: str, setting: str, method: tf.Method) -> str:
+    """Return what a setting of a method means."""
+    own = SETTINGS.get(name, {}).get(setting) or SETTINGS.get(setting)
+    if isinstance(own, str):
+        return own
+    found = [method.step, *method.directions, method.server, method.wire, method.output]
+    found += [getattr(p, f) for p in found for f in ("rates", "walk", "inner") if hasattr(p, f)]
+    says = (prose.arguments(type(p).__doc__).get(setting) for p in found)
+    return next((text for text in says if text), "")
+
+
+def _settings(name: str, method: tf.Method) -> str:
+    rows = [
+        (f"`{k}`", _kind(p.annotation), f"`{p.default!r}`", prose.escape(describe(name, k, method)))
+        for k, p in tf.methods.settings(name).items()
+    ]
+    common = prose.arguments(tf.Method.__doc__)
+    default = {f.name: getattr(method, f.name) for f in fields(method)}
+    taken = {"wire"} if "compressor" in tf.methods.settings(name) else set()
+    also = [
+        (f"`{k}`", "", f"`{default[k]!r}`", prose.escape(common[k]))
+        for k in tf.methods.COMMON
+        if k not in taken
+    ]
+    return _table(("setting", "type", "default", "meaning"), rows + also)
+
+
+def _kind(kind: Any) -> str:
+    if typing.get_origin(kind) is typing.Literal:
+        return ", ".join(f"`{value!r}`" for value in typing.get_args(kind))
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        return ", ".join(_kind(k) for k in typing.get_args(kind))
+    if kind is type(None):
+        return "`None`"
+    return f"`{getattr(kind, '__name__', kind)}`"
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def methods_index() -> str:
+    """Return the list of methods."""
+    out = ["# Methods", f"{len(tf.methods.names())} methods, each a product of parts. Pages are"]
+    out[-1] += (
+        " made from the docstrings of the code; [which one to use](../how-to/which-method.md)."
+    )
+    for family, names in groups().items():
+        rows = [
+            (f"[{n}]({n}.md)", tf.methods.CATALOGUE[n].paper, tf.methods.CATALOGUE[n].summary)
+            for n in names
+        ]
+        out += [f"## {family}", _table(("method", "paper", "what it is"), rows)]
+    return "\n\n".join(out) + "\n"
+
+
+def home(value: Any) -> str | None:
+    """Return the dotted name under which a public object is documented."""
+    for name, room in rooms().items():
+        for own in public(room):
+            if getattr(room, own) is value:
+                return f"tunefree.{name}.{own}"
+    return None
+
+
+def reference(value: Any) -> str:
+    """Return a link to an object's entry in the reference."""
+    where = home(value)
+    return f"`{value.__name__}`" if where is None else f"[`{value.__name__}`][{where}]"
+
+
+def reference_index() -> str:
+    """Return the reference of the package itself."""
+    out = [
+        "# Reference",
+        "`import tunefree as tf`: what there is at the top, and the rooms below it.",
+    ]
+    rows = [(f"[`tf.{n}`]({n}.md)", prose.headline(m.__doc__ or "")) for n, m in rooms().items()]
+    out += [_table(("room", "what is there"), rows)]
+    for name in tf.__all__:
+        value = getattr(tf, name)
+        where = home(value) if callable(value) else None
+        if where:
+            out += [f"## `tf.{name}`", f"The same as [`{where}`][{where}]."]
+        elif callable(value) and name != "TunefreeError":
+            out += [f"::: tunefree.{name}"]
+        elif name == "__version__":
+            out += ["## `tf.__version__`", "The version, as text."]
+    out += [
+        "## Errors",
+        *(f"::: tunefree.errors.{e}\n    options:\n      heading_level: 3" for e in ERRORS),
+    ]
+    return "\n\n".join(out) + "\n"
+
+
+def reference_page(name: str) -> str:
+    """Return the reference of one room, its objects under the files that define them."""
+    room = rooms()[name]
+    out = [f"# tunefree.{name}", prose.markdown(room.__doc__ or "", title=True)]
+    under: dict[str, list[str]] = {}
+    for own in public(room):
+        value = getattr(room, own)
+        made = callable(value) or is_dataclass(value)
+        file = prose.module_of(value).__name__ if made else room.__name__
+        under.setdefault(file, []).append(own)
+    for file in sorted(under):
+        doc = inspect.importlib.import_module(file).__doc__ or ""  # type: ignore[attr-defined]
+        if file != room.__name__:
+            out += [f"## {prose.escape(prose.headline(doc)).rstrip('.')}", prose.markdown(doc)]
+        out += [
+            f"::: tunefree.{name}.{own}\n    options:\n      heading_level: 3"
+            for own in under[file]
+        ]
+    return "\n\n".join(out) + "\n"

@@ -1,0 +1,92 @@
+"""Docstrings as Markdown: prose, papers, equations, arguments."""
+
+import inspect
+import re
+import textwrap
+from types import ModuleType
+
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+DIFFERENCES = "Differences from the paper:"
+
+
+def blocks(doc: str) -> list[tuple[str, str]]:
+    """Split a docstring into ("prose", text) and ("equation", text), in their order.
+
+    >>> blocks("One line.\\n\\n    x <- x + delta\\n\\nMore\\nwords.")
+    [('prose', 'One line.'), ('equation', 'x <- x + delta'), ('prose', 'More\\nwords.')]
+    """
+    out: list[tuple[str, str]] = []
+    for part in re.split(r"\n\s*\n", inspect.cleandoc(doc)):
+        kind = "equation" if part.startswith("    ") else "prose"
+        text = textwrap.dedent(part) if kind == "equation" else part
+        if kind == "equation" and out and out[-1][0] == kind:
+            out[-1] = (kind, f"{out[-1][1]}\n\n{text}")
+        else:
+            out.append((kind, text))
+    return out
+
+
+def escape(text: str) -> str:
+    """Return plain text as Markdown that shows it; code in backticks stays code.
+
+    >>> escape("y_i <- `y_i` * 2")
+    'y\\\\_i &lt;- `y_i` \\\\* 2'
+    """
+    pieces = re.split(r"(`[^`]*`)", text)
+    return "".join(p if p.startswith("`") else _escape(p) for p in pieces)
+
+
+def _escape(text: str) -> str:
+    return re.sub(r"([\\*_|\[\]])", r"\\\1", text.replace("<", "&lt;"))
+
+
+def linked(text: str) -> str:
+    """Turn every arXiv number, and every page that is named, into a link.
+
+    >>> linked("docs/auto.md, arXiv:1602.05629")
+    '[docs/auto.md](../auto.md), [arXiv:1602.05629](https://arxiv.org/abs/1602.05629)'
+    """
+    text = re.sub(r"\bdocs/([\w-]+\.md)", r"[docs/\1](../\1)", text)
+    return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
+
+
+def markdown(doc: str, title: bool = False) -> str:
+    """Return a module's docstring as Markdown, without its first line unless `title`."""
+    parts = blocks(doc)
+    out = []
+    for kind, text in parts if title else parts[1:]:
+        if kind == "equation":
+            out.append(f"```{{.text .equation}}\n{text}\n```")
+        elif text.startswith(DIFFERENCES):
+            rest = " ".join(text.removeprefix(DIFFERENCES).split())
+            out.append(f"**{DIFFERENCES}** {linked(escape(rest))}")
+        else:
+            out.append(linked(escape(text)))
+    return "\n\n".join(out)
+
+
+def headline(doc: str) -> str:
+    """Return a docstring's first line."""
+    return inspect.cleandoc(doc).splitlines()[0]
+
+
+def arguments(doc: str | None) -> dict[str, str]:
+    """Return what the Args of a Google-style docstring say, by name.
+
+    >>> arguments("A step.\\n\\nArgs:\\n    lr: Step size,\\n        > 0.\\n    c: A share.")
+    {'lr': 'Step size, > 0.', 'c': 'A share.'}
+    """
+    found = re.search(r"^Args:\n((?: .*\n?|\n)*)", inspect.cleandoc(doc or ""), re.M)
+    if found is None:
+        return {}
+    items = re.split(r"^(?=\S)", textwrap.dedent(found[1]), flags=re.M)
+    pairs = (item.partition(":") for item in items if item.strip())
+    return {name.strip(): " ".join(text.split()) for name, _, text in pairs}
+
+
+def module_of(value: object) -> ModuleType:
+    """Return the module that defines a class, a function, or a part's class."""
+    kind = value if inspect.isclass(value) or inspect.isroutine(value) else type(value)
+    module = inspect.getmodule(kind)
+    assert module is not None
+    return module
