@@ -28,8 +28,8 @@ SUITES = {
     "cpu": Suite(cpu.Cpu, cpu.measure, cpu.table),
     "gpu": Suite(gpu.Gpu, gpu.measure, gpu.table),
     "pfl-cifar10": Suite(pfl_cifar10.PflCifar10, pfl_cifar10.measure, pfl_cifar10.table),
-    "scale": Suite(scale.Scale, scale.measure, scale.table),
     "precision": Suite(precision.Precisions, precision.measure, precision.table),
+    "scale": Suite(scale.Scale, scale.measure, scale.table),
     "rules": Suite(rules.Rules, rules.measure, rules.table),
 }
 

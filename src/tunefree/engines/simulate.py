@@ -73,8 +73,7 @@ class Simulation:
         self.feed = Feed(problem, federation, cut, seed, local.augment)
         self.ranks = Ranks() if ranks is None else ranks
         self._shares = shares(method.weights, federation.sizes)
-        compile = self._worth_compiling(plan) if local.compile is None else local.compile
-        self.losses, self.chunks = self._engine(plan, local, compile)
+        self.losses, self.chunks = self._engine(plan, local)
         self._pending: list[tuple[Tensor, State]] = []  # memory of a round that may not count
         self._full_gradients = 0  # of passes over all data, in units of one batch
         first = first_memory(method, problem.start if start is None else start, plan)
@@ -89,17 +88,21 @@ class Simulation:
             return steps >= GPU_STEPS or flops >= GPU_FLOPS
         return steps >= COMPILE_STEPS or flops >= COMPILE_FLOPS
 
-    def _engine(self, plan: Plan, local: Local, compile: bool) -> tuple[Losses, Chunks]:
+    def _engine(self, plan: Plan, local: Local) -> tuple[Losses, Chunks]:
         """Return how losses are computed, and for how many clients at once."""
         problem, chunk = self.problem, plan.cohort
+        turns = problem.prefers_turns(*self.feed.probe(torch.arange(1)).row(0))
+        compile = local.compile
+        if compile is None:
+            compile = self._worth_compiling(plan) and not turns and local.engine != "loop"
         if local.chunk is not None:
             chunk = min(local.chunk, plan.cohort)
         elif problem.device.type == "cuda":
             chunk = in_memory(problem, self.feed, plan.cohort, local.engine != "loop")
         elif compile:
-            chunk = 1 if problem.prefers_turns else in_cache(plan.cohort, problem.start.nbytes)
+            chunk = 1 if turns else in_cache(plan.cohort, problem.start.nbytes)
         probe = self.feed.probe(torch.arange(chunk))
-        losses = choose(problem, probe, local.engine, compile)
+        losses = choose(problem, probe, local.engine, compile, turns)
         return losses, Chunks(chunk, losses.release)
 
     def fraction(self, ids: Tensor) -> float:

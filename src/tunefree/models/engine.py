@@ -14,19 +14,21 @@ log = logging.getLogger("tunefree")
 Engine = Literal["auto", "vmap", "loop"]
 
 
-def choose(problem: Problem, probe: Batch, engine: Engine, compile: bool) -> Losses:
+def choose(
+    problem: Problem, probe: Batch, engine: Engine, compile: bool, turns: bool = False
+) -> Losses:
     """Return the fastest engine that can run this problem, and say so when it had to fall back.
 
     Args:
         problem: What is differentiated.
         probe: A batch in the shape that training uses (also what a compiler specialises on).
-        engine: "vmap" or "loop" insist; "auto" prefers vmap, except for convolutions on a CPU,
-            which are faster in turn unless compiled (measured: `tunefree bench cpu`).
+        engine: "vmap" or "loop" insist; "auto" prefers vmap, unless told otherwise.
         compile: Whether to compile where that works.
+        turns: Whether clients in turn are faster than batched ones that are not compiled.
     """
     if engine not in ("auto", "vmap", "loop"):
         raise unknown("engine", engine, ("auto", "vmap", "loop"))
-    if engine == "loop" or (engine == "auto" and not compile and problem.prefers_turns):
+    if engine == "loop" or (engine == "auto" and turns and not compile):
         return Looped(problem)
     m = probe.mask.shape[0]
     y = problem.start.expand(m, -1).contiguous()

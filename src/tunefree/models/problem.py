@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from ..errors import ArgumentError, first_line, unknown
@@ -23,6 +24,7 @@ from .norms import refuse_batchnorm
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Precision = Literal["auto", "fp32", "tf32", "bf16"]
+TURNS = 5 << 18  # bytes that a step keeps for its backward pass; above, clients in turn are faster
 
 
 def _mse(output: Tensor, target: Tensor) -> Tensor:
@@ -134,13 +136,25 @@ class Problem:
         """Whether a training pass uses dropout, hence needs a key."""
         return bool(self._key_names)
 
-    @property
-    def prefers_turns(self) -> bool:
-        """Whether clients are faster one by one: convolutions with own weights, on a CPU."""
-        conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-        return self.device.type == "cpu" and any(
-            isinstance(m, conv) for m in self._module.modules()
-        )
+    def prefers_turns(self, inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor) -> bool:
+        """Whether clients are faster each by itself: on a CPU, where a step outgrows its cache.
+
+        Counts what one client's step keeps for its backward pass, so the answer is always the same.
+        """
+        if self.device.type != "cpu":
+            return False
+        point = [p.detach().requires_grad_() for p in self.layout.split(self.start)]
+        own, sizes = self.start.untyped_storage().data_ptr(), {}
+
+        def pack(t: Tensor) -> Tensor:
+            if t.untyped_storage().data_ptr() != own:
+                sizes[t.data_ptr()] = t.nbytes
+            return t
+
+        with torch.enable_grad(), saved_tensors_hooks(pack, lambda t: t):
+            loss = self.value(point, inputs, target, mask, key)  # alive: no address comes twice
+        del loss
+        return sum(sizes.values()) > TURNS
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
