@@ -46,11 +46,11 @@ class Size:
 SLOW = {
     "convex": Size(steps=10, repeats=5),
     "cnn-p4": Size(steps=10, repeats=5),
-    "cnn-p1": Size(steps=2, repeats=3, warm=1),
-    "cnn-pfl": Size(steps=2, repeats=3, warm=1),
+    "cnn-p1": Size(steps=2, repeats=3, warm=1, compile=None),
+    "cnn-pfl": Size(steps=2, repeats=3, warm=1, compile=None),
     "vit": Size(steps=1, repeats=3, warm=1, compile=None),
     "lstm": Size(steps=1, repeats=3, warm=1, compile=None),
-    "resnet18": Size(clients=5, steps=1, repeats=3, warm=1, compile=None),
+    "resnet18": Size(clients=10, steps=1, repeats=3, warm=1, compile=None),
 }
 
 
@@ -60,7 +60,7 @@ class Cpu:
 
     Args:
         models: Names of networks; all of them by default.
-        clients: Clients of the cohort, all trained each round; 20, but 5 for resnet18.
+        clients: Clients of the cohort, all trained each round; 20, but 10 for resnet18.
         batch: Samples per local step.
         steps: Local steps per round; 20, but 10, 2 or 1 for networks that take long.
         repeats: Rounds measured on each side; 7, but 5 or 3 for networks that take long.

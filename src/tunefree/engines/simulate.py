@@ -30,6 +30,9 @@ from .ranks import Ranks
 log = logging.getLogger("tunefree")
 
 COMPILE_STEPS, COMPILE_FLOPS = 20_000, 1e13  # above either, compiling on a CPU pays for itself
+# Bytes that one client's step keeps for its backward pass: above, clients are faster in turn than
+# batched on a CPU, and faster in turn than compiled (both by `tunefree bench cpu`).
+TURNS, TOO_LARGE = 5 << 18, 8 << 20
 GPU_STEPS, GPU_FLOPS = 5_000, 1e14  # the same on a GPU
 ROWS = 4096  # samples at once where clients do not matter
 
@@ -91,10 +94,12 @@ class Simulation:
     def _engine(self, plan: Plan, local: Local) -> tuple[Losses, Chunks]:
         """Return how losses are computed, and for how many clients at once."""
         problem, chunk = self.problem, plan.cohort
-        turns = problem.prefers_turns(*self.feed.probe(torch.arange(1)).row(0))
-        compile = local.compile
+        bytes = problem.kept(*self.feed.probe(torch.arange(1)).row(0))
+        on_cpu = problem.device.type == "cpu"
+        turns, compile = on_cpu and bytes > TURNS, local.compile
         if compile is None:
-            compile = self._worth_compiling(plan) and not turns and local.engine != "loop"
+            compile = self._worth_compiling(plan) and local.engine != "loop"
+            compile = compile and not (on_cpu and bytes > TOO_LARGE)
         if local.chunk is not None:
             chunk = min(local.chunk, plan.cohort)
         elif problem.device.type == "cuda":

@@ -24,7 +24,6 @@ from .norms import refuse_batchnorm
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Precision = Literal["auto", "fp32", "tf32", "bf16"]
-TURNS = 5 << 18  # bytes that a step keeps for its backward pass; above, clients in turn are faster
 
 
 def _mse(output: Tensor, target: Tensor) -> Tensor:
@@ -136,13 +135,8 @@ class Problem:
         """Whether a training pass uses dropout, hence needs a key."""
         return bool(self._key_names)
 
-    def prefers_turns(self, inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor) -> bool:
-        """Whether clients are faster each by itself: on a CPU, where a step outgrows its cache.
-
-        Counts what one client's step keeps for its backward pass, so the answer is always the same.
-        """
-        if self.device.type != "cpu":
-            return False
+    def kept(self, inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor) -> int:
+        """Return the bytes that one client's step keeps for its backward pass."""
         point = [p.detach().requires_grad_() for p in self.layout.split(self.start)]
         own, sizes = self.start.untyped_storage().data_ptr(), {}
 
@@ -154,7 +148,7 @@ class Problem:
         with torch.enable_grad(), saved_tensors_hooks(pack, lambda t: t):
             loss = self.value(point, inputs, target, mask, key)  # alive: no address comes twice
         del loss
-        return sum(sizes.values()) > TURNS
+        return sum(sizes.values())
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
