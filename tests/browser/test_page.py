@@ -260,3 +260,18 @@ def test_pictures_to_look_at(look, page_file, tmp_path, name, width, scheme):
     look(page_file, width, color_scheme=scheme).screenshot(path=target, full_page=True)
     assert target.stat().st_size > 20_000
     print(f"Screenshot: {target}")
+
+
+def test_in_a_notebook(browser, tmp_path):
+    """A result shows its table, and its page in a frame that draws by itself."""
+    path = tmp_path / "cell.html"
+    path.write_text(f"<!doctype html><meta charset=utf-8>{made('fedavg', 0)._repr_html_()}")
+    page = browser.new_page()
+    errors = []
+    page.on("pageerror", lambda e: errors.append(str(e)))
+    page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+    page.goto(path.as_uri())
+    page.frame_locator("iframe").locator("canvas").first.wait_for()
+    assert page.locator("table").first.inner_text().startswith("method")
+    assert errors == []
+    page.close()

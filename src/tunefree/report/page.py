@@ -106,8 +106,15 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
+def framed(groups: Mapping[str, Sequence[Run]]) -> str:
+    """Return the page as a frame inside another one, for notebooks."""
+    page = html.escape(render(payload(groups)))
+    style = "width: 100%; height: 640px; border: 1px solid #8884"
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
+
+
 def in_notebook(run: Run) -> str:
-    """Return a run's last numbers as an HTML table, for notebooks."""
+    """Return a run's last numbers as an HTML table and its page below, for notebooks."""
     from .terminal import human
 
     facts = run.summary
@@ -119,7 +126,8 @@ def in_notebook(run: Run) -> str:
     rows += [("run folder", str(run.path))] if run.path is not None else []
     cell = '<{0} style="text-align:left">{1}</{0}>'
     lines = [cell.format("th", name) + cell.format("td", html.escape(text)) for name, text in rows]
-    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+    table = "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+    return table + framed({method_name(run): [run]})
 
 
 def write_one(run: Run, path: str | os.PathLike[str]) -> Path:

@@ -167,7 +167,15 @@ class Comparison:
         return "\n".join([*said, text.latex(self.cells(), self.columns)])
 
     def _repr_html_(self) -> str:
-        return text.as_html(self.cells(), self.columns, [self.header, *self.sentences])
+        from ..report.page import framed
+
+        table = text.as_html(self.cells(), self.columns, [self.header, *self.sentences])
+        return table + framed(self._done()) if self._done() else table
+
+    def _done(self) -> dict[str, list[Run]]:
+        """Return the runs that there are, by label."""
+        groups = {k: [r for r in v if isinstance(r, Run)] for k, v in self.runs.items()}
+        return {k: v for k, v in groups.items() if v}
 
     def json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -186,14 +194,12 @@ class Comparison:
         """Write a page that shows the runs side by side."""
         from ..report.page import write as write_page
 
-        groups = {k: [r for r in v if isinstance(r, Run)] for k, v in self.runs.items()}
-        found = {k: v for k, v in groups.items() if v}
         spent = [
             figures.on_page(row["label"], row, self.tunings.get(row["label"], {}), "final")
             for row in self.table()
             if row["finished"]
         ]
-        return write_page(found, Path(path), tuning=spent if self.tunings else None)
+        return write_page(self._done(), Path(path), tuning=spent if self.tunings else None)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Comparison":

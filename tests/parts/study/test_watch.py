@@ -19,6 +19,8 @@ def watched(terminal, methods=("fedavg", "auto:nope"), out=None, **settings):
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=200, highlight=False, no_color=True)
     watch = Terminal(console)
+    update = watch._bar.update  # drawn at once, not when its clock says so
+    watch._bar.update = lambda *args, **more: update(*args, **more | {"refresh": True})
     setup = GivenSetup(model, labelled(), SMALL | settings)
     contest(entrants(methods), [0, 1], setup, out=out, watch=watch)
     return watch, file.getvalue()
