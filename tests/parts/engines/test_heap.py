@@ -27,6 +27,8 @@ def resident():
 @pytest.mark.skipif(heap._glibc() is None, reason="needs glibc")
 def test_blocks_are_kept_within_and_given_back_after():
     outside = faults()
+    if outside < 4 * (MEGABYTES << 20) / (16 * resource.getpagesize()):
+        pytest.skip("this system does not count pages, or maps large ones")
     before = resident()
     with heap.keeping():
         faults(1)
