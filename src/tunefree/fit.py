@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .callbacks import Callback, watching
+from .callbacks import Event as Event
 from .data.federation import Federation
 from .engines.heap import keeping
 from .errors import ArgumentError, Interrupted, ResumeError, whole
@@ -28,8 +30,6 @@ from .random import cohort as draw_cohort
 from .rounds import Standing, begin, play
 from .rounds import model as shipped
 from .run import Run, validation_score
-from .sinks.callback import Callback, watching
-from .sinks.callback import Event as Event
 from .types import Vector
 
 log = logging.getLogger("tunefree")

@@ -13,8 +13,9 @@ from ..fit import Event, fit, options
 from ..folder import Folder
 from ..job import bind, cost
 from ..recipe import Recipe, arguments
-from ..report.terminal import Bar, grid, human, summary
+from ..report.terminal import Bar, grid, summary
 from ..sinks import Kind, into
+from ..study.text import human
 from .app import DIVERGED, INTERRUPTED, app, err, out, say
 
 

@@ -115,7 +115,7 @@ def framed(groups: Mapping[str, Sequence[Run]]) -> str:
 
 def in_notebook(run: Run) -> str:
     """Return a run's last numbers as an HTML table and its page below, for notebooks."""
-    from .terminal import human
+    from ..study.text import human
 
     facts = run.summary
     rows = [("method", method_name(run)), ("rounds", f"{facts['rounds']} ({facts['status']})")]

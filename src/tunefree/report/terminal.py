@@ -12,20 +12,7 @@ from rich.table import Table
 
 from ..fit import Event
 from ..run import Run
-
-
-def human(count: float) -> str:
-    """Return bytes in a readable unit.
-
-    >>> human(1536)
-    '1.5 kB'
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(count) < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
-
+from ..study.text import human
 
 ENGINES = {
     "vmap": "batched",

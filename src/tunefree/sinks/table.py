@@ -11,11 +11,11 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ..callbacks import Event
 from ..errors import ArgumentError
 from ..folder import write_atomically
 from ..run import Run
 from ._values import need, numbers
-from .callback import Event
 
 Row = dict[str, Any]
 

@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
+from ..callbacks import Event
 from ..run import Run
 from ._values import numbers
-from .callback import Event
 
 Row = dict[str, Any]
 Numbers = dict[str, int | float]

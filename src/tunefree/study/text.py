@@ -96,12 +96,16 @@ def spread(mean: float | None, sd: float | None, digits: int = 4) -> str:
 
 
 def human(count: float) -> str:
-    """Return bytes in a readable unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
+    """Return bytes in a readable unit.
+
+    >>> human(1536)
+    '1.5 kB'
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 1000 or unit == "TB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
-    return f"{count:.1f} TB"
+    raise AssertionError
 
 
 def rounds_cell(row: Mapping[str, Any]) -> str:

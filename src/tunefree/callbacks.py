@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ..run import Run
-from ..types import Vector
+from .run import Run
+from .types import Vector
 
 
 @dataclass(frozen=True)
