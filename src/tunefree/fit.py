@@ -121,7 +121,7 @@ def fit(
         raise ArgumentError(f"fit(callbacks=...) must be a list of functions, got {callbacks!r}.")
     job = bind(Options(**given))
     folder = None if out is None else Folder(out)
-    return _run(job, folder, resume, checkpoint_every, callbacks)
+    return train(job, folder, resume, checkpoint_every, callbacks)
 
 
 _RUN_ONLY = ("out", "resume", "checkpoint_every", "callbacks")
@@ -178,13 +178,14 @@ def _ctrl_c() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _run(
+def train(
     job: Job,
     folder: Folder | None,
     resume: bool,
     checkpoint_every: int | None,
     callbacks: Sequence[Callback],
 ) -> Run:
+    """Play the rounds of a job that is bound, from where its folder stands; the crew may be any."""
     now = begin(job.method, job.start, job.plan)
     history: list[dict[str, Any]] = []
     best = _Best(job.start)
@@ -209,6 +210,9 @@ def _run(
         with keeping(), _ctrl_c() as stopping:
             while status == "unfinished":
                 began = time.perf_counter()
+                last = now.round + 1 == job.plan.rounds
+                following = None if last else _cohort(job, now.round + 1)
+                job.crew.expect(following)
                 after, row = play(job.method, job.plan, now, job.crew, cohort, everyone)
                 output = shipped(job.method, after)
                 if not _finite(after, row):
@@ -216,10 +220,7 @@ def _run(
                     log.warning(DIVERGED, now.round)
                     break
                 job.crew.commit()
-                last = after.round == job.plan.rounds
-                if not last:
-                    cohort = _cohort(job, after.round)
-                    job.crew.expect(cohort)
+                cohort = cohort if following is None else following
                 if last or after.round % job.options.eval_every == 0:
                     row |= job.measured(output)
                     if job.validation is not None:

@@ -20,7 +20,7 @@ from .models.losses import Losses
 from .models.problem import Layout
 from .random import key, purpose
 from .types import Channels, Rows, State, Vector
-from .wire import Dense, Ledger, Sender
+from .wire import Dense, Ledger, Sender, Wire
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Answer:
     mean: Channels
     loss: float
     measured: dict[str, float]
+    fraction: float | None = None  # the share of those who answered, where some did not
 
 
 class Crew(Protocol):
@@ -136,6 +137,8 @@ def play(
     down = _down(method, x, server, direction, step, this)
     ledger.send_down(down, len(ids))
     answer = crew.train(ids, {"x": x, **down}, this, ledger)
+    if answer.fraction is not None:
+        this = replace(this, fraction=answer.fraction)
     x, server, trace = method.server.step(x, answer.mean, server, this, ask)
     after = Standing(
         round=t + 1,
@@ -271,12 +274,22 @@ def under(state: State, part: str) -> State:
     return {name[len(head) :]: v for name, v in state.items() if name.startswith(head)}
 
 
+def wire_at(method: Method, name: str, t: Round) -> Wire:
+    """Return the wire of a channel in a round; before round 0 nothing is compressed."""
+    return Dense() if t.preparing else method.wire_of(name)
+
+
+def sender(name: str, ids: Tensor, t: Round) -> Sender:
+    """Return who sends a channel, and when, as both ends know it."""
+    return Sender(ids, t.index, key(t.plan.seed, "wire", t.index, ids, purpose(name)))
+
+
 def pack(
     method: Method, sent: Channels, own: State, ids: Tensor, t: Round, ledger: Ledger
 ) -> tuple[Channels, State]:
     """Send rows over the wire: vectors through the method's wire, scalars as they are.
 
-    Before round 0 nothing is compressed. The squared length of a move is that of what arrives.
+    The squared length of a move is that of what arrives.
     """
     layout: Layout = t.plan.layout
     out: Channels = {}
@@ -285,10 +298,8 @@ def pack(
         sent = sent | {"delta_sq": row_sq(sent["delta"])}
     for name, rows in sent.items():
         if rows.ndim > 1:
-            keys = key(t.plan.seed, "wire", t.index, ids, purpose(name))
             memory = under(own, f"wire.{name}")
-            wire = Dense() if t.preparing else method.wire_of(name)
-            packed = wire.pack(rows, memory, Sender(ids, t.index, keys), layout)
+            packed = wire_at(method, name, t).pack(rows, memory, sender(name, ids, t), layout)
             out[name] = packed.rows
             kept |= {f"wire.{name}.{k}": v for k, v in (packed.own or memory).items()}
             ledger.send_up(name, packed.bytes, packed.counted / 8)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 Vector: TypeAlias = Tensor
@@ -40,3 +41,10 @@ def tensors(inputs: Inputs) -> list[Tensor]:
     if isinstance(inputs, Tensor):
         return [inputs]
     return list(inputs.values()) if isinstance(inputs, dict) else list(inputs)
+
+
+def brought(t: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the host on a device; the host goes on while a GPU is still busy."""
+    if device.type != "cuda" or t.device.type != "cpu":
+        return t.to(device)
+    return t.contiguous().pin_memory().to(device, non_blocking=True)

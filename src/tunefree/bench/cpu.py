@@ -1,7 +1,8 @@
 """Suite cpu: every reference network on data of its shape, 20 clients, batches of 32.
 
-Networks that take long get fewer steps and repetitions, and are left to `fit`'s own choice whether
-to compile, so that the whole suite takes minutes; each row says what it was measured with.
+`bert` has two layers of width 128 here. Networks that take long get fewer steps and repetitions,
+and are left to `fit`'s own choice whether to compile, so that the whole suite takes minutes; each
+row says what it was measured with.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ DATA: dict[str, tuple[tuple[int, ...], int]] = {  # shape of a sample, classes
     "vit": (COLOUR, 10),
     "lstm": ((80,), 80),
     "text": ((64,), 2),
+    "bert": ((64,), 2),
+}
+SMALLER: dict[str, dict[str, Any]] = {  # than by default, so that minutes suffice
+    "bert": {"vocab": 10_000, "width": 128, "layers": 2, "heads": 2, "hidden": 512}
 }
 
 
@@ -50,6 +55,7 @@ SLOW = {
     "cnn-pfl": Size(steps=2, repeats=3, warm=1, compile=None),
     "vit": Size(steps=1, repeats=3, warm=1, compile=None),
     "lstm": Size(steps=1, repeats=3, warm=1, compile=None),
+    "bert": Size(steps=1, repeats=3, warm=1, compile=None),
     "resnet18": Size(clients=10, steps=1, repeats=3, warm=1, compile=None),
 }
 
@@ -107,6 +113,7 @@ def measure(settings: Cpu, say: Say = silent) -> list[dict[str, Any]]:
             clients=settings.clients or size.clients,
             batch=settings.batch,
             steps=settings.steps or size.steps,
+            args=SMALLER.get(name, {}),
         )
         repeats = settings.repeats or size.repeats
         compile = False if settings.eager else size.compile

@@ -118,7 +118,7 @@ def measure(settings: Gpu, say: Say = silent) -> list[dict[str, Any]]:
                 warm=WARM,
                 repeats=settings.repeats,
                 plain_repeats=settings.plain_repeats,
-                compile=False if settings.eager else None,
+                compile=not settings.eager,
                 precision=precision,
             )
             target = TARGETS.get((name, row["precision"])) if same else None

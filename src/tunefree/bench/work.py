@@ -19,7 +19,7 @@ from ..types import Inputs, map_inputs
 LR = 0.1
 BLOCK = 10_000  # rows at once
 SAMPLES = 100  # of every client, unless a suite says otherwise
-VOCABULARY = {"lstm": 80, "text": 10_000}  # networks that read tokens
+VOCABULARY = {"lstm": 80, "text": 10_000, "bert": 10_000}  # networks that read tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def samples(
     y = torch.arange(rows) % classes
     if net in VOCABULARY:
         ids = torch.randint(VOCABULARY[net], (rows, *shape), generator=g)
-        return ({"ids": ids, "mask": torch.ones(ids.shape)} if net == "text" else ids), y
+        return (ids if net == "lstm" else {"ids": ids, "mask": torch.ones(ids.shape)}), y
     centre = torch.randn(classes, *shape, generator=torch.Generator().manual_seed(0))
     x = torch.empty(rows, *shape).normal_(generator=g)
     norm = 1.0 if net == "regression" else 10.0

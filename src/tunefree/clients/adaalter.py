@@ -33,6 +33,7 @@ class AdaAlter(Step):
         b0: First denominator, > 0.
     """
 
+    forgets: ClassVar[bool] = True
     lr: float = 0.5
     eps: float = 1.0
     b0: float = 1.0

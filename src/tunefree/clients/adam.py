@@ -9,6 +9,7 @@ Differences from the paper: none; the moments are not kept between rounds.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -28,6 +29,7 @@ class Adam(Step):
         eps: Keeps the division finite, > 0.
     """
 
+    forgets: ClassVar[bool] = True
     lr: float = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999

@@ -47,6 +47,7 @@ class Armijo(Step):
     reset: Literal["grow", "reset", "keep"] = "grow"
     growth: float = 2.0
     sets_lr: ClassVar[bool] = True
+    forgets: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

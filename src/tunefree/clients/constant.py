@@ -6,6 +6,7 @@ Differences from the paper: none (McMahan et al., AISTATS 2017, FederatedAveragi
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..errors import positive
 from ..types import Channels, Rows, State
@@ -21,6 +22,7 @@ class Constant(Step):
         balanced: Whether clients with more steps take shorter ones, as in FedLin.
     """
 
+    forgets: ClassVar[bool] = True
     lr: float = 0.1
     balanced: bool = False
 
@@ -31,7 +33,8 @@ class Constant(Step):
         self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
     ) -> tuple[Rows, Rows, State]:
         """Go lr along -d."""
-        lr = y.new_full(y.shape[:1], self.lr * tick.factor)
+        lr = self.lr * tick.factor
+        each = y.new_full(y.shape[:1], lr)
         if self.balanced:
-            lr = lr * (tick.round.plan.steps / tick.steps)
-        return along(y, d, lr), lr, scratch
+            each = each * (tick.round.plan.steps / tick.steps)
+        return along(y, d, each if self.balanced else lr), each, scratch

@@ -48,6 +48,7 @@ class DoG(Step):
     reports: ClassVar[tuple[str, ...]] = ("grad_sq",)
     needs: ClassVar[tuple[str, ...]] = ("delta",)
     sets_lr: ClassVar[bool] = True
+    forgets: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive("DoG", "r_rel", self.r_rel)

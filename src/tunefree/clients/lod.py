@@ -59,6 +59,7 @@ class Follow(Step):
     reports: ClassVar[tuple[str, ...]] = ("grad_sq",)
     reads: ClassVar[tuple[str, ...]] = ("mu", "lr")
     sets_lr: ClassVar[bool] = True
+    forgets: ClassVar[bool] = True
 
     @property
     def records(self) -> tuple[str, ...]:

@@ -33,9 +33,14 @@ class Schooling:
     weight_decay: float = 0.0
     clip: float | None = None
 
-    def gradient(self, losses: Losses, y: Rows, batch: Batch | Order) -> tuple[Rows, Rows]:
-        """Return the batch losses (m,) and the gradients as schooled (m, d)."""
-        loss, g = losses.value_and_grad(y, batch)
+    def gradient(
+        self, losses: Losses, y: Rows, batch: Batch | Order, brief: bool = False
+    ) -> tuple[Rows, Rows]:
+        """Return the batch losses (m,) and the gradients as schooled (m, d).
+
+        With `brief`, the gradients may be overwritten by the next call.
+        """
+        loss, g = losses.value_and_grad(y, batch, brief)
         if self.clip is not None:
             g = g * (self.clip / row_sq(g).sqrt().clamp(min=self.clip))[:, None]
         return loss, g + self.weight_decay * y if self.weight_decay else g
@@ -94,10 +99,11 @@ def run(
     sums: dict[str, Rows] = {}  # of vectors
     each: dict[str, list[Rows]] = {}  # of numbers, added up at the end
     shortest, longest = lesson.span
+    brief = step.forgets and ref is None and "grad_mean" not in records
     for k in range(longest):
         batch = lesson.fetch(k)
         point = y if local.look is None else local.look(y, k)
-        loss, g = school.gradient(losses, point, batch)
+        loss, g = school.gradient(losses, point, batch, brief)
         at_ref = None if ref is None else school.gradient(losses, ref, batch)[1]
         phi = _bent(y, loss, batch, losses, local, school, at_ref)
         tick = Tick(k, t, lesson.share[:, k], counts)

@@ -6,6 +6,7 @@ Differences from the paper: none; PyTorch's SGD with momentum (Sutskever et al.,
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -23,6 +24,7 @@ class Momentum(Step):
         momentum: Share of the last move that is kept, in [0, 1).
     """
 
+    forgets: ClassVar[bool] = True
     lr: float = 0.1
     momentum: float = 0.9
 

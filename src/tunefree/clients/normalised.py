@@ -25,6 +25,7 @@ class Normalised(Step):
 
     rates: Rates = field(default_factory=Rates)
     sets_lr: ClassVar[bool] = True
+    forgets: ClassVar[bool] = True
 
     def take(
         self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State

@@ -35,6 +35,7 @@ class Polyak(Step):
     max_lr: float = 1.0
     lower: float = 0.0
     sets_lr: ClassVar[bool] = True
+    forgets: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -243,10 +243,13 @@ class Step(ClientPart, ABC):
 
     `sets_lr`: the step finds its own size, so that a schedule has nothing to act on.
     `exact`: it relies on `d` being the gradient of `phi`, so that clipping would break it.
+    `forgets`: once `take` returns, nothing of `d` itself is left (in the scratch memory, say), and
+    `take` asks `phi` for no slope; the engine then need not copy `d` out of its own memory.
     """
 
     sets_lr: ClassVar[bool] = False
     exact: ClassVar[bool] = False
+    forgets: ClassVar[bool] = False
 
     @property
     def most(self) -> int | None:
@@ -283,6 +286,8 @@ def row_sq(rows: Rows) -> Rows:
     return squares
 
 
-def along(y: Rows, d: Rows, lr: Rows) -> Rows:
-    """Return y - lr d in one pass, with one step size per row (m,)."""
-    return torch.addcmul(y, d, lr[:, None], value=-1)
+def along(y: Rows, d: Rows, lr: Rows | float) -> Rows:
+    """Return y - lr d in one pass, with one step size for all or one per row (m,)."""
+    if isinstance(lr, Tensor):
+        return torch.addcmul(y, d, lr[:, None], value=-1)
+    return torch.add(y, d, alpha=-float(lr))

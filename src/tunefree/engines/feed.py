@@ -14,7 +14,7 @@ from ..models.augment import CropFlip
 from ..models.losses import Batch, Order
 from ..models.problem import Problem
 from ..random import bits, key
-from ..types import Pair, map_inputs
+from ..types import Pair, brought, map_inputs
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,16 @@ class Feed:
 
     def probe(self, ids: Tensor) -> Batch:
         """Return a batch in the shape that training uses."""
+        return self._batch(*self._first(ids))
+
+    def order(self, ids: Tensor) -> Order:
+        """Return the same batch in the form in which an engine that gathers is given it."""
+        return Order(self._here(_encoded(*self._first(ids))), self.gather)
+
+    def _first(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
         draws = draw(self.seed, 0, ids, sizes, starts, self.cut, width=self.width)
-        return self._batch(draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids))
+        return draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids)
 
     def lesson(
         self, ids: Tensor, t: int, turn: int, steps: int | None, ordered: bool = False
@@ -92,11 +99,7 @@ class Feed:
         return gather
 
     def _here(self, t: Tensor) -> Tensor:
-        """Return a tensor of the host on the problem's device, without waiting for it."""
-        t = t.contiguous()
-        if self.problem.device.type == "cuda":
-            t = t.pin_memory()
-        return t.to(self.problem.device, non_blocking=True)
+        return brought(t, self.problem.device)
 
     def blocks(self, ids: Tensor | None, t: int) -> Iterator[tuple[Tensor, Batch]]:
         """Yield all data of these clients in the shape of training, and each block's weight (m,).
@@ -113,7 +116,7 @@ class Feed:
         for low in range(0, int(sizes.max()), self.width):
             spot = low + torch.arange(self.width)
             mask = spot < sizes[:, None]  # (m, B)
-            weight = (mask.sum(1).double() / sizes).to(self.problem.device, self.problem.dtype)
+            weight = self._here((mask.sum(1).double() / sizes).to(self.problem.dtype))
             mask[:, 0] = True  # a client that is through counts with weight 0
             index = starts[:, None] + torch.minimum(spot, sizes[:, None] - 1)
             yield weight, self._gathered(source, index, mask, keys)
@@ -130,10 +133,39 @@ class Feed:
         return replace(batch, inputs=inputs)
 
     def _gathered(self, source: Pair, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
-        device = self.problem.device
-        index = index.to(device)
+        index, mask, keys = (self._here(t) for t in (index, mask, keys))
         inputs = map_inputs(lambda t: _rows(t, index), source[0])
-        return Batch(inputs, _rows(source[1], index), mask.to(device), keys.to(device))
+        return Batch(inputs, _rows(source[1], index), mask, keys)
+
+
+class Lessons:
+    """Lessons as they are asked for; the next round's first one can be drawn before its time.
+
+    A GPU works while the host goes on: what the host draws before it waits for the round's result
+    costs nothing.
+
+    Args:
+        feed: Where they come from.
+        ordered: Leave the gathering to the engine.
+    """
+
+    def __init__(self, feed: Feed, ordered: bool) -> None:
+        self._feed, self._ordered = feed, ordered
+        self._steps: int | None = None  # as last asked for; most methods ask for the same again
+        self._early: tuple[int, int | None, Tensor, Lesson] | None = None
+
+    def give(self, ids: Tensor, t: int, turn: int, steps: int | None) -> Lesson:
+        """Return the clients' batches of a turn, of so many steps (None: as cut)."""
+        if turn == 0:
+            self._steps, early, self._early = steps, self._early, None
+            if early is not None and early[:2] == (t, steps) and torch.equal(early[2], ids):
+                return early[3]
+        return self._feed.lesson(ids, t, turn, steps, self._ordered)
+
+    def draw(self, ids: Tensor, t: int) -> None:
+        """Draw these clients' batches of a coming round."""
+        lesson = self._feed.lesson(ids, t, 0, self._steps, self._ordered)
+        self._early = (t, self._steps, ids, lesson)
 
 
 def _rows(t: Tensor, index: Tensor) -> Tensor:

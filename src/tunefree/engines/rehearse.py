@@ -23,7 +23,9 @@ class _Still:
     def value(self, y: Rows, batch: Batch | Order) -> Rows:
         return y.new_zeros(y.shape[0])
 
-    def value_and_grad(self, y: Rows, batch: Batch | Order) -> tuple[Rows, Rows]:
+    def value_and_grad(
+        self, y: Rows, batch: Batch | Order, brief: bool = False
+    ) -> tuple[Rows, Rows]:
         return y.new_zeros(y.shape[0]), torch.zeros_like(y)
 
     def release(self) -> None:

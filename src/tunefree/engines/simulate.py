@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..clients.loop import Lesson
-from ..clients.rule import Plan, Round, What, Who, Work, row_sq
+from ..clients.rule import Plan, Round, What, Who, row_sq
 from ..data.batches import Cut, plan_steps
 from ..data.federation import Federation
 from ..errors import ArgumentError
@@ -18,11 +17,12 @@ from ..models.augment import CropFlip
 from ..models.engine import Engine, choose
 from ..models.losses import Losses
 from ..models.problem import Problem
-from ..rounds import Answer, Task, answer, first_memory, keep, pack
+from ..rounds import Answer, answer, first_memory, keep, pack
 from ..server.aggregate import Mean, shares
 from ..types import Channels, Rows, State, Vector, map_inputs
 from ..wire import Ledger
 from .chunk import Chunks, in_cache, in_memory
+from .desk import TALLY, Desk, costs, tally
 from .feed import Feed
 from .memory import Memory
 from .ranks import Ranks
@@ -54,9 +54,6 @@ class Local:
     augment: CropFlip | None = None
 
 
-TALLY = ("steps", "trials", "slopes", "unsolved")  # what is counted over clients in a round
-
-
 class Simulation:
     """A crew that lives here: data, batched losses and the clients' memory."""
 
@@ -77,8 +74,9 @@ class Simulation:
         self.ranks = Ranks() if ranks is None else ranks
         self._shares = shares(method.weights, federation.sizes)
         self.losses, self.chunks = self._engine(plan, local)
+        self._next: Tensor | None = None  # who begins the next round
         self._pending: list[tuple[Tensor, State]] = []  # memory of a round that may not count
-        self._full_gradients = 0  # of passes over all data, in units of one batch
+        self.desk = Desk(method, self.feed, self.losses)
         first = first_memory(method, problem.start if start is None else start, plan)
         most = plan.clients if method.prepares else min(plan.clients, plan.rounds * plan.cohort)
         most = min(most, -(-plan.clients // self.ranks.size))  # client i lives on rank i mod size
@@ -106,7 +104,8 @@ class Simulation:
             chunk = in_memory(problem, self.feed, plan.cohort, local.engine != "loop")
         elif compile:
             chunk = 1 if turns else in_cache(plan.cohort, problem.start.nbytes)
-        probe = self.feed.probe(torch.arange(chunk))
+        everyone = torch.arange(chunk)
+        probe = self.feed.probe(everyone) if on_cpu else self.feed.order(everyone)
         losses = choose(problem, probe, local.engine, compile, turns)
         return losses, Chunks(chunk, losses.release)
 
@@ -118,7 +117,7 @@ class Simulation:
         """Train the cohort, chunk by chunk, and return the means."""
         weight = float(self._shares[ids].sum())
         mean, measured = Mean(weight), Mean(weight)
-        tally = torch.zeros(len(TALLY), dtype=torch.float64, device=self.problem.device)
+        total = torch.zeros(len(TALLY), dtype=torch.float64, device=self.problem.device)
         kept: list[tuple[Tensor, Channels, Channels, State]] = []
         here = Ledger()  # what this process's clients send
 
@@ -126,15 +125,15 @@ class Simulation:
             before, bill = self.memory.gather(part), Ledger()
             if following is not None:
                 self.memory.prefetch(following)
-            passes = self._full_gradients
+            passes = self.desk.passes
             try:
-                sent, own, works = answer(self.method, self._task(part, t), down, before, t)
+                sent, own, works = answer(self.method, self.desk.task(part, t), down, before, t)
                 arrived, wired = pack(self.method, sent, before, part, t, bill)
                 own = own | wired
                 if not self.method.echo:  # nothing to wait for: hold no rows
                     own, sent = keep(self.method, sent, arrived, {}, own, t), {}
             except torch.OutOfMemoryError:  # these clients will be asked again
-                self._full_gradients = passes
+                self.desk.passes = passes
                 raise
             return sent, arrived, own, works, bill
 
@@ -143,7 +142,7 @@ class Simulation:
             mean.add(self._shares[part], arrived)
             for done in works:
                 measured.add(self._shares[part], {"loss": done.loss, "lr": done.lr})
-                tally += _tally(done)
+                total += tally(done)
             kept.append((part, sent, arrived if self.method.echo else {}, own))
         means = self._summed(mean.result(), down["x"], t)
         self._count(here, ledger, t)
@@ -155,13 +154,15 @@ class Simulation:
         ]
         found = measured.result()
         own_means = [found[n].double() for n in ("loss", "lr") if n in found]
-        numbers = torch.cat([tally, torch.stack(own_means or [tally[0] * 0] * 2)])
+        numbers = torch.cat([total, torch.stack(own_means or [total[0] * 0] * 2)])
+        if self._next is not None and self.losses.gathers and not t.preparing:
+            self.desk.lessons.draw(self._next, t.index + 1)
         *counts, loss, lr = self.ranks.counts(numbers.tolist())  # the round's one wait
         times = self.method.direction.turns(t).times
         counted = dict(zip(TALLY, counts, strict=True))
-        row = {"lr": lr / times, **self._costs(counted, t)}
-        if counted["unsolved"]:
-            row["unsolved"] = int(counted["unsolved"])
+        (passes,) = self.ranks.counts([self.desk.passes])
+        self.desk.passes = 0
+        row = {"lr": lr / times, **costs(self.method, counted, passes, t)}
         return Answer(means, loss / times, row)
 
     def _summed(self, parts: Channels, x: Vector, t: Round) -> Channels:
@@ -180,63 +181,18 @@ class Simulation:
             ledger.send_up(name, int(size), 0.0)
         ledger.counted_up += counted
 
-    def _costs(self, counted: dict[str, float], t: Round) -> dict[str, float]:
-        """Return the work done since the last call: gradients, trials a step, proximal maps."""
-        steps, trials, slopes = (counted[n] for n in ("steps", "trials", "slopes"))
-        refs = 1 + ("ref" in self.method.direction.sets and not t.preparing)
-        row: dict[str, float] = {"gradients": int(steps * refs + slopes)}
-        row["gradients"] += int(self.ranks.counts([self._full_gradients])[0])
-        self._full_gradients = 0
-        maps = sum(name in self.method.direction.sets for name in ("look", "land"))
-        if maps:
-            row["proxes"] = int(steps) * maps
-        if trials:
-            row["trials"] = trials / steps
-        return row
-
-    def expect(self, ids: Tensor) -> None:
-        """Begin to read what the next cohort's first chunk remembers."""
-        mine = self.ranks.mine(ids)
-        if len(mine):
-            self.memory.prefetch(mine[: self.chunks.size])
+    def expect(self, ids: Tensor | None) -> None:
+        """Be told before a round who takes part in the next one; None where there is none."""
+        mine = None if ids is None else self.ranks.mine(ids)[: self.chunks.size]
+        self._next = None if mine is None or not len(mine) else mine
 
     def commit(self) -> None:
         """Keep what the clients learned in the last round, now that the round counts."""
         for part, own in self._pending:
             self.memory.scatter(part, own)
         self._pending = []
-
-    def _task(self, ids: Tensor, t: Round) -> Task:
-        def full(at: Tensor, grad: bool) -> tuple[Rows, Rows]:
-            return self._full(at, t.index, ids, grad)
-
-        def lesson(turn: int, steps: int | None) -> Lesson:
-            return self.feed.lesson(ids, t.index, turn, steps, self.losses.gathers)
-
-        return Task(losses=self.losses, lesson=lesson, full=full)
-
-    def _full(self, x: Tensor, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
-        """Return losses (m,) and gradients (m, d) at x, (d,) or (m, d), over all own data.
-
-        Without ids, over the server's own held sample, as one row.
-        """
-        m = 1 if ids is None else len(ids)
-        y = x.expand(m, -1)
-        values, grads = y.new_zeros(m), torch.zeros_like(y) if grad else y[:, :0]
-        for weight, batch in self.feed.blocks(ids, t):
-            if grad:
-                value, g = self.losses.value_and_grad(y, batch)
-                grads = grads + weight[:, None] * g
-            else:
-                value = self.losses.value(y, batch)
-            values = values + weight * value
-        decay = self.method.weight_decay
-        if decay:  # it belongs to every client's loss
-            values = values + (decay / 2) * row_sq(y)
-            grads = grads + decay * y if grad else grads
-        if grad and ids is not None:
-            self._full_gradients += int(self.feed.passes(ids).sum())
-        return values, grads
+        if self._next is not None:
+            self.memory.prefetch(self._next)
 
     def ask(
         self,
@@ -263,12 +219,12 @@ class Simulation:
         out = []
         for x in at:
             if who == "held":
-                out.append(_chosen(what, *self._full(x, t, None, what != "loss"))[0])
+                out.append(self.desk.probe(x, t, None, what)[0])
                 continue
             mean = Mean(float(self._shares[whom].sum()))
 
             def work(part: Tensor, following: Tensor | None, x: Tensor = x) -> Rows:
-                return _chosen(what, *self._full(x, t, part, what != "loss"))
+                return self.desk.probe(x, t, part, what)
 
             for part, rows in self.chunks.each(self.ranks.mine(whom), work):
                 mean.add(self._shares[part], {what: rows})
@@ -294,15 +250,15 @@ class Simulation:
 
     def heterogeneity(self, x: Vector) -> dict[str, float]:
         """Return how much clients' gradients differ at x; as `gradient`, a measurement."""
-        mean, passes = Mean(1.0), self._full_gradients
+        mean, passes = Mean(1.0), self.desk.passes
 
         def work(part: Tensor, following: Tensor | None) -> Rows:
-            return self._full(x, 0, part, True)[1]
+            return self.desk.full(x, 0, part, True)[1]
 
         everyone = self.ranks.mine(torch.arange(self.fed.clients))
         for part, grads in self.chunks.each(everyone, work):
             mean.add(self._shares[part], {"grad": grads, "sq": row_sq(grads)})
-        self._full_gradients = passes
+        self.desk.passes = passes
         none = {"grad": torch.zeros_like(x), "sq": x.new_zeros(())}
         found = self.ranks.totals(("grad", "sq"), mean.result(), none)
         whole, each = float(row_sq(found["grad"])), float(found["sq"])
@@ -331,21 +287,6 @@ class Simulation:
             names = [n for n in tensors if n == "memory_ids" or n.startswith("memory.")]
             tensors = {n: tensors[n][mine] for n in names}
         self.memory.restore(tensors)
-
-
-def _tally(work: Work) -> Tensor:
-    """Return the sums over clients of what `TALLY` names."""
-    zero = torch.zeros_like(work.steps)
-    done = work.scratch.get("done")
-    unsolved = zero if done is None else (~done).to(zero.dtype)
-    each = (work.steps, work.trials, work.scratch.get("slopes", zero), unsolved)
-    return torch.stack([v.double().sum() for v in each])
-
-
-def _chosen(what: What, values: Rows, grads: Rows) -> Rows:
-    if what == "loss":
-        return values
-    return grads if what == "grad" else row_sq(grads)
 
 
 def mean_steps(federation: Federation, cut: Cut) -> float:

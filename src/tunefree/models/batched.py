@@ -48,7 +48,7 @@ class Vmapped:
     def __init__(self, problem: Problem, compile: bool = False) -> None:
         self.gathers = self._gpu = on_gpu(problem)
         self.name = "vmap, compiled" if compile else "vmap"
-        self._problem, self._layout = problem, problem.layout
+        self._problem = problem
         self._compile, self._after = compile, CAPTURE_AFTER if self._gpu else TRACE_AFTER
         self._recorded: dict[Any, Callable[..., Any]] = {}
         self._calls: Counter[Any] = Counter()
@@ -66,7 +66,7 @@ class Vmapped:
             y: Rows, x: Inputs, t: Tensor, mask: Tensor, key: Tensor
         ) -> tuple[Tensor, ...]:
             grads, loss = both(layout.split(y), x, t, mask, key)
-            return (loss, *(grads if self._gpu else [layout.join(grads, lead=1)]))
+            return loss, layout.join(grads, lead=1)
 
         self._values, self._gradients = values, gradients
 
@@ -140,9 +140,11 @@ class Vmapped:
             (out,) = self._run(self._values, y, batch)
             return out.clone() if self._gpu else out
 
-    def value_and_grad(self, y: Rows, batch: Batch | Order) -> tuple[Rows, Rows]:
+    def value_and_grad(
+        self, y: Rows, batch: Batch | Order, brief: bool = False
+    ) -> tuple[Rows, Rows]:
         """Return the losses (m,) and gradients (m, d)."""
-        loss, *grads = self._run(self._gradients, y, batch)
+        loss, grads = self._run(self._gradients, y, batch)
         if self._gpu:  # out of the graph's own memory
-            return loss.clone(), self._layout.join(grads, lead=1)
-        return loss, grads[0]
+            return loss.clone(), grads if brief else grads.clone()
+        return loss, grads

@@ -4,6 +4,10 @@ vmap turns a convolution with m weights into one convolution with m groups, whic
 slowly. `Lowered` is a mode in which vmap forms products instead (`products`): any module that calls
 conv1d or conv2d inside it gets them, nothing is replaced in the module. Grouped convolutions are
 left as they are.
+
+Products leave images with their channels last in memory. PyTorch's group normalisation asks for
+that order, which vmap cannot answer, and compiled for a GPU after a pool its gradients were wrong
+(torch 2.11); inside the mode it is the plain formula.
 """
 
 from typing import Any
@@ -21,10 +25,32 @@ class Lowered(TorchFunctionMode):
     """Within it, vmap batches convolutions over clients as products."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Take over conv1d and conv2d; everything else goes its way."""
+        """Take over convolutions and group normalisation; everything else goes its way."""
+        named = kwargs or {}
+        if func in (F.group_norm, torch.group_norm):
+            return _normalise(*args, **named)
         axes = _AXES.get(func)
-        found = None if axes is None else _convolve(axes, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {})) if found is None else found
+        found = None if axes is None else _convolve(axes, *args, **named)
+        return func(*args, **named) if found is None else found
+
+
+def _normalise(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """Return (x - mean) / sqrt(var + eps) of each sample's groups, times weight, plus bias."""
+    x = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
+    parts = x.reshape(len(x), num_groups, -1, *x.shape[2:])
+    axes = tuple(range(2, parts.ndim))
+    var, mean = torch.var_mean(parts, axes, correction=0, keepdim=True)
+    out: Tensor = ((parts - mean) * torch.rsqrt(var + eps)).flatten(1, 2)
+    each = (-1, *[1] * (x.ndim - 2))  # one number a channel
+    out = out if weight is None else out * weight.reshape(each)
+    return out if bias is None else out + bias.reshape(each)
 
 
 _AXES = {torch.conv1d: 1, torch.conv2d: 2}

@@ -5,7 +5,7 @@ from typing import Literal
 
 from ..errors import ArgumentError, first_line, unknown
 from .batched import Vmapped
-from .losses import Batch, Losses
+from .losses import Batch, Losses, Order
 from .problem import Problem
 from .turns import Looped
 
@@ -15,13 +15,13 @@ Engine = Literal["auto", "vmap", "loop"]
 
 
 def choose(
-    problem: Problem, probe: Batch, engine: Engine, compile: bool, turns: bool = False
+    problem: Problem, probe: Batch | Order, engine: Engine, compile: bool, turns: bool = False
 ) -> Losses:
     """Return the fastest engine that can run this problem, and say so when it had to fall back.
 
     Args:
         problem: What is differentiated.
-        probe: A batch in the shape that training uses (also what a compiler specialises on).
+        probe: A batch in the form that training uses (also what a compiler specialises on).
         engine: "vmap" or "loop" insist; "auto" prefers vmap, unless told otherwise.
         compile: Whether to compile where that works.
         turns: Whether clients in turn are faster than batched ones that are not compiled.
@@ -30,7 +30,7 @@ def choose(
         raise unknown("engine", engine, ("auto", "vmap", "loop"))
     if engine == "loop" or (engine == "auto" and turns and not compile):
         return Looped(problem)
-    m = probe.mask.shape[0]
+    m = len(probe.code if isinstance(probe, Order) else probe.mask)
     y = problem.start.expand(m, -1).contiguous()
     try:
         Vmapped(problem).value_and_grad(y, probe)

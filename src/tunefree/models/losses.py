@@ -68,8 +68,13 @@ class Losses(Protocol):
         """Return the losses (m,) at the rows of y (m, d)."""
         ...
 
-    def value_and_grad(self, y: Rows, batch: Batch | Order) -> tuple[Rows, Rows]:
-        """Return the losses (m,) and their gradients (m, d)."""
+    def value_and_grad(
+        self, y: Rows, batch: Batch | Order, brief: bool = False
+    ) -> tuple[Rows, Rows]:
+        """Return the losses (m,) and their gradients (m, d).
+
+        With `brief`, the gradients may be overwritten by the next call.
+        """
         ...
 
     def release(self) -> None:

@@ -45,7 +45,9 @@ class Looped:
         self._run(task, batch)
         return out
 
-    def value_and_grad(self, y: Rows, batch: Batch | Order) -> tuple[Rows, Rows]:
+    def value_and_grad(
+        self, y: Rows, batch: Batch | Order, brief: bool = False
+    ) -> tuple[Rows, Rows]:
         """Return the losses (m,) and gradients (m, d)."""
         batch = gathered(batch)
         values, grads = y.new_zeros(y.shape[0]), torch.empty_like(y)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..types import Channels
+from ..types import Channels, brought
 
 Weights = Literal["uniform", "samples"]
 
@@ -31,7 +31,7 @@ class Mean:
     def add(self, p: Tensor, rows: Channels) -> None:
         """Add rows (m, ...) with weights p (m,)."""
         for name, value in rows.items():
-            w = (p / self._weight).to(value.device, value.dtype)
+            w = brought((p / self._weight).to(value.dtype), value.device)
             part = torch.tensordot(w, value, dims=1)
             self._sum[name] = self._sum[name] + part if name in self._sum else part
 

@@ -8,7 +8,10 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 import tunefree as tf
+from tunefree.engines.feed import Feed
 from tunefree.models import batched, capture
+from tunefree.models.losses import Order
+from tunefree.models.problem import Problem
 from tunefree.testing._problem import federation, net
 
 CUDA = torch.cuda.is_available()
@@ -42,8 +45,8 @@ def fit(name, **settings):
     method = tf.methods.get(name)
     return tf.fit(
         net(0), federation(), method, rounds=4, cohort=None if method.full else 4, steps=5, batch=4,
-        seed=7, dtype=torch.float64, device="cpu", eval_every=4, engine="vmap", compile=False,
-        **settings,
+        seed=7, dtype=torch.float64, device="cpu", eval_every=4, engine="vmap",
+        **({"compile": False} | settings),
     )  # fmt: skip
 
 
@@ -103,18 +106,18 @@ def test_memory_that_ends_halves_the_chunk(by_hand, monkeypatch, caplog):
     expected = fit("scaffold")
     real = batched.Vmapped.value_and_grad
 
-    def small(self, y, batch):
+    def small(self, y, *rest):
         if len(y) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return real(self, y, batch)
+        return real(self, y, *rest)
 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     probe = batched.Vmapped.value_and_grad
     calls = []
 
-    def later(self, y, batch):  # the probe before round 0 is not what is tested
+    def later(self, y, *rest):  # the probe before round 0 is not what is tested
         calls.append(len(y))
-        return small(self, y, batch) if len(calls) > 3 else probe(self, y, batch)
+        return small(self, y, *rest) if len(calls) > 3 else probe(self, y, *rest)
 
     monkeypatch.setattr(batched.Vmapped, "value_and_grad", later)
     run = fit("scaffold")
@@ -123,3 +126,38 @@ def test_memory_that_ends_halves_the_chunk(by_hand, monkeypatch, caplog):
     assert [row["gradients"] for row in run.history] == [r["gradients"] for r in expected.history]
     assert "does not hold 4 clients at once; going on with 2" in caplog.text
     assert min(calls) == 2
+
+
+def test_places_that_come_again_get_recordings(by_hand, monkeypatch):
+    monkeypatch.setattr(capture, "PLACES", 3)
+    rows = [torch.full((3,), float(i)) for i in range(40)]
+    double = capture.Captured(lambda y: (2 * y,), rows[0])
+
+    def recordings(places):
+        before = len(by_hand)
+        for i in places:
+            assert torch.equal(double(rows[i])[0], 2 * rows[i])
+        return len(by_hand) - before
+
+    assert recordings([0, 1, 2, 0, 1, 2]) == 2
+    assert recordings([7, 8, 9]) == 1  # seen once: copied to a place that has a recording
+    assert recordings([7, 8, 9] * 2) == 3  # they come again, and take the places of the others
+    assert recordings([7, 8, 9] * 5) == 0
+    assert recordings([*range(10, 40)] * 3) <= 2 * capture.MOST
+    assert recordings([*range(10, 40)] * 3) == 0  # too many places: all are copied
+
+
+def test_what_is_compiled_is_the_form_of_training(by_hand, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda graph, dynamic: compiled.append(graph) or graph)
+    monkeypatch.setattr(Feed, "probe", Feed.order)  # as on a GPU
+    monkeypatch.setattr(Problem, "kept", lambda *args: 0)
+    monkeypatch.setattr(Order, "row", lambda order, i: (), raising=False)
+    shapes = []
+    real = batched.Vmapped._record
+    monkeypatch.setattr(
+        batched.Vmapped, "_record", lambda *args: shapes.append(args[-1]) or real(*args)
+    )
+    fit("fedavg", compile=True)
+    assert len(compiled) == 2  # gradients, and the losses that nobody asks for here
+    assert shapes == [True, True]  # training has met no shape but the one that was compiled

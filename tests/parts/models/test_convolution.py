@@ -130,3 +130,37 @@ def test_autocast_reaches_the_products():
     (w, b, x), value = graph(*args)
     assert {t.dtype for t in (w, b, x)} == {torch.float32}
     torch.testing.assert_close(value.float(), flat(each(*args))[-1], rtol=5e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("form", ["affine", "plain", "function"])
+@pytest.mark.parametrize("shape", [(5, 6, 7, 3), (5, 6, 7), (5, 6)])
+def test_group_normalisation(shape, form):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(3, *shape, generator=draw, dtype=torch.float64)
+    x = x.movedim(2, -1).contiguous().movedim(-1, 2)  # channels last in memory
+    w, b = torch.randn(2, 3, 6, generator=draw, dtype=torch.float64)
+
+    def loss(x, w, b):
+        if form == "function":
+            out = torch.group_norm(x, 2, w, b, 1e-3)
+        else:
+            out = F.group_norm(x, 3, *((w, b) if form == "affine" else ()))
+        return (out * torch.arange(out.numel()).reshape(out.shape).sin()).sum()
+
+    call = vmap(grad_and_value(loss, argnums=(0, 1, 2)))
+    expected = [grad_and_value(loss, argnums=(0, 1, 2))(*row) for row in zip(x, w, b, strict=True)]
+    with Lowered():
+        grads, values = call(x, w, b)
+    for i, (slopes, value) in enumerate(expected):
+        torch.testing.assert_close(values[i], value, rtol=1e-11, atol=1e-11)
+        for mine, own in zip(grads, slopes, strict=True):
+            torch.testing.assert_close(mine[i], own, rtol=1e-9, atol=1e-11)
+
+
+def test_group_normalisation_under_autocast_is_exact():
+    x = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16), Lowered():
+        out = vmap(lambda row: F.group_norm(row.bfloat16()[None], 2))(x)
+    assert out.dtype == torch.float32
+    exact = F.group_norm(x.bfloat16().float(), 2)
+    torch.testing.assert_close(out[:, 0], exact, rtol=1e-5, atol=1e-6)

@@ -33,10 +33,8 @@ def net():
 
 def fit(device="cuda", method="fedavg", **settings):
     made = tf.methods.get(method, **({"lr": 0.1} if method in ("fedavg", "scaffold") else {}))
-    return tf.fit(
-        net(), federation(), made, rounds=6, cohort=4, steps=5, batch=6, device=device,
-        **({"compile": False} | settings),
-    )  # fmt: skip
+    given = {"rounds": 6, "cohort": 4, "steps": 5, "batch": 6, "compile": False} | settings
+    return tf.fit(net(), federation(), made, device=device, **given)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedexpsls", "auto"])
@@ -55,11 +53,12 @@ def test_a_gpu_does_what_a_cpu_does(settings):
 
 @pytest.mark.parametrize("compile", [False, True])
 @pytest.mark.parametrize(
-    ("precision", "tolerance"), [("fp32", 1e-4), ("tf32", 2e-2), ("bf16", 1e-1)]
+    ("precision", "tolerance"), [("fp32", 1e-5), ("tf32", 8e-3), ("bf16", 1e-1)]
 )
 def test_precisions(precision, tolerance, compile):
-    exact = fit(device="cpu", dtype=torch.float64)
-    run = fit(precision=precision, compile=compile)
+    once = {"rounds": 1, "steps": 1}  # of many steps, no rounding stays small: maxima change place
+    exact = fit(device="cpu", dtype=torch.float64, **once)
+    run = fit(precision=precision, compile=compile, **once)
     assert run.settings["precision"] == precision
     moved = exact.x - exact.problem.start
     error = (run.x.cpu().double() - exact.x).norm() / moved.norm()
