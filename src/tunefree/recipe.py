@@ -18,6 +18,8 @@ from .models import nets
 from .models.problem import Precision
 from .types import tensors
 
+READERS = ("text", "lstm", "bert")  # networks with a row for every word
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -143,7 +145,7 @@ def make_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
     name = recipe.model
     if name == "auto":
         name = nets.default_for(shapes, classes, not first.is_floating_point(), dataset.name)
-    extra = {"vocab": len(dataset.words)} if dataset.words and name in ("text", "lstm") else {}
+    extra = {"vocab": len(dataset.words)} if dataset.words and name in READERS else {}
     return nets.build(name, shape=shape, classes=classes, seed=recipe.seed, **extra)
 
 

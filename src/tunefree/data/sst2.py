@@ -1,6 +1,7 @@
 """SST-2: phrases of film reviews, negative or positive, as GLUE gives them."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from ..errors import DataError, whole
 from .dataset import Dataset
 from .sources import Folder, Part, Source, read
+from .wordpiece import WordPiece
 
 SST2 = Source(
     name="sst2",
@@ -38,17 +40,24 @@ LICENCE = "No explicit licence, research use; Socher et al. 2013, Wang et al. 20
 PADDING, UNKNOWN = 0, 1
 
 
-def sst2(folder: Folder = None, *, max_tokens: int = 64, min_count: int = 1) -> Dataset:
+def sst2(
+    folder: Folder = None,
+    *,
+    max_tokens: int = 64,
+    min_count: int = 1,
+    vocab: str | Path | None = None,
+) -> Dataset:
     """Return 67,349 training and 872 test phrases as word ids with a mask.
 
     The test set is GLUE's dev set. Words are what stands between blanks, in lower case. The
     vocabulary is that of the training phrases, the most frequent first; id 0 pads and id 1 is any
-    other word.
+    other word. With `vocab` they are cut into its word pieces, between [CLS] and [SEP].
 
     Args:
         folder: Where `SST-2/train.tsv` and `SST-2/dev.tsv` are kept.
         max_tokens: Length L of `ids` and `mask`, (n, L); longer phrases are cut.
         min_count: Words seen less often in training become id 1.
+        vocab: The `vocab.txt` of an uncased BERT, for a model that was trained with it.
     """
     for name, value in (("max_tokens", max_tokens), ("min_count", min_count)):
         whole("sst2", name, value)
@@ -56,6 +65,13 @@ def sst2(folder: Folder = None, *, max_tokens: int = 64, min_count: int = 1) -> 
         parse_phrases(data, part.file)
         for part, data in zip(SST2.parts, read(SST2, folder), strict=True)
     )
+    if vocab is not None:
+        pieces = WordPiece.read(vocab)
+        x, x_dev = (pieces.encode([" ".join(p) for p in part], max_tokens) for part in (train, dev))
+        note = "Tested on GLUE's dev set; word pieces of the vocabulary given."
+        return Dataset(
+            "sst2", x, y, (x_dev, y_dev), 2, licence=LICENCE, note=note, words=pieces.pieces
+        )
     counts = Counter(word for phrase in train for word in phrase)
     kept = sorted((w for w, c in counts.items() if c >= min_count), key=lambda w: (-counts[w], w))
     words = ("<pad>", "<unk>", *kept)

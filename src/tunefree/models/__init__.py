@@ -1,8 +1,9 @@
 """The problem: modules as flat vectors, batched losses and gradients, reference networks."""
 
 from .augment import CropFlip
+from .lora import lora
 from .nets import build, names
 from .norms import groupnorm
 from .problem import Layout, Problem
 
-__all__ = ["CropFlip", "Layout", "Problem", "build", "groupnorm", "names"]
+__all__ = ["CropFlip", "Layout", "Problem", "build", "groupnorm", "lora", "names"]

@@ -66,6 +66,12 @@ class CounterDropout(nn.Module):
         return f"p={self.p}, layer={self.layer}, features={self.features}"
 
 
+class NoDropout(nn.Identity):
+    """Dropout that drops nothing; some models read the `p` of their layers."""
+
+    p = 0.0
+
+
 def with_counter_dropout(module: nn.Module) -> tuple[nn.Module, list[str]]:
     """Return a copy with counter-based dropout, and the names of its key buffers.
 
@@ -104,7 +110,7 @@ def with_counter_dropout(module: nn.Module) -> tuple[nn.Module, list[str]]:
 
 
 def _converted(p: float, layer: int, features: bool) -> nn.Module:
-    return CounterDropout(p, layer, features) if p > 0 else nn.Identity()
+    return CounterDropout(p, layer, features) if p > 0 else NoDropout()
 
 
 def _restart(module: nn.Module, args: Any) -> None:

@@ -7,8 +7,8 @@ Only parameters with `requires_grad` are in the vector; frozen ones and buffers 
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -20,6 +20,7 @@ from torch.func import functional_call
 from ..errors import ArgumentError, first_line, unknown
 from ..types import Inputs, Vector, map_inputs, tensors
 from .dropout import draws_random_numbers, with_counter_dropout
+from .functional import Functional
 from .norms import refuse_batchnorm
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -46,6 +47,19 @@ def get_loss(loss: str | Loss) -> Loss:
     if loss not in LOSSES:
         raise unknown("loss", loss, LOSSES)
     return LOSSES[loss]
+
+
+def scores(output: Any) -> Any:
+    """Return a model's output itself, or its `logits` where it is an object or dict that has them.
+
+    >>> scores({"logits": torch.ones(1), "loss": None})
+    tensor([1.])
+    """
+    if isinstance(output, Tensor):
+        return output
+    named = isinstance(output, Mapping)
+    logits = output.get("logits") if named else getattr(output, "logits", None)
+    return output if logits is None else logits
 
 
 def are_labels(target: Tensor) -> bool:
@@ -85,7 +99,8 @@ class Problem:
     """One model and one loss, seen as functions of a flat vector.
 
     Args:
-        module: Any module; it is copied, never changed.
+        module: Any module; it is copied, never changed. It returns a tensor, or an object or dict
+            whose `logits` are one, as the models of Hugging Face do.
         loss: A name ("cross_entropy", "mse") or f(output, target) -> loss of each sample.
         dtype: torch.float32 or torch.float64.
         device: Where the constants live.
@@ -116,6 +131,7 @@ class Problem:
         self.precision = _precision(precision, dtype, self.device)
         self._original = copy.deepcopy(module)
         twin, self._key_names = with_counter_dropout(module)
+        self._functional = False  # whether it calls dropout or attention as functions: see `check`
         self._module = twin.to(device=self.device, dtype=dtype).train()
         trainable = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
         if not trainable:
@@ -133,7 +149,7 @@ class Problem:
     @property
     def random(self) -> bool:
         """Whether a training pass uses dropout, hence needs a key."""
-        return bool(self._key_names)
+        return bool(self._key_names) or self._functional
 
     def kept(self, inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor) -> int:
         """Return the bytes that one client's step keeps for its backward pass."""
@@ -169,20 +185,21 @@ class Problem:
     def _call(self, params: Sequence[Tensor], inputs: Inputs, extra: dict[str, Tensor]) -> Tensor:
         named = dict(zip(self.layout.names, params, strict=True)) | extra
         if isinstance(inputs, dict):
-            return functional_call(self._module, named, (), dict(inputs))  # type: ignore[no-any-return]
+            return scores(functional_call(self._module, named, (), dict(inputs)))  # type: ignore[no-any-return]
         args = inputs if isinstance(inputs, tuple) else (inputs,)
-        return functional_call(self._module, named, args)  # type: ignore[no-any-return]
+        return scores(functional_call(self._module, named, args))  # type: ignore[no-any-return]
 
     def value(
         self, params: Sequence[Tensor], inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor
     ) -> Tensor:
         """Return one client's training loss: the mean over the batch's real samples."""
         extra = dict.fromkeys(self._key_names, key)
-        if self.precision == "bf16":
-            with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
-                output = self._call(params, inputs, extra).to(self.dtype)
-        else:
-            output = self._call(params, inputs, extra)
+        with Functional(key) if self._functional else nullcontext():
+            if self.precision == "bf16":
+                with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
+                    output = self._call(params, inputs, extra).to(self.dtype)
+            else:
+                output = self._call(params, inputs, extra)
         each = self.losses(output, target)
         weight = mask.to(each.dtype)
         return (each * weight).sum() / weight.sum()
@@ -267,8 +284,10 @@ class Problem:
         """
         shapes = ", ".join(str(tuple(t.shape[1:])) for t in tensors(inputs))
         params = self.layout.split(self.start)
+        trial = Functional(torch.zeros((), dtype=torch.int64, device=self.device))
         try:
-            output = self._call(params, inputs, {})
+            with trial:
+                output = self._call(params, inputs, {})
         except Exception as error:
             raise ArgumentError(
                 f"The model {type(self._original).__name__} does not accept samples of shape "
@@ -277,15 +296,11 @@ class Problem:
         if not isinstance(output, Tensor) or output.shape[:1] != target.shape[:1]:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ArgumentError(
-                f"The model must return one tensor with a row per sample, got {got} for "
-                f"{target.shape[0]} samples."
+                f"The model must return one tensor with a row per sample, or an object or dict "
+                f"whose `logits` are one, got {got} for {target.shape[0]} samples."
             )
-        if draws_random_numbers(self._module, inputs):
-            raise ArgumentError(
-                f"The model {type(self._original).__name__} draws random numbers by itself in "
-                "forward, so runs could not be repeated; use nn.Dropout modules, whose masks "
-                "we draw, instead of functional dropout."
-            )
+        self._functional = trial.used
+        self._check_draws(trial, inputs)
         if self.loss is _cross_entropy:
             self._check_classes(output, target, highest)
         if self.loss is _mse and output.numel() != target.numel():
@@ -307,6 +322,24 @@ class Problem:
             raise ArgumentError(
                 f"fit(loss=...) must return one loss per sample, so {target.shape[0]} rows, got "
                 f"{got}; use reduction='none'."
+            )
+
+    def _check_draws(self, trial: Functional, inputs: Inputs) -> None:
+        with trial:
+            drawn = draws_random_numbers(self._module, inputs)
+        if drawn:
+            raise ArgumentError(
+                f"The model {type(self._original).__name__} draws random numbers by itself in "
+                "forward, so runs could not be repeated; use nn.Dropout or F.dropout, whose masks "
+                "we draw."
+            )
+        before = trial.drops
+        with trial:
+            self.outputs(self.start, inputs)
+        if trial.drops > before:
+            raise ArgumentError(
+                f"The model {type(self._original).__name__} drops units in evaluation mode too; "
+                "pass training=self.training to F.dropout."
             )
 
     def _check_classes(self, output: Tensor, target: Tensor, highest: int | None) -> None:

@@ -41,14 +41,23 @@ def count(module, trainable=False):
         ("resnet18", COLOUR, 10, {}, 11_173_962),
         ("vit", COLOUR, 10, {}, 810_890),
         ("text", (50,), 2, {}, 10_000 * 64 + 64 * 2 + 2),
+        (
+            "bert",
+            (50,),
+            2,
+            {"vocab": 1_000, "width": 128, "layers": 2, "heads": 2, "hidden": 512},
+            (1_000 + 512 + 2 + 2) * 128 + 2 * 198_272 + 129 * 128 + 129 * 2,
+        ),
     ],
 )
 def test_parameter_count_and_output_shape(name, shape, classes, args, expected):
     net = nets.build(name, shape=shape, classes=classes, **args).eval()
     assert count(net) == expected
-    x = torch.zeros(2, *shape, dtype=torch.int64 if name in ("lstm", "text") else torch.float32)
+    x = torch.zeros(
+        2, *shape, dtype=torch.int64 if name in ("lstm", "text", "bert") else torch.float32
+    )
     with torch.no_grad():
-        out = net(x, torch.ones_like(x)) if name == "text" else net(x)
+        out = net(x, torch.ones_like(x)) if name in ("text", "bert") else net(x)
     assert out.shape == ((2,) if name == "regression" else (2, classes))
 
 
@@ -80,6 +89,11 @@ SMALL = {
     "resnet18": ((1, 8, 8), 3, {"width": 4}),
     "vit": ((3, 8, 8), 3, {"width": 8, "layers": 2, "heads": 2, "hidden": 12}),
     "text": ((5,), 3, {"vocab": 11, "width": 4}),
+    "bert": (
+        (5,),
+        3,
+        {"vocab": 11, "width": 8, "layers": 2, "heads": 2, "hidden": 12, "positions": 6},
+    ),
 }
 
 
@@ -94,7 +108,7 @@ def batch(name, *lead):
     g = torch.Generator().manual_seed(5)
     if name == "lstm":
         x = torch.randint(classes, (*lead, *shape), generator=g)
-    elif name == "text":
+    elif name in ("text", "bert"):
         ids = torch.randint(args["vocab"], (*lead, *shape), generator=g)
         x = {"ids": ids, "mask": (torch.rand(ids.shape, generator=g) < 0.7).double()}
     else:
@@ -245,6 +259,9 @@ def test_default_for(shape, classes, integer, data, expected):
         ("resnet18", {"groups": 3}, "ResNet18(groups=...) must divide the width 64, got 3."),
         ("vit", {"heads": 3}, "ViT(heads=...) must divide the width 128, got 3."),
         ("vit", {"patch": 5}, "ViT(patch=...) must divide the image's sides 28 and 28, got 5."),
+        ("bert", {"shape": (5,), "heads": 7}, "Bert(heads=...) must divide the width 768, got 7."),
+        ("bert", {"shape": (9,), "positions": 8}, "must be at least the samples' length 9, got 8."),
+        ("bert", {"shape": (5,), "dropout": 1}, "Bert(dropout=...) must be a number in [0, 1)"),
         ("text", {"shape": (5,), "vocab": 0}, "Text(vocab=...) must be a whole number >= 1, got 0"),
     ],
 )

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ...errors import ArgumentError, unknown, whole
+from .bert import Bert
 from .cnn import CnnDropout, CnnP2, CnnP4
 from .convex import Convex
 from .linear import Linear, Regression
@@ -36,6 +37,7 @@ NETS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": ResNet18,
     "vit": ViT,
     "text": Text,
+    "bert": Bert,
 }
 """Every reference network; each takes `shape` and `classes`, and its own keyword arguments."""
 
@@ -113,6 +115,7 @@ def default_for(
 
 __all__ = [
     "NETS",
+    "Bert",
     "CnnDropout",
     "CnnP2",
     "CnnP4",
