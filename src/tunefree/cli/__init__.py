@@ -7,7 +7,7 @@ import sys
 from rich.markup import escape
 
 from ..errors import TunefreeError
-from . import advise, bench, compare, lists, report, run, tune
+from . import advise, bench, compare, flower, lists, report, reproduce, run, tune
 from .app import BAD_INPUT, INTERRUPTED, app, err
 
 
@@ -29,4 +29,16 @@ def main(words: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-__all__ = ["advise", "app", "bench", "compare", "lists", "main", "report", "run", "tune"]
+__all__ = [
+    "advise",
+    "app",
+    "bench",
+    "compare",
+    "flower",
+    "lists",
+    "main",
+    "report",
+    "reproduce",
+    "run",
+    "tune",
+]

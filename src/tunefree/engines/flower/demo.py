@@ -1,0 +1,123 @@
+"""Ten rounds over three SuperNodes on this machine, beside the simulation of the same seed."""
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ... import methods
+from ...errors import TunefreeError
+from ...fit import fit
+from ...folder import Folder
+from ...recipe import read_settings
+from ...run import Run
+from .loopback import Loopback, new, threads
+
+CLIENTS = 3
+
+
+def federated(
+    home: Path,
+    method: str,
+    words: tuple[str, ...],
+    rounds: int,
+    seed: int,
+    clients: int = CLIENTS,
+    tell: Callable[[dict[str, Any]], object] | None = None,
+) -> Run:
+    """Train the template's app over SuperNodes on this machine; all processes end with it.
+
+    Args:
+        home: Folder for the app, the run and Flower's files.
+        method: The method's name.
+        words: Its settings.
+        rounds: Rounds T.
+        seed: The run's.
+        clients: Number of clients.
+        tell: Called with the history's row after each round.
+    """
+    app = new(home / "app", "demo") if not (home / "app").exists() else home / "app"
+    out = home / "run"
+    with Loopback(home / "flower", clients) as loop:
+        config: dict[str, Any] = {"method": method, "set": " ".join(words), "rounds": rounds}
+        config |= {"seed": seed, "clients": clients, "out": out}
+        process, told = loop.run(app, **config), 0
+        while (ended := process.poll()) is None:
+            time.sleep(0.5)
+            rows = Folder(out).history() if tell is not None else []
+            for row in rows[told:]:
+                assert tell is not None
+                tell(row)
+            told = max(told, len(rows))
+    try:
+        run = Run.load(out)
+    except TunefreeError as error:
+        log = loop.home / "run.log"
+        tail = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+        raise TunefreeError(
+            f"The federation did not train (exit {ended}): {error}\n{tail}"
+        ) from None
+    return run
+
+
+def simulated(
+    home: Path, method: str, words: tuple[str, ...], rounds: int, seed: int, clients: int = CLIENTS
+) -> Run:
+    """Train the same in this process, one client at a time, with as many threads as a node."""
+    task, before = _task(home / "app/federation/task.py"), torch.get_num_threads()
+    torch.set_num_threads(threads())  # sums depend on it in their last bits
+    try:
+        return fit(
+            task.model(),
+            task.digits(clients),
+            methods.get(method, **read_settings(method, words)),
+            rounds=rounds,
+            steps=20,
+            batch=50,
+            seed=seed,
+            device="cpu",
+            engine="loop",
+            chunk=1,
+        )
+    finally:
+        torch.set_num_threads(before)
+
+
+def _task(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("federation_task", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["federation_task"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def table(federation: Run, simulation: Run) -> list[dict[str, Any]]:
+    """Return the two histories side by side."""
+    rows = []
+    for a, b in zip(federation.history, simulation.history, strict=False):
+        rows.append(
+            {
+                "round": a["round"],
+                "answered": a["answered"],
+                "federation": f"{a['test_accuracy']:.4f}",
+                "simulation": f"{b['test_accuracy']:.4f}",
+                "loss": f"{a['train_loss']:.6f}",
+                "simulated loss": f"{b['train_loss']:.6f}",
+                "seconds": f"{a['seconds']:.1f}",
+            }
+        )
+    return rows
+
+
+def verdict(federation: Run, simulation: Run) -> str:
+    """Return in a sentence how far the two models are apart."""
+    if torch.equal(federation.x, simulation.x):
+        return "The two models are the same, bit for bit."
+    gap = float((federation.x - simulation.x).abs().max())
+    return f"The two models differ by up to {gap:.1e}."

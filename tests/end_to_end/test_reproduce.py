@@ -1,0 +1,153 @@
+"""tunefree reproduce, and the pages that show what it found."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parts.reproduce.papers import SPEC, write
+from tunefree.cli import main
+from tunefree.reproduce import load
+from tunefree.reproduce.record import save
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def call(capsys, tmp_path, monkeypatch):
+    write(tmp_path / "experiments")
+    monkeypatch.setenv("TUNEFREE_EXPERIMENTS", str(tmp_path / "experiments"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        with pytest.raises(SystemExit) as done:
+            main(["reproduce", *words])
+        return done.value.code, *capsys.readouterr()
+
+    return call
+
+
+def test_list_run_and_keep(call, tmp_path):
+    for words in ((), ("LIST",), ("list",)):
+        code, out, _ = call(*words)
+        assert code == 0
+        assert "PX-table1" in out
+        assert "Accuracy on digits" in out
+    code, out, _ = call("PX-table1", "--dry-run")
+    assert code == 0
+    assert "7 runs, 18 rounds in all." in out
+    assert not (tmp_path / "runs").exists()
+    code, out, err = call("px-table1", "--jobs", "2", "--device", "cpu", "--keep")
+    assert code == 0, err
+    for words in ("0.8000 ± 0.0100", "Of 1 claim", "Assumed:", "Smaller than the paper:"):
+        assert words in out
+    folder = tmp_path / "runs" / "reproduce" / "PX-table1-small"
+    assert f"Page: {folder.relative_to(tmp_path)}/PX-table1-small.html" in err
+    kept = tmp_path / "experiments" / "PX" / "results" / "table1-small.json"
+    code, out, err = call("PX-table1", "--device", "cpu", "--json")
+    assert json.loads(out)["rows"] == json.loads(kept.read_text())["rows"]
+    assert "7 of 7 runs were there already." in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["PX-table9"], "Unknown experiment 'PX-table9'. Did you mean 'PX-table1'?"),
+        (["PX-table1", "--tasks", "T9"], "Unknown task 'T9'. Known: T1."),
+        (["PX-table1", "--methods", "Audo"], "Unknown method 'Audo'. Did you mean"),
+        (["PX-table1", "--out", "experiments/PX/table1.toml"], "must be a folder that can be"),
+        (["PX-table1", "--rounds", "0"], "reproduce(rounds=...) must be a whole number >= 1"),
+        (["PX-table1", "--jobs", "0"], "reproduce(jobs=...) must be a whole number >= 1"),
+    ],
+)
+def test_errors_are_sentences(call, words, sentence):
+    code, _, err = call(*words)
+    assert code == 2
+    assert sentence in " ".join(err.split())
+
+
+@pytest.fixture(scope="module")
+def renderer():
+    spec = importlib.util.spec_from_file_location("rendered", ROOT / "experiments" / "render.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_are_up_to_date(renderer):
+    assert renderer.main(["--check"]) == 0
+
+
+def record():
+    row = {"task": "T1", "base": "", "method": "", "set": {}, "chosen": None, "search": None}
+    row |= {"status": ["finished"] * 2, "notes": [], "seconds": [1, 1]}
+    curve = {"x": [1, 2], "mean": [0.1, 0.2], "low": [0.1, 0.1], "high": [0.1, 0.3]}
+    rows = [
+        {**row, "label": label, "values": {"best": last, "last": last}, "curves": {"a": curve}}
+        for label, last in (("FedAvg", [0.5, 0.6]), ("Auto", [0.7, 0.8]))
+    ]
+    machine = {"cpu": "A CPU", "cores": 2, "threads": 1, "memory": None, "gpu": None}
+    versions = {"tunefree": "1", "torch": "2", "triton": None}
+    facts = {"name": "PX-table1", "scale": "small", "command": "tunefree reproduce PX-table1"}
+    facts |= {
+        "narrowed": "",
+        "date": "2026-01-01",
+        "seconds": 60,
+        "seeds": [0, 1],
+        "tune_by": "test",
+    }
+    tasks = [{"name": "T1", "label": "T1", "words": {}, "skipped": ""}]
+    return {**facts, "machine": machine, "versions": versions, "x": "round", "tasks": tasks} | {
+        "rows": rows
+    }
+
+
+def test_the_pages_follow_results_and_specifications(renderer, tmp_path, monkeypatch, capsys):
+    home, docs = tmp_path / "experiments", tmp_path / "docs"
+    path = write(home)
+    monkeypatch.setattr(renderer, "HERE", home)
+    monkeypatch.setattr(renderer, "DOCS", docs)
+    assert renderer.main([]) == 0
+    assert "No results are kept yet." in (docs / "P0.md").read_text()
+    save(record(), home / "PX" / "results" / "table1-small.json")
+    assert renderer.main(["--check"]) == 1
+    assert "PX.md" in capsys.readouterr().err
+    assert renderer.main([]) == 0
+    page = (docs / "PX.md").read_text()
+    assert "| FedAvg | 0.9000 | 0.5500 ± 0.0707 | −0.3500 |" in page
+    assert "| holds | Auto beats FedAvg | last | Auto against FedAvg |" in page
+    assert "](PX-table1-small.svg)" in page
+    assert (docs / "PX-table1-small.svg").read_text().startswith("<svg")
+    assert "Of 1 claim 1 holds." in (docs / "index.md").read_text()
+    path.write_text(SPEC.replace("Auto beats FedAvg", "Auto wins"))
+    assert renderer.main(["--check"]) == 1
+    assert load(path).at("small").claims[0].says == "Auto wins"
+    assert renderer.main(["--nope"]) == 2
+
+
+BARE = """
+import importlib.abc, sys
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("safetensors", "rich", "cyclopts", "pooch"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+from tunefree import reproduce
+
+found = reproduce.run("PX-table1", device="cpu", jobs=1, seeds=1, methods=["Auto"])
+print(found.markdown())
+"""
+
+
+def test_python_alone_needs_neither_rich_nor_safetensors(call, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", BARE], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1  T1: Auto, seed 0: finished" in done.stdout
+    assert "# PX-table1, small: Accuracy on digits" in done.stdout

@@ -1,0 +1,82 @@
+"""A federation in this process: the small problem of `tf.testing`, a node for each client."""
+
+import torch
+
+from tunefree.engines.flower.node import Node
+from tunefree.engines.flower.serve import serve
+from tunefree.engines.flower.settings import Settings
+from tunefree.testing._problem import SIZES, federation, net
+
+CLIENTS = len(SIZES)
+
+
+class Post:
+    """Carries parcels to nodes in this process; `before` and `after` may change or stop them."""
+
+    def __init__(self, home, method=None, fed=None, clients=CLIENTS):
+        self.home, self.method = home, method
+        self.fed = federation() if fed is None else fed
+        self.there = {100 + i: i for i in range(clients)}  # nodes have numbers of their own
+        self._nodes = {}
+        self.log = []  # (client, question, answer)
+
+    def nodes(self):
+        return list(self.there)
+
+    def node(self, i):
+        if i not in self._nodes:
+            config = {"partition-id": i, "memory": str(self.home / str(i))}
+            load = lambda config: self.fed.client(config["partition-id"])  # noqa: E731
+            self._nodes[i] = Node(net, load, config, method=self.method, device="cpu")
+        return self._nodes[i]
+
+    def before(self, i, parcel):
+        """Return the parcel as it reaches client i; None if it is lost."""
+        return parcel
+
+    def after(self, i, parcel, answer):
+        """Return the answer as it reaches the server; None if it is late."""
+        return answer
+
+    def exchange(self, parcels, seconds):
+        said = {}
+        for number in reversed(list(parcels)):  # the order of answers must not matter
+            i, parcel = self.there[number], self.before(self.there[number], parcels[number])
+            if parcel is None:
+                continue
+            try:
+                answer = self.node(i).reply(parcel)
+            except Exception as error:
+                answer = str(error)
+            self.log.append((i, parcel, answer))
+            answer = self.after(i, parcel, answer)
+            if answer is not None:
+                said[number] = answer
+        return said
+
+    def pause(self):
+        raise AssertionError("waits for clients")
+
+
+def arguments(method, **given):
+    """The arguments that `fit` and `Settings` share, as `tf.testing` chooses them."""
+    out = {"rounds": 3, "cohort": 4, "batch": 4, "seed": 7, "dtype": torch.float64} | given
+    if method.full:
+        out["cohort"] = None
+    if method.step.most is not None:
+        out["batch"] = None
+    return out if "steps" in out else {"epochs": 1} | out
+
+
+def settings(method, *, fed=None, **given):
+    fed = federation() if fed is None else fed
+    own = {"minimum", "lost", "wait", "out", "largest", "callbacks", "aggregate"}
+    rest = {"deadline": 1.0, "wait": 0.0} | {k: given.pop(k) for k in list(given) if k in own}
+    words = arguments(method, **given)
+    return Settings(
+        model=net(), clients=CLIENTS, method=method, test=fed.test, held=fed.held, **words, **rest
+    )
+
+
+def trained(method, post, **given):
+    return serve(settings(method, **given), post)

@@ -1,0 +1,295 @@
+"""What outlives a process: the server's checkpoints and the clients' memory, each counted once."""
+
+import shutil
+
+import pytest
+import torch
+
+import tunefree as tf
+from every.cases import timeless
+from flower.local import CLIENTS, Post, trained
+from tunefree.engines.flower.exchange import TooFewError
+from tunefree.engines.flower.logbook import alone
+from tunefree.engines.flower.store import Store
+from tunefree.errors import DataError, ResumeError, TunefreeError
+from tunefree.random import cohort
+from tunefree.rounds import begin, play
+from tunefree.testing._problem import bound, federation
+
+SCAFFOLD, CANON = tf.methods.get("scaffold"), tf.methods.get("fedcanon", wire="ef+topk:0.3")
+KINDS = {"scaffold": SCAFFOLD, "prepares": tf.methods.get("comparfrefl"), "echoes": CANON}
+ONE = 2  # the client to whom things happen
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """Each kind of method, undisturbed."""
+    home = tmp_path_factory.mktemp("calm")
+    return {k: trained(m, Post(home / k, m)) for k, m in KINDS.items()}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+def same(a, b):
+    assert torch.equal(a.x, b.x)
+    assert [row["train_loss"] for row in a.history] == [row["train_loss"] for row in b.history]
+
+
+class CrashError(Exception):
+    pass
+
+
+def crash(event):
+    """The server dies after round 1, before its checkpoint: the round must be played again."""
+    if event.round == 1:
+        raise CrashError
+
+
+def test_a_new_server_continues(kind, calm, tmp_path):
+    method, post = KINDS[kind], Post(tmp_path / "nodes", KINDS[kind])
+    with pytest.raises(CrashError):
+        trained(method, post, out=tmp_path / "run", callbacks=[crash])
+    run = trained(method, Post(tmp_path / "nodes", method), out=tmp_path / "run")
+    same(run, calm[kind])
+    assert timeless(run.history) == timeless(calm[kind].history)
+
+
+def test_a_server_that_dies_within_a_round(kind, calm, tmp_path):
+    class Dying(Post):
+        def before(self, i, parcel):
+            if parcel.facts.get("round") == 1 and len(self.log) % 3 == 2:
+                raise CrashError  # some of the cohort have worked, others have not
+            return parcel
+
+    method = KINDS[kind]
+    with pytest.raises(CrashError):
+        trained(method, Dying(tmp_path / "nodes", method), out=tmp_path / "run")
+    same(trained(method, Post(tmp_path / "nodes", method), out=tmp_path / "run"), calm[kind])
+
+
+def test_every_message_finds_a_new_process_and_comes_twice(kind, calm, tmp_path):
+    class Forgetful(Post):
+        def before(self, i, parcel):
+            self.node(i).reply(parcel)
+            self._nodes.clear()
+            return parcel
+
+    same(trained(KINDS[kind], Forgetful(tmp_path, KINDS[kind])), calm[kind])
+
+
+def test_a_late_answer_leaves_no_trace(kind, tmp_path):
+    """The client has done its work; the server has not counted it, so it never was."""
+
+    class Late(Post):
+        def after(self, i, parcel, answer):
+            late = (i, parcel.facts["kind"], parcel.facts.get("round")) == (ONE, "train", 1)
+            return None if late else answer
+
+    class Cut(Post):
+        def before(self, i, parcel):
+            cut = (i, parcel.facts["kind"], parcel.facts.get("round")) == (ONE, "train", 1)
+            return None if cut else parcel
+
+    method = KINDS[kind]
+    runs = [trained(method, P(tmp_path / P.__name__, method), cohort=None) for P in (Late, Cut)]
+    same(*runs)
+    assert [row["answered"] for row in runs[0].history] == [CLIENTS, CLIENTS - 1, CLIENTS]
+    assert runs[0].history[1]["absent"] == 1
+
+
+def test_means_that_did_not_come_back_come_later(calm, tmp_path):
+    class Deaf(Post):
+        def before(self, i, parcel):
+            lost = parcel.facts["kind"] == "keep" and (i + parcel.facts["round"]) % 2
+            return None if lost else parcel
+
+    same(trained(CANON, Deaf(tmp_path / "a", CANON)), calm["echoes"])
+    with pytest.raises(CrashError):
+        trained(CANON, Deaf(tmp_path / "b", CANON), out=tmp_path / "run", callbacks=[crash])
+    same(trained(CANON, Deaf(tmp_path / "b", CANON), out=tmp_path / "run"), calm["echoes"])
+
+
+@pytest.mark.parametrize("method", [SCAFFOLD, CANON, tf.methods.get("feddyn")])
+def test_the_absent_count_as_in_the_papers(method, tmp_path):
+    """Five of six answer: the same as a simulated cohort of those five, weights and all."""
+
+    class Silent(Post):
+        def before(self, i, parcel):
+            return None if i == ONE and parcel.facts["kind"] != "hello" else parcel
+
+    run = trained(method, Silent(tmp_path, method), cohort=None, rounds=3)
+    job = bound(method, cohort=None, chunk=1, rounds=3)
+    now, everyone = begin(method, job.start, job.plan), torch.arange(CLIENTS)
+    for _ in range(3):
+        now, _ = play(method, job.plan, now, job.crew, everyone[everyone != ONE], everyone)
+        job.crew.commit()
+    assert torch.equal(run.x, now.x)
+
+
+class Wiped(Post):
+    """Client ONE's disk is lost, or damaged, after round 0."""
+
+    def __init__(self, home, method, damage=None):
+        super().__init__(home, method)
+        self.damage = damage
+
+    def before(self, i, parcel):
+        if parcel.facts.get("round") == 1 and i == ONE and not getattr(self, "gone", False):
+            self.gone = True
+            if self.damage is None:
+                shutil.rmtree(self.home / str(ONE))
+            else:
+                (path,) = (self.home / str(ONE)).rglob("0-*.memory")
+                path.write_bytes(self.damage(path.read_bytes()))
+        return parcel
+
+
+@pytest.mark.parametrize("damage", [None, lambda b: b[:-1], lambda b: b[:-1] + b"x", lambda b: b""])
+def test_a_lost_memory_is_seen_and_refused(damage, tmp_path, caplog):
+    post = Wiped(tmp_path, SCAFFOLD, damage)
+    run = trained(SCAFFOLD, post, cohort=None)
+    assert [(r["answered"], r.get("lost", 0)) for r in run.history] == [(6, 0), (5, 1), (5, 1)]
+    assert f"client {ONE} is lost" in caplog.text
+    assert not any(i == ONE and q.facts.get("base") == "" and q.facts["round"] > 0
+                   for i, q, _ in post.log)  # fmt: skip
+
+
+def test_a_lost_memory_may_begin_anew(tmp_path, caplog):
+    method = KINDS["prepares"]
+    post = Wiped(tmp_path, method)
+    run = trained(method, post, cohort=None, lost="renew")
+    assert [(r["answered"], r.get("renewed", 0)) for r in run.history] == [(6, 0), (6, 1), (6, 0)]
+    asked = [(q.facts["round"], q.facts["base"][:2]) for i, q, a in post.log
+             if i == ONE and q.facts["kind"] == "train"]  # fmt: skip
+    assert asked == [(-1, ""), (0, "-1"), (1, "0-"), (-1, ""), (1, "-1"), (2, "1-")]
+    assert "begins anew" in caplog.text
+
+
+def test_everyone_prepares_or_nobody_begins(tmp_path):
+    class Silent(Post):
+        def before(self, i, parcel):
+            return None if i == ONE and parcel.facts["kind"] == "train" else parcel
+
+    method = KINDS["prepares"]
+    with pytest.raises(TooFewError, match="Round -1 has 5 of the 6"):
+        trained(method, Silent(tmp_path, method), minimum=1)
+
+
+def test_a_client_that_raises_is_absent(tmp_path, caplog):
+    class Raising(Post):
+        def before(self, i, parcel):
+            if i == ONE and parcel.facts["kind"] == "train":
+                parcel.facts["terms"] = "{}"
+            return parcel
+
+    run = trained(SCAFFOLD, Raising(tmp_path, SCAFFOLD), cohort=None)
+    assert [(r["answered"], r["absent"]) for r in run.history] == [(5, 1)] * 3
+    assert "cannot be read" in caplog.text
+
+
+def test_a_node_returns_under_another_number(calm, tmp_path):
+    class Returning(Post):
+        def exchange(self, parcels, seconds):
+            said = super().exchange(parcels, seconds)
+            if any(p.facts["kind"] == "train" for p in parcels.values()):
+                self.there = {n + 1000: i for n, i in self.there.items()}  # all restart
+            return said
+
+    same(trained(SCAFFOLD, Returning(tmp_path, SCAFFOLD)), calm["scaffold"])
+
+
+def test_two_nodes_cannot_be_one_client(tmp_path, caplog):
+    post = Post(tmp_path, SCAFFOLD)
+    post.there[500] = ONE
+    trained(SCAFFOLD, post, rounds=1)
+    assert "Node 500 is refused: client 2 is on node 102 already" in caplog.text
+
+
+def test_a_strange_node_is_refused(tmp_path, caplog):
+    class Strange(Post):
+        def after(self, i, parcel, answer):
+            if parcel.facts["kind"] == "hello" and i == ONE:
+                answer.facts["client"] = 77
+            return answer
+
+    with pytest.raises(TunefreeError, match="1 of 6 clients did not come"):
+        trained(SCAFFOLD, Strange(tmp_path, SCAFFOLD))
+    assert "Node 102 is refused: client 77" in caplog.text
+
+
+def test_other_data_is_another_run(tmp_path, caplog):
+    with pytest.raises(CrashError):
+        trained(SCAFFOLD, Post(tmp_path / "n", SCAFFOLD), out=tmp_path / "r", callbacks=[crash])
+    post = Post(tmp_path / "n", SCAFFOLD)
+    post.fed = federation(order=(1, 0, 2, 3, 4, 5))
+    run = trained(SCAFFOLD, post, out=tmp_path / "r", minimum=1)
+    assert "had 3 samples when the run began" in caplog.text
+    ids = [set(cohort(7, t, CLIENTS, 4).tolist()) for t in (1, 2)]
+    assert [row["answered"] for row in run.history[1:]] == [len(c - {0, 1}) for c in ids]
+
+
+def test_a_folder_of_another_run_is_not_touched(tmp_path):
+    job = bound(SCAFFOLD)
+    tf.run.Folder(tmp_path / "r").start(job.settings)
+    with pytest.raises(ResumeError, match="is no federation's"):
+        trained(SCAFFOLD, Post(tmp_path / "n", SCAFFOLD), out=tmp_path / "r")
+    assert not (tmp_path / "r/nodes.json").exists()
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path):
+    folder = tf.run.Folder(tmp_path / "r")
+    with (
+        alone(folder),
+        pytest.raises(ResumeError, match="Another server is at work"),
+        alone(folder, 0.0),
+    ):
+        pass
+    with alone(folder, 0.0):  # free again
+        pass
+
+
+def test_the_store(tmp_path):
+    store = Store(tmp_path, "0" * 32, 3)
+    for t in range(6):
+        store.write(f"{t}-0000000{t}", {"c": torch.tensor([float(t)])})
+        store.forget("1-00000001")
+    names = {p.name for p in store.path.iterdir()}
+    assert names == {f"{t}-0000000{t}.memory" for t in (1, 3, 4, 5)}
+    assert store.read("4-00000004")["c"].tolist() == [4.0]
+    assert store.read("0-00000000") is None
+    for bad in ("../../x", "4", "4-0000000g", "4-00000004/../5-00000005", ""):
+        with pytest.raises(DataError):
+            store.read(bad)
+    with pytest.raises(DataError):
+        Store(tmp_path, "../other", 3)
+
+
+def test_a_silent_node_is_asked_ever_more_seldom(tmp_path):
+    class Mute(Post):
+        asked = 0
+
+        def nodes(self):
+            return [*super().nodes(), 999]
+
+        def exchange(self, parcels, seconds):
+            self.asked += parcels.pop(999, None) is not None
+            return super().exchange(parcels, seconds)
+
+    post = Mute(tmp_path, SCAFFOLD)
+    run = trained(SCAFFOLD, post, rounds=12, steps=1)
+    assert run.status == "finished"
+    assert post.asked == 3  # at the 1st, 3rd and 7th of 13 meetings
+
+
+def test_a_client_that_is_behind_has_answered(tmp_path):
+    class Deaf(Post):
+        def before(self, i, parcel):
+            return None if parcel.facts["kind"] == "keep" and i == ONE else parcel
+
+    run = trained(CANON, Deaf(tmp_path, CANON), cohort=None, rounds=2)
+    assert [(r["answered"], r["behind"], r.get("absent")) for r in run.history] == [
+        (6, 1, None)
+    ] * 2

@@ -1,0 +1,240 @@
+"""Broken and hostile uploads are refused with a line in the log; the round goes on without them."""
+
+import dataclasses
+import math
+import struct
+import tracemalloc
+
+import pytest
+import torch
+
+import tunefree as tf
+from flower.local import CLIENTS, Post, settings, trained
+from tunefree.clients.rule import Plan, Round
+from tunefree.engines.flower import check
+from tunefree.engines.flower.exchange import TooFewError
+from tunefree.engines.flower.parcel import Parcel, Raw, coded, dense
+from tunefree.models.problem import Layout, Problem
+from tunefree.testing._problem import net
+
+D = 57
+BAD = 2  # the client that cannot be trusted
+FEDEXP, TOPK = tf.methods.get("fedexp"), tf.Method(wire="ef+topk:0.3")
+FEDLIN = tf.methods.get("fedlin")
+
+
+def delta(change):
+    def broken(parcel):
+        arrays = parcel.arrays | {"delta": change(parcel.arrays["delta"])}
+        return dataclasses.replace(parcel, arrays=arrays)
+
+    return broken
+
+
+def fact(**changes):
+    return lambda parcel: dataclasses.replace(parcel, facts=parcel.facts | changes)
+
+
+def said(part, **changes):
+    return lambda p: dataclasses.replace(p, **{part: getattr(p, part) | changes})
+
+
+def without(part, name):
+    kept = lambda p: {k: v for k, v in getattr(p, part).items() if k != name}  # noqa: E731
+    return lambda p: dataclasses.replace(p, **{part: kept(p)})
+
+
+def vector(values):
+    return delta(lambda raw: dense(torch.as_tensor(values, dtype=torch.float64)))
+
+
+BROKEN = {
+    "longer": (delta(lambda r: dense(torch.zeros(D + 1, dtype=torch.float64))), "shape"),
+    "two axes": (delta(lambda r: dense(torch.zeros(D, 1, dtype=torch.float64))), "shape"),
+    "float32": (delta(lambda r: dense(torch.zeros(D))), "dtype float64"),
+    "an object": (delta(lambda r: dataclasses.replace(r, dtype="object")), "dtype float64"),
+    "cut short": (delta(lambda r: dataclasses.replace(r, data=r.data[:-1])), "bytes"),
+    "too many bytes": (delta(lambda r: dataclasses.replace(r, data=r.data * 2)), "bytes"),
+    "a code": (delta(lambda r: coded(r.data)), "plain numbers"),
+    "NaN": (vector([math.nan] + [0.0] * (D - 1)), "finite"),
+    "Inf": (vector([math.inf] + [0.0] * (D - 1)), "finite"),
+    "absurd": (vector([1e9] * D), "length"),
+    "unknown channel": (said("arrays", other=dense(torch.zeros(D).double())), "unknown channel"),
+    "no channel": (without("arrays", "delta"), "lacks the channel"),
+    "unknown scalar": (said("scalars", other=1.0), "unknown scalar"),
+    "no scalar": (without("scalars", "delta_sq"), "lacks the scalar"),
+    "NaN for a scalar": (said("scalars", delta_sq=math.nan), "finite"),
+    "a list for a scalar": (said("scalars", delta_sq=[1.0]), "one number"),
+    "another length than its vector's": (said("scalars", delta_sq=1e-3), "delta_sq"),
+    "another round": (fact(round=1_000), "round"),
+    "another client": (fact(client=3), "client"),
+    "an old answer": (fact(version="0-00000000"), "version"),
+    "NaN for a loss": (said("measured", loss=[math.nan]), "loss"),
+    "no loss": (without("measured", "loss"), "loss"),
+    "two losses": (said("measured", loss=[1.0, 1.0]), "loss"),
+    "steps below zero": (said("measured", tally=[-1.0, 0.0, 0.0, 0.0]), "below zero"),
+    "absurdly many steps": (said("measured", tally=[1e300, 0.0, 0.0, 0.0]), "absurd"),
+    "words for steps": (said("measured", tally=["1", 0.0, 0.0, 0.0]), "tally"),
+}
+CODES = {
+    "cut short": (lambda d: d[:-1], "bytes"),
+    "nothing": (lambda d: b"", "bytes"),
+    "too long": (lambda d: d + b"\0", "bytes"),
+    "huge": (lambda d: b"\0" * (1 << 20), "no longer"),
+    "another ratio": (lambda d: struct.pack("<d", 0.9) + d[8:], "bytes"),
+    "a ratio above 1": (lambda d: struct.pack("<d", 2.0) + d[8:], "ratio"),
+    "NaN for a ratio": (lambda d: struct.pack("<d", math.nan) + d[8:], "ratio"),
+    "indices out of range": (lambda d: d[:8] + b"\xff" * 8 + d[16:], "mark|indices|bits"),
+    "NaN for a value": (lambda d: d[:-8] + struct.pack("<d", math.nan), "finite"),
+}
+
+
+class Tampering(Post):
+    def __init__(self, home, method, change, kind="train"):
+        super().__init__(home, method)
+        self.change, self.kind = change, kind
+
+    def after(self, i, parcel, answer):
+        if i != BAD or parcel.facts["kind"] != self.kind:
+            return answer
+        return self.change(answer)
+
+
+def without_client(method, home, **given):
+    """The same run with a client that is never there."""
+
+    class Silent(Post):
+        def after(self, i, parcel, answer):
+            return None if i == BAD and parcel.facts["kind"] != "hello" else answer
+
+    return trained(method, Silent(home, method), **given)
+
+
+FEW = {"cohort": None, "rounds": 2, "steps": 1}
+
+
+@pytest.fixture(scope="module")
+def genuine(tmp_path_factory):
+    """What a client really sends in round 0, and how the server reads it."""
+
+    def of(method):
+        post = Post(tmp_path_factory.mktemp("genuine"), method)
+        trained(method, post, **FEW | {"rounds": 1})
+        ((asked, answer),) = [
+            (q, a) for i, q, a in post.log if i == BAD and q.facts["kind"] == "train"
+        ]
+        problem = Problem(net(), "cross_entropy", torch.float64)
+        question = check.Question(BAD, 0, asked.facts["version"])
+        t = Round(Plan(CLIENTS, CLIENTS, 1, 1.0, problem.layout, 7, 4), 0)
+        read = lambda p: check.upload(p, question, method, problem.start, t, 1e4)  # noqa: E731
+        return answer, read
+
+    return {"fedexp": of(FEDEXP), "topk": of(TOPK)}
+
+
+def test_what_clients_really_send_is_let_in(genuine):
+    for answer, read in genuine.values():
+        assert read(answer).rows["delta"].shape == (1, D)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_refused(name, genuine):
+    change, why = BROKEN[name]
+    answer, read = genuine["fedexp"]
+    with pytest.raises(check.RefusedError, match=why):
+        read(change(answer))
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_refused_codes(name, genuine):
+    change, why = CODES[name]
+    answer, read = genuine["topk"]
+    with pytest.raises(check.RefusedError, match=why):
+        read(delta(lambda raw: coded(change(raw.data)))(answer))
+
+
+@pytest.mark.parametrize(
+    ("method", "change"),
+    [
+        (FEDEXP, BROKEN["NaN"][0]),
+        (FEDEXP, BROKEN["another round"][0]),
+        (TOPK, delta(lambda raw: coded(raw.data[:-1]))),
+    ],
+)
+def test_the_round_goes_on_without_it(method, change, tmp_path, caplog):
+    run = trained(method, Tampering(tmp_path / "bad", method, change), **FEW)
+    assert torch.equal(run.x, without_client(method, tmp_path / "none", **FEW).x)
+    lines = [r.getMessage() for r in caplog.records if f"client {BAD} is refused" in r.getMessage()]
+    assert len(lines) == 2
+    assert [(row["answered"], row["refused"]) for row in run.history] == [(CLIENTS - 1, 1)] * 2
+
+
+def test_what_is_refused_is_counted_apart(tmp_path):
+    change, _ = BROKEN["unknown scalar"]
+    run = trained(FEDEXP, Tampering(tmp_path, FEDEXP, change), **FEW)
+    assert run.history[0]["bytes_up.refused"] == 8 * (D + 2)
+    assert run.history[0]["bytes_up"] == 8 * (D + 1) * (CLIENTS - 1) + 8 * (D + 2)
+
+
+def test_probes_are_looked_at_too(tmp_path):
+    nan = dense(torch.full((D,), math.nan, dtype=torch.float64))
+    broken = said("arrays", **{"point 0": nan})
+    run = trained(FEDLIN, Tampering(tmp_path, FEDLIN, broken, "probe"), **FEW)
+    assert torch.isfinite(run.x).all()
+    assert [row["answered"] for row in run.history] == [CLIENTS - 1] * 2  # not asked again
+
+
+def test_the_rest_must_be_enough(tmp_path):
+    change, _ = BROKEN["NaN"]
+    with pytest.raises(TooFewError, match="5 of the 6 answers"):
+        trained(FEDEXP, Tampering(tmp_path, FEDEXP, change), minimum=CLIENTS, **FEW)
+
+
+def test_everyone_is_needed_where_the_method_says_so(tmp_path):
+    method = tf.methods.get("fedcanon2")
+    change, _ = BROKEN["NaN"]
+    with pytest.raises(TooFewError):
+        trained(method, Tampering(tmp_path, method, change), minimum=1, **FEW)
+
+
+@pytest.mark.parametrize(
+    "wire", ["topk:0.3", "randk:0.3", "qsgd:7", "natural", "sign", "lowrank:2"]
+)
+def test_decoding_takes_no_more_memory_than_the_model(wire):
+    """Whatever the bytes say: garbage of any length never makes arrays of other sizes than d's."""
+    layout = Layout(("w",), ((200, 100),))
+    method, x = tf.Method(wire=wire), torch.zeros(layout.size)
+    t = Round(Plan(3, 3, 5, 1.0, layout), 0)
+    draw = torch.Generator().manual_seed(0)
+    peak = 0
+    for length in (0, 3, 8, 64, 4_000, 80_000, 90_000, 10_000_000):
+        data = torch.randint(256, (length,), generator=draw, dtype=torch.uint8).numpy().tobytes()
+        for head in (b"", struct.pack("<d", 1.0), struct.pack("<H", 65535), b"\xff" * 8):
+            sent = Parcel({"client": 0, "round": 0, "version": "v"}, {"delta": coded(head + data)})
+            tracemalloc.start()
+            with pytest.raises(check.RefusedError):
+                check.upload(sent, check.Question(0, 0, "v"), method, x, t, 1e4)
+            peak = max(peak, tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    assert peak < 40 * x.nbytes
+
+
+def test_a_declared_shape_makes_nothing():
+    raw = Raw("float32", (1 << 50,), "dense", b"")
+    sent = Parcel({"client": 0, "round": 0, "version": "v"}, {"delta": raw})
+    layout = Layout(("w",), ((3,),))
+    with pytest.raises(check.RefusedError, match="shape"):
+        check.upload(
+            sent,
+            check.Question(0, 0, "v"),
+            tf.Method(),
+            torch.zeros(3),
+            Round(Plan(1, 1, 1, 1.0, layout), 0),
+            1e4,
+        )
+
+
+def test_settings_are_checked():
+    for bad in ({"minimum": 9}, {"minimum": 0}, {"lost": "zero"}, {"largest": 0}, {"rounds": 0}):
+        with pytest.raises(ValueError):
+            settings(FEDEXP, **bad)

@@ -1,0 +1,260 @@
+"""Reproducing: the grid's winner, ours beside the published, and nothing played twice."""
+
+import json
+import signal
+from dataclasses import replace
+
+import pytest
+
+from tunefree.data import load as load_data
+from tunefree.errors import ArgumentError, Interrupted
+from tunefree.reproduce import load, run
+from tunefree.reproduce.figure import svg
+from tunefree.reproduce.record import judged
+from tunefree.reproduce.record import load as read
+from tunefree.reproduce.source import standardised
+from tunefree.reproduce.text import cells, remarks, tally
+from tunefree.study.work import Watch
+
+from .papers import SPEC, write
+
+
+class Counter(Watch):
+    def __init__(self):
+        self.played, self.kept, self.said = [], 0, []
+
+    def end(self, task, outcome, played):
+        if played:
+            self.played.append(f"{task.label} {task.seed}")
+        else:
+            self.kept += 1
+
+    def say(self, line):
+        self.said.append(line)
+
+
+def play(path, out, **more):
+    watch = Counter()
+    return run(path, out=out, jobs=1, device="cpu", watch=watch, **more), watch
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("paper")
+    path = write(folder)
+    return path, folder / "out", *play(path, folder / "out", keep=True)
+
+
+def test_the_grid_is_searched_once_and_its_winner_played(first):
+    _, _, found, watch = first
+    record = found.record
+    fedavg, auto = record["rows"]
+    assert fedavg["chosen"] == {"lr": 0.3}
+    assert fedavg["search"]["runs"] == 3
+    assert fedavg["search"]["rounds"] == 2
+    assert fedavg["search"]["lost"] == 1  # the largest step diverges
+    assert auto["search"] is None
+    assert len(watch.played) == 3 + 2 + 2
+    assert [len(row["values"]["last"]) for row in record["rows"]] == [2, 2]
+
+
+def test_ours_beside_the_published(first):
+    record = first[2].record
+    fedavg, auto = cells(record)
+    mean = sum(record["rows"][0]["values"]["last"]) / 2
+    assert fedavg["last paper"] == "0.8000 ± 0.0100"
+    assert fedavg["last ours"].startswith(f"{mean:.4f} ± ")
+    assert fedavg["last difference"] == f"−{0.8 - mean:.4f}"
+    assert (auto["last paper"], auto["last difference"]) == ("", "")
+    assert fedavg["chosen"] == "lr=0.3"
+    assert len(record["claims"]) == 1
+    assert tally(record).startswith("Of 1 claim 1 ")
+    assert "As printed." in remarks(record)
+    text = first[2].markdown()
+    for line in ("- Nothing is stated.", "- 3 rounds instead of 50.", "- T1: 300 rows."):
+        assert line in text
+
+
+def test_everything_is_written_and_kept(first):
+    path, out, found, _ = first
+    kept = read(path.parent / "results" / "table1-small.json")
+    assert kept == json.loads(json.dumps(found.record))
+    assert kept["command"] == "tunefree reproduce PX-table1 --scale small"
+    assert kept["machine"]["cores"] >= 1
+    assert kept["versions"]["torch"]
+    assert kept["rows"][1]["curves"]["test_accuracy"]["x"] == [1, 2, 3]
+    page = (out / "PX-table1-small.html").read_text()
+    assert page.index("As printed.") < page.index('<nav id="contents"')
+    assert (out / "PX-table1-small.md").read_text() == found.markdown()
+    assert svg(kept).count("<path") > 4
+
+
+def test_a_second_call_plays_nothing_and_a_third_what_is_missing(first):
+    path, out, found, _ = first
+    again, watch = play(path, out)
+    assert (watch.played, watch.kept) == ([], 7)
+    assert again.record["rows"] == found.record["rows"]
+    more, watch = play(path, out, seeds=3, methods=["auto"])
+    assert watch.played == ["T1: Auto 2"]
+    assert "Not the whole experiment: --seeds 3 --methods auto." in remarks(more.record)
+    assert more.record["rows"][0]["values"]["last"][:2] == found.record["rows"][1]["values"]["last"]
+
+
+def test_new_words_need_no_new_run(first):
+    path, _, found, _ = first
+    text = SPEC.replace("Auto beats FedAvg", "Auto is about FedAvg").replace(
+        'by = "last"', 'by = "last"\nwithin = 1.0'
+    )
+    spec = load(write(path.parents[1], text, what="table1b"))
+    record = judged(found.record, spec.at("small"))
+    assert [(c["says"], c["verdict"]) for c in record["claims"]] == [
+        ("Auto is about FedAvg", "holds")
+    ]
+    assert record["rows"][0]["published"] == {}  # expected.toml says nothing of table1b
+
+
+def test_lost_runs_are_marked_and_missing_data_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.delenv("TUNEFREE_DATA", raising=False)
+    monkeypatch.setattr("tunefree.data.sources.cache", lambda: tmp_path)
+    text = SPEC.replace("grid = { lr = [1e-6, 0.3, 1e12] }", "set = { lr = 1e12 }")
+    other = 'name = "T2"\ndata = "cifar100"\nsplit = "iid"\nclients = 2\nmodel = "mlp"'
+    text = text.replace("[[method]]", f"[[task]]\n{other}\n[[method]]", 1)
+    found, watch = play(write(tmp_path, text), tmp_path / "out")
+    rows = {(r["task"], r["label"]): r for r in cells(found.record)}
+    assert rows["T1", "FedAvg"]["note"] == "2 of 2 diverged"
+    assert rows["T1", "FedAvg"]["last ours"] == "—"
+    assert rows["T2", "Auto"]["note"] == "not run"
+    assert "tf.load('cifar100') fetches it" in watch.said[0]
+    verdicts = {c["task"]: c["verdict"] for c in found.record["claims"]}
+    assert verdicts == {"T1": "holds", "T2": "not tested"}
+
+
+def test_what_cannot_be_run_is_refused_before_training(tmp_path):
+    text = SPEC.replace(
+        'method = "auto"', 'method = "fedproxlod"\nset = { global_loss = "server" }'
+    )
+    watch = Counter()
+    with pytest.raises(ArgumentError, match=r"Auto in T1: .*held"):
+        run(write(tmp_path, text), out=tmp_path / "out", jobs=1, device="cpu", watch=watch)
+    assert watch.played == []
+    held, _ = play(
+        write(tmp_path, text.replace("rows = 300", "rows = 300\nheld = 20")),
+        tmp_path,
+        methods=["Auto"],
+        seeds=1,
+        rounds=1,
+    )
+    assert held.record["rows"][0]["status"] == ["finished"]
+
+
+def test_ctrl_c_leaves_what_is_done(tmp_path):
+    class Impatient(Counter):
+        def end(self, task, outcome, played):
+            super().end(task, outcome, played)
+            raise KeyboardInterrupt
+
+    path = write(tmp_path)
+    with pytest.raises(Interrupted, match="Stopped by Ctrl-C") as caught:
+        run(path, out=tmp_path / "out", jobs=1, device="cpu", watch=Impatient(), methods=["Auto"])
+    assert caught.value.run.record["rows"][0]["status"] == ["finished", "not run"]
+    _, watch = play(path, tmp_path / "out", methods=["Auto"])
+    assert watch.played == ["T1: Auto 1"]
+
+
+def test_a_long_run_is_continued(tmp_path):
+    class Impatient(Counter):
+        rounds = ()
+
+        def round(self, task, row):
+            self.rounds = (*self.rounds, row["round"])
+            if self.rounds == (0, 1):
+                signal.raise_signal(signal.SIGINT)
+
+    path = write(tmp_path, SPEC.replace("rounds = 3\n", "rounds = 4\ncheckpoint_every = 1\n"))
+    given = {"out": tmp_path / "out", "jobs": 1, "device": "cpu", "seeds": 1, "methods": ["Auto"]}
+    with pytest.raises(Interrupted):
+        run(path, watch=(before := Impatient()), **given)
+    found = run(path, watch=(after := Impatient()), **given)
+    assert (before.rounds, after.rounds) == ((0, 1), (2, 3))
+    assert [row["round"] for row in found.groups["Auto"][0].history] == [0, 1, 2, 3]
+    assert not list((tmp_path / "out" / "live").iterdir())
+
+
+def test_a_pair_has_the_clients_of_one_and_the_server_of_the_other(tmp_path):
+    text = SPEC.replace(
+        'method = "auto"', 'method = "scaffold+fedexp"\nset = { lr = 0.2, eps = 0.5 }'
+    )
+    found, _ = play(write(tmp_path, text), tmp_path, seeds=1, methods=["Auto"])
+    method = found.groups["Auto"][0].settings["method"]
+    parts = (method["direction"]["part"], method["step"]["lr"], method["server"])
+    assert parts == ("Scaffold", 0.2, {"part": "FedExP", "eps": 0.5, "max_server_step": None})
+
+
+TOY = """
+title = "The toy problem"
+measure = "distance"
+show = ["last"]
+[scale.small]
+rounds = 40
+seeds = 1
+[[task]]
+name = "toy"
+data = "toy"
+split = "owner"
+model = "regression"
+start = [0.24, 1.0]
+solution = [3.0, 0.0]
+batch = 0
+steps = 5
+dtype = "float64"
+test = "train"
+[[method]]
+name = "FedSLS"
+method = "fedsls"
+"""
+
+
+def test_the_toy_problem_walks_to_its_solution(tmp_path):
+    found, _ = play(write(tmp_path, TOY, ""), tmp_path / "out")
+    history = found.groups["FedSLS"][0].history
+    assert {"w1", "w2", "distance", "test_loss"} <= set(history[0])
+    assert found.record["rows"][0]["values"]["last"][0] < history[0]["distance"] < 2.94
+
+
+COST = """
+title = "What a proximal map costs"
+kind = "prox-cost"
+show = ["ms"]
+[scale.small]
+seeds = 2
+[[task]]
+name = "tiny"
+size = 1000
+[[task]]
+name = "MLP"
+model = "mlp"
+shape = [1, 28, 28]
+classes = 10
+[[method]]
+name = "MCP"
+penalty = "mcp"
+"""
+
+
+def test_the_cost_of_a_proximal_map(tmp_path):
+    found, _ = play(write(tmp_path, COST, "[table1.MLP]\nMCP = { ms = 1.0 }"), tmp_path / "out")
+    sizes = [runs[0].history[0]["size"] for runs in found.groups.values()]
+    assert sizes == [1000, 109386]
+    assert all(v > 0 for row in found.record["rows"] for v in row["values"]["ms"])
+    assert cells(found.record)[1]["ms paper"] == "1"
+
+
+def test_standardised():
+    data = standardised(load_data("digits"))
+    assert data.x.mean().abs() < 1e-5
+    assert data.x.std(correction=0) == pytest.approx(1, abs=1e-5)
+    raw = load_data("digits")
+    scale = (data.test[0][0] - data.test[0][1]).norm() / (raw.test[0][0] - raw.test[0][1]).norm()
+    assert scale * raw.x.std(correction=0) == pytest.approx(1, abs=1e-4)  # the training rows' own
+    with pytest.raises(ArgumentError, match="standardise needs one tensor"):
+        standardised(replace(raw, x={"x": raw.x}))
