@@ -37,7 +37,7 @@ def _top(kept: Record) -> str:
     ]
     if kept["claims"]:
         parts += ["<h2>Claims</h2>", f"<p>{html.escape(text.tally(kept))}</p>"]
-        parts += [_card(as_html(text.verdicts(kept), text.CLAIMS))]
+        parts += [_card(as_html(text.verdicts(kept), text.CLAIMS), "words")]
     for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
         if lines:
             items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
@@ -45,5 +45,5 @@ def _top(kept: Record) -> str:
     return "\n".join([*parts, "</section>\n"])
 
 
-def _card(table: str) -> str:
-    return f'<div class="card wide">{table}</div>'
+def _card(table: str, form: str = "numbers") -> str:
+    return f'<div class="card wide {form}">{table}</div>'
