@@ -1,6 +1,21 @@
 """tunefree: federated learning with nothing to tune."""
 
-from . import clients, data, methods, models, penalties, random, server, sinks, testing, wire
+from . import (
+    attacks,
+    clients,
+    data,
+    faults,
+    methods,
+    models,
+    penalties,
+    privacy,
+    random,
+    robust,
+    server,
+    sinks,
+    testing,
+    wire,
+)
 from .advise import advise
 from .data import ByOwner, Dataset, Dirichlet, Federation, Iid, Shards, load
 from .errors import TunefreeError
@@ -25,15 +40,19 @@ __all__ = [
     "Tuning",
     "__version__",
     "advise",
+    "attacks",
     "clients",
     "compare",
     "data",
+    "faults",
     "fit",
     "load",
     "methods",
     "models",
     "penalties",
+    "privacy",
     "random",
+    "robust",
     "server",
     "sinks",
     "testing",

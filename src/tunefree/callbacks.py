@@ -9,7 +9,7 @@ A callback is called with an `Event` after each round. It may also have
 Whoever was begun is ended, whatever happens between.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +46,7 @@ class Watch:
 
 @contextmanager
 def watching(
-    callbacks: Sequence[Callback], settings: dict[str, Any], history: Sequence[dict[str, Any]]
+    callbacks: Sequence[Callback], settings: dict[str, Any], history: Iterable[dict[str, Any]]
 ) -> Iterator[Watch]:
     """Begin the callbacks that want it, and end them with the run, or with None."""
     watch = Watch(callbacks)

@@ -1,6 +1,7 @@
 """What goes wrong, in sentences: one family of errors, so that callers can catch ours alone."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
 
@@ -107,3 +108,22 @@ def whole(owner: str, name: str, value: int, low: int = 1) -> None:
     """Refuse what is not a whole number >= low."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ArgumentError(f"{owner}({name}=...) must be a whole number >= {low}, got {value!r}.")
+
+
+@contextmanager
+def reading(says: str, kind: type[TunefreeError] = DataError, hint: str = "") -> Iterator[None]:
+    """Within it, whatever bytes of a stranger do to a parser becomes one of our errors.
+
+    >>> with reading("The file is damaged", hint="fetch it again"):
+    ...     int("x")
+    Traceback (most recent call last):
+    tunefree.errors.DataError: The file is damaged (invalid literal for int() with base 10: 'x'); \
+fetch it again.
+    """
+    try:
+        yield
+    except TunefreeError:
+        raise
+    except Exception as error:  # parsers of other libraries raise nearly everything
+        why = first_line(error)[:200].rstrip(".")
+        raise kind(f"{says} ({why}){f'; {hint}' if hint else ''}.") from error

@@ -2,25 +2,29 @@
 
 import inspect
 import logging
-import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from .attacks import Attack
 from .callbacks import Callback, watching
 from .callbacks import Event as Event
 from .data.federation import Federation
+from .diverge import broken, sentence
 from .engines.heap import keeping
-from .errors import ArgumentError, Interrupted, ResumeError, whole
+from .engines.rough import Rough
+from .errors import ArgumentError, CheckpointError, Interrupted, ResumeError, reading, whole
 from .evaluate import Metric
+from .faults import Faults
 from .folder import Folder
+from .history import History
 from .job import Job, Options, bind
 from .methods import Method
 from .models import augment as augmentations
@@ -30,14 +34,11 @@ from .random import cohort as draw_cohort
 from .rounds import Standing, begin, play
 from .rounds import model as shipped
 from .run import Run, validation_score
+from .server.aggregate import Aggregation, plain
 from .types import Vector
 
 log = logging.getLogger("tunefree")
 
-DIVERGED = (
-    "Diverged in round %d: the loss or the model is no longer finite; the state before it is kept. "
-    "Try a smaller learning rate, or method auto."
-)
 CHECKPOINT_SECONDS = 5.0  # without checkpoint_every, a state is written when it is this old
 
 
@@ -70,6 +71,9 @@ def fit(
     engine: Engine = "auto",
     compile: bool | None = None,
     chunk: int | None = None,
+    aggregate: Aggregation = plain,
+    faults: Faults | None = None,
+    attack: Attack | None = None,
     checkpoint_every: int | None = None,
     callbacks: Sequence[Callback] = (),
     command: Mapping[str, Any] | None = None,
@@ -109,6 +113,11 @@ def fit(
         engine: "vmap" batches clients, "loop" runs them in turn, "auto" takes the faster.
         compile: Compile the batched step; None decides by the amount of work.
         chunk: Clients trained at once; None takes the whole cohort, fewer where that is faster.
+        aggregate: How means are made of what clients send: `tf.privacy.Secure()` sums it under
+            masks, a `tf.privacy.Privacy` clips and noises it, a rule of `tf.robust` withstands
+            hostile clients.
+        faults: How clients fail, in a simulation: a `tf.faults.Faults`.
+        attack: What hostile clients do, in a simulation: one of `tf.attacks`.
         checkpoint_every: Rounds between checkpoints; None writes when the last is 5 s old.
         callbacks: Called with an `Event` after each round; `tf.sinks` has some, and says how to
             write one.
@@ -186,8 +195,19 @@ def train(
     callbacks: Sequence[Callback],
 ) -> Run:
     """Play the rounds of a job that is bound, from where its folder stands; the crew may be any."""
+    with nullcontext() if folder is None or not job.crew.ranks.leads else folder.alone():
+        return _train(job, folder, resume, checkpoint_every, callbacks)
+
+
+def _train(
+    job: Job,
+    folder: Folder | None,
+    resume: bool,
+    checkpoint_every: int | None,
+    callbacks: Sequence[Callback],
+) -> Run:
     now = begin(job.method, job.start, job.plan)
-    history: list[dict[str, Any]] = []
+    history = History()
     best = _Best(job.start)
     status = "unfinished"
     ranks = job.crew.ranks
@@ -195,11 +215,12 @@ def train(
         found = ranks.agreed(_open(folder, job.settings, resume) if ranks.leads else None)
         if found is not None:
             rounds, tensors, facts = found
-            now = now.restored(rounds, tensors)
-            job.crew.restore(tensors)
-            best.restore(facts["best"], tensors["best"].to(now.x.device))
-            history = [row for row in folder.history() if row.get("round", rounds) < rounds]
-            status = facts["status"]
+            with reading(f"The run in {str(folder.path)!r} cannot be continued", CheckpointError):
+                now = now.restored(rounds, tensors)
+                job.crew.restore(tensors)
+                best.restore(facts["best"], tensors["best"].to(now.x.device))
+                history = History(r for r in folder.history() if r.get("round", rounds) < rounds)
+                status = str(facts["status"])
             if len(history) < rounds:
                 log.warning("The history lacks %d of %d rounds.", rounds - len(history), rounds)
         if ranks.leads:
@@ -215,22 +236,22 @@ def train(
                 job.crew.expect(following)
                 after, row = play(job.method, job.plan, now, job.crew, cohort, everyone)
                 output = shipped(job.method, after)
-                if not _finite(after, row):
+                if (what := broken(after, row)) is not None:
                     status = "diverged"
-                    log.warning(DIVERGED, now.round)
+                    log.warning("%s", sentence(what, now.round, job.method))
                     break
                 job.crew.commit()
                 cohort = cohort if following is None else following
                 if last or after.round % job.options.eval_every == 0:
-                    row |= job.measured(output)
+                    row |= job.measured(output) | job.cost(after.round)
                     if job.validation is not None:
                         best.see(row, output)
                 now = after
                 row["seconds"] = time.perf_counter() - began
-                history.append(row)
                 if folder is not None and ranks.leads:
                     folder.append(row)
                 watch.tell(Event(row["round"], now.x, output, row))
+                history.append(row)  # with what callbacks have added to it
                 if last:
                     status = "finished"
                 elif job.options.patience is not None and best.waited >= job.options.patience:
@@ -247,13 +268,9 @@ def train(
     return run
 
 
-def _finite(after: Standing, row: dict[str, Any]) -> bool:
-    if not math.isfinite(row["train_loss"]):
-        return False
-    return bool(torch.stack([torch.isfinite(v).all() for v in after.tensors().values()]).all())
-
-
 def _cohort(job: Job, t: int) -> torch.Tensor:
+    if isinstance(job.crew, Rough):
+        return job.crew.invite(t)
     return draw_cohort(job.options.seed, t, job.plan.clients, job.plan.cohort)
 
 
@@ -275,13 +292,13 @@ def _result(
     folder: Folder | None,
     now: Standing,
     best: _Best,
-    history: list[dict[str, Any]],
+    history: History,
     status: str,
 ) -> Run:
     output = _shipped(job, now, best)
     path = None if folder is None else folder.path
     said = "interrupted" if status == "unfinished" else status
-    return Run(now.x, output, history, job.settings, said, path, job.problem)
+    return Run(now.x, output, list(history), job.settings, said, path, job.problem)
 
 
 def _shipped(job: Job, now: Standing, best: _Best) -> Vector:
@@ -320,4 +337,4 @@ class _Saver:
     def save(self, now: Standing, best: _Best, status: str, run: Run) -> None:
         self._write(now, best, status)
         if self._folder is not None and status != "unfinished" and self._job.crew.ranks.leads:
-            run.export(self._folder.path / "model.safetensors")
+            self._folder.export(run.model.state_dict())

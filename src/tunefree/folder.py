@@ -5,8 +5,10 @@
     state-000012.safetensors   numbers after 12 rounds
     checkpoint.json        names the newest and the previous state file, with their sha256
     model.safetensors      the shipped model's state dict, when the run has ended
+    lock                   who writes here, while somebody does
 
-`checkpoint.json` is the point of commitment: a state file counts once it is named there.
+`checkpoint.json` is the point of commitment: a state file counts once it is named there. A file
+that is named there is never written again.
 """
 
 import hashlib
@@ -14,21 +16,30 @@ import json
 import logging
 import math
 import os
+import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from .errors import ArgumentError, CheckpointError, ResumeError
+from .errors import ArgumentError, CheckpointError, ResumeError, first_line, reading
+from .lock import locked
 
 log = logging.getLogger("tunefree")
 
+STATE = re.compile(r"state-[0-9]{1,18}(-[0-9a-f]{8})?\.safetensors")  # in this folder, nowhere else
+
+# Of a history, what must be numbers.
+MEASURED = ("round", "train_", "test_", "validation_", "client_", "bytes_", "seconds", "gradients")
+MOST = 1e300
+
 # Recorded, not compared on resume.
 INFORMATION = ("tunefree", "torch", "python", "numpy", "device", "memory", "command")
+WRITTEN = ("settings.json", "history.jsonl", "checkpoint.json", "model.safetensors", "state-*")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -41,8 +52,20 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(name).unlink(missing_ok=True)
         raise
+    _settle(path.parent)
+
+
+def _settle(folder: Path) -> None:
+    """Make sure that a folder's names are on disk, where the system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def to_json(value: Any) -> str:
@@ -50,8 +73,9 @@ def to_json(value: Any) -> str:
 
     def plain(v: Any) -> Any:
         if isinstance(v, Real) and not isinstance(v, bool):  # NumPy numbers become plain ones
-            number = int(v) if isinstance(v, Integral) else float(v)
-            return number if math.isfinite(number) else None
+            if isinstance(v, Integral):
+                return int(v)
+            return float(v) if math.isfinite(v) else None
         if isinstance(v, dict):
             return {str(k): plain(w) for k, w in v.items()}
         return [plain(w) for w in v] if isinstance(v, list | tuple) else v
@@ -64,8 +88,37 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing, so {path.parent} is not a run folder.") from None
-    except (ValueError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: {first_line(error)}.") from None
+
+
+def sound(row: Any) -> bool:
+    """Whether this is a row of a history: an object whose measurements are numbers or missing."""
+    if not isinstance(row, dict):
+        return False
+    for k, v in row.items():
+        plain = v is None or (type(v) in (float, int) and -MOST < v < MOST)
+        if not plain and k.startswith(MEASURED):
+            return False
+    return True
+
+
+def rows_of(lines: list[bytes]) -> list[Any]:
+    """Return what the lines of a history say, in order; None for those that are damaged."""
+    try:
+        found = json.loads(b"[" + b",".join(lines) + b"]")  # in one go, which is what there is
+        if len(found) == len(lines):
+            return list(found)
+    except (ValueError, RecursionError):
+        pass
+    return [_row(line) for line in lines]
+
+
+def _row(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 class Folder:
@@ -73,12 +126,24 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._whole: dict[str, Any] | None = None  # the last checkpoint known to be whole
+        self._whole: list[dict[str, Any]] = []  # checkpoints known to be whole, newest first
 
     @property
     def started(self) -> bool:
         """Whether a run was begun here."""
         return (self.path / "settings.json").exists()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Be the only one who writes here, within; what a crash left half written is removed."""
+        with ExitStack() as held:
+            with self._writing():
+                self.path.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(self.path))
+                for name in WRITTEN:
+                    for left in self.path.glob(f".{name}.*"):
+                        left.unlink(missing_ok=True)
+            yield
 
     def start(self, settings: dict[str, Any]) -> None:
         """Make the folder and write the settings."""
@@ -111,15 +176,16 @@ class Folder:
     def history(self) -> list[dict[str, Any]]:
         """Return the rows written so far; a line cut short is left out."""
         path = self.path / "history.jsonl"
-        rows = []
-        for number, line in enumerate(path.read_text().splitlines() if path.exists() else []):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
+        with reading(f"{path} cannot be read", CheckpointError):
+            lines = path.read_bytes().split(b"\n") if path.exists() else []
+        lines = [line for line in lines if line.strip()]
+        rows = rows_of(lines)
+        for number, row in enumerate(rows):
+            if row is None:
                 log.warning("%s has a line cut short (line %d); it is left out.", path, number + 1)
-        return [row for row in rows if isinstance(row, dict)]
+        return [row for row in rows if sound(row)]
 
-    def rewrite_history(self, rows: list[dict[str, Any]]) -> None:
+    def rewrite_history(self, rows: Iterable[dict[str, Any]]) -> None:
         """Replace the history, as when a run goes back to its checkpoint."""
         text = "".join(to_json(row) + "\n" for row in rows)
         with self._writing():
@@ -135,9 +201,20 @@ class Folder:
                 f"{error.strerror or error}."
             ) from None
 
+    @contextmanager
+    def _going(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            kept = f"rounds up to {self._whole[0]['rounds']} are" if self._whole else "settings are"
+            raise CheckpointError(
+                f"The run in {str(self.path)!r} cannot be written: {error.strerror or error}. Its "
+                f"{kept} safe there; make room, or make it writable, and call fit again to go on."
+            ) from None
+
     def append(self, row: dict[str, Any]) -> None:
         """Add one round."""
-        with (self.path / "history.jsonl").open("a") as file:
+        with self._going(), (self.path / "history.jsonl").open("a") as file:
             file.write(to_json(row) + "\n")
 
     def _settle_history(self) -> None:
@@ -149,30 +226,37 @@ class Folder:
 
     def save(self, rounds: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Write a checkpoint and keep the one before it."""
-        self._settle_history()
         data = pack_tensors(tensors)
-        name = f"state-{rounds:06d}.safetensors"
-        write_atomically(self.path / name, data)
-        entry = {
-            "file": name,
-            "rounds": rounds,
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "facts": facts,
-        }
-        before = self._whole if self._whole is not None and self._whole["file"] != name else None
-        entries = [entry] if before is None else [entry, before]
-        write_atomically(self.path / "checkpoint.json", to_json(entries).encode())
-        self._whole = entry
-        for stale in self.path.glob("state-*.safetensors"):
-            if stale.name not in {e["file"] for e in entries}:
-                stale.unlink(missing_ok=True)
+        digest, name = hashlib.sha256(data).hexdigest(), f"state-{rounds:06d}.safetensors"
+        known = {e["file"]: e["sha256"] for e in self._whole}
+        if known.get(name, digest) != digest:
+            name = f"state-{rounds:06d}-{digest[:8]}.safetensors"
+        entry = {"file": name, "rounds": rounds, "sha256": digest, "facts": facts}
+        entries = [entry, *(e for e in self._whole if e["file"] != name)][:2]
+        with self._going():
+            self._settle_history()
+            if name not in known:
+                write_atomically(self.path / name, data)
+            write_atomically(self.path / "checkpoint.json", to_json(entries).encode())
+            self._whole = entries
+            for stale in self.path.glob("state-*.safetensors"):
+                if stale.name not in {e["file"] for e in entries}:
+                    stale.unlink(missing_ok=True)
+
+    def export(self, tensors: dict[str, Tensor]) -> None:
+        """Write the shipped model's state dict."""
+        with self._going():
+            write_atomically(self.path / "model.safetensors", pack_tensors(tensors))
 
     def _entries(self) -> list[dict[str, Any]]:
         path = self.path / "checkpoint.json"
         kinds = {"file": str, "rounds": int, "sha256": str, "facts": dict}
         found = _read_json(path)
         if not isinstance(found, list) or not all(
-            isinstance(e, dict) and all(isinstance(e.get(k), t) for k, t in kinds.items())
+            isinstance(e, dict)
+            and all(isinstance(e.get(k), t) for k, t in kinds.items())
+            and STATE.fullmatch(e["file"])
+            and e["rounds"] >= 0
             for e in found
         ):
             raise CheckpointError(f"{path} is damaged: it does not list checkpoints.")
@@ -183,13 +267,14 @@ class Folder:
         path = self.path / "checkpoint.json"
         if not path.exists():
             return None
-        for entry in self._entries():
+        entries = self._entries()
+        for k, entry in enumerate(entries):
             try:
                 data = (self.path / entry["file"]).read_bytes()
                 if hashlib.sha256(data).hexdigest() != entry["sha256"]:
                     raise CheckpointError("its checksum is wrong, so it was cut short or changed")
                 found = entry["rounds"], unpack_tensors(data), entry["facts"]
-                self._whole = entry
+                self._whole = entries[k:]
                 return found
             except (OSError, CheckpointError) as error:
                 log.warning(
@@ -211,13 +296,10 @@ def pack_tensors(tensors: dict[str, Tensor]) -> bytes:
 
 def unpack_tensors(data: bytes) -> dict[str, Tensor]:
     """Return the tensors in safetensors bytes."""
-    from safetensors import SafetensorError
     from safetensors.torch import load
 
-    try:
+    with reading("not readable as safetensors", CheckpointError):
         return load(data)
-    except SafetensorError as error:
-        raise CheckpointError(f"not readable as safetensors: {error}") from None
 
 
 def _differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any]]:

@@ -11,21 +11,26 @@ import torch
 from torch import nn
 
 from . import evaluate, methods
+from .attacks import Attack
 from .clients.rule import Plan
 from .data._arrays import all_finite
 from .data.batches import Cut
 from .data.federation import Federation
 from .engines.ranks import join
 from .engines.rehearse import Rehearsal
+from .engines.rough import Rough
 from .engines.simulate import Local, Simulation, mean_steps
 from .errors import ArgumentError, DataError, between, whole
 from .evaluate import Evaluation, Metric, Regularity
+from .faults import Faults, Patchy
 from .methods import Method
 from .models import augment as augmentations
 from .models.engine import Engine
 from .models.problem import Loss, Precision, Problem, are_labels
-from .rounds import begin, play
+from .robust import Robust
+from .rounds import begin, first_memory, play
 from .run import Run, check_frozen
+from .server.aggregate import Accounted, Aggregation, plain
 from .types import Pair, Vector, map_inputs, tensors
 from .version import __version__
 
@@ -61,6 +66,9 @@ class Options:
     engine: Engine
     compile: bool | None
     chunk: int | None
+    aggregate: Aggregation
+    faults: Faults | None
+    attack: Attack | None
     command: Mapping[str, Any] | None
 
 
@@ -93,6 +101,14 @@ class Job:
             row |= self.validation.measure(x, "validation")
         return row
 
+    def cost(self, rounds: int) -> dict[str, float]:
+        """Return what so many rounds have cost, where their means are accounted for."""
+        if not isinstance(self.options.aggregate, Accounted):
+            return {}
+        memory = bool(first_memory(self.method, self.start, self.plan))
+        prepares = self.method.prepares
+        return self.options.aggregate.cost(rounds, prepares=prepares, memory=memory)
+
 
 def bind(options: Options) -> Job:
     """Check every argument and bind what depends on it; nothing is trained yet."""
@@ -115,16 +131,22 @@ def bind(options: Options) -> Job:
     problem.check(few, fed.y[:2], _highest(o.federation) if labelled else None)
     size = fed.clients if o.cohort is None else o.cohort
     K = mean_steps(fed, cut)
-    plan = Plan(
+    plan = (Patchy if o.faults is not None and o.faults.loses else Plan)(
         fed.clients, size, o.rounds, K, problem.layout, o.seed, o.batch, fed.held is not None
     )
+    if o.faults is not None:
+        o.faults.check(method, plan)
     method.check(plan)
+    if isinstance(o.aggregate, Robust):
+        o.aggregate.check(plan.cohort)
     augment = augmentations.parse(o.augment) if isinstance(o.augment, str) else o.augment
     if not isinstance(augment, augmentations.CropFlip | None):
         raise ArgumentError(f"fit(augment=...) must be a name or a CropFlip, got {o.augment!r}.")
-    local = Local(o.engine, o.compile, o.chunk, augment)
+    local = Local(o.engine, o.compile, o.chunk, augment, o.aggregate)
     start = problem.start if o.start is None else _start(problem, o.start)
-    crew = Simulation(method, problem, fed, cut, plan, o.seed, local, start, join())
+    given = (method, problem, fed, cut, plan, o.seed, local, start, join())
+    rough = o.faults is not None or o.attack is not None
+    crew = Rough(*given, faults=o.faults, attack=o.attack) if rough else Simulation(*given)
     groups = evaluate.per_client(fed) if o.per_client else None
     test = validation = None
     if fed.test is not None:
@@ -181,6 +203,8 @@ def _settings(
         "heterogeneity": o.heterogeneity,
         "augment": None if augment is None else repr(augment),
         **crew.facts(),
+        **({} if o.aggregate is plain else {"aggregate": repr(o.aggregate)}),
+        **{n: repr(v) for n in ("faults", "attack") if (v := getattr(o, n)) is not None},
         "command": dict(o.command or {}),
     }
 
@@ -208,6 +232,10 @@ def _check(o: Options) -> None:
         raise ArgumentError(
             "fit(patience=..., keep_best=...) choose by validation data; give validation=0.1 or so."
         )
+    for name, kind in (("faults", Faults), ("attack", Attack)):
+        if not isinstance(getattr(o, name), kind | None):
+            given = f"a tf.faults.{kind.__name__}" if kind is Faults else "one of tf.attacks"
+            raise ArgumentError(f"fit({name}=...) must be {given}, got {getattr(o, name)!r}.")
     metrics = o.metrics or {}
     if not isinstance(metrics, Mapping) or not all(callable(m) for m in metrics.values()):
         raise ArgumentError(f"fit(metrics=...) must map names to functions, got {metrics!r}.")

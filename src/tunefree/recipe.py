@@ -10,13 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from . import methods
+from . import attacks, faults, methods, robust
 from .data import Dataset, Federation, load, partition
-from .errors import ArgumentError
+from .errors import ArgumentError, CheckpointError, reading
 from .methods import Method
 from .models import nets
 from .models.problem import Precision
 from .types import tensors
+from .words import value
 
 READERS = ("text", "lstm", "bert")  # networks with a row for every word
 
@@ -51,6 +52,14 @@ class Recipe:
         keep_best: Ship the model that was best on validation data.
         per_client: Report the worst client and the spread over clients.
         heterogeneity: Report how much clients' gradients differ (zeta, dissimilarity).
+        aggregate: mean, or a rule that withstands hostile clients: median, trimmed-mean:f=2,
+            geometric-median, krum:f=2, multi-krum:f=2, norm-clip or centred-clip, with nnm:f=2+ or
+            bucketing:size=2+ in front where clients differ; f may be a share such as 0.2.
+        faults: none, or how clients fail, such as before=0.1,after=0.1,slow=0.2,stale=0.1,delay=3
+            or available=24/0.5 (there for half of every 24 rounds).
+        attack: none, or hostile clients and what they do: sign-flip:0.2, large-norm, gaussian,
+            misreport, label-flip, little-is-enough or inner-product, with a share of the clients or
+            their numbers (0+3+7), and settings such as :scale=10.
         data_dir: Folder with dataset files, looked at before $TUNEFREE_DATA and the cache.
     """
 
@@ -77,7 +86,39 @@ class Recipe:
     keep_best: bool = False
     per_client: bool = False
     heterogeneity: bool = False
+    aggregate: str = "mean"
+    faults: str = "none"
+    attack: str = "none"
     data_dir: Path | None = None
+
+
+def recall(words: Any) -> Recipe:
+    """Return the recipe that a folder has as plain data; refuse what is not one."""
+    with reading("The recipe in this folder is damaged", CheckpointError):
+        given = dict(words)
+        given |= {"set": tuple(given["set"])} if given.get("set") else {}
+        given |= {"data_dir": Path(given["data_dir"])} if given.get("data_dir") else {}
+        for name, kind in typing.get_type_hints(Recipe).items():
+            if name in given and not _fits(given[name], kind):
+                raise TypeError(f"{name} is {given[name]!r}")
+        return Recipe(**given)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    several = isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
+    for one in typing.get_args(kind) if several else (kind,):
+        origin = typing.get_origin(one) or one
+        if origin is Literal:
+            right = isinstance(value, str) and value in typing.get_args(one)
+        elif origin is tuple:
+            right = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+        elif origin in (int, float):
+            right = isinstance(value, int | origin) and not isinstance(value, bool)
+        else:
+            right = isinstance(value, origin)
+        if right:
+            return True
+    return False
 
 
 def read_settings(name: str, words: tuple[str, ...]) -> dict[str, Any]:
@@ -94,30 +135,8 @@ def read_settings(name: str, words: tuple[str, ...]) -> dict[str, Any]:
         if not equals or not key:
             raise ArgumentError(f"--set must be KEY=VALUE, such as lr=0.1, got {word!r}.")
         kind = own[key].annotation if key in own else common.get(key, str)
-        out[key] = _value(f"--set {word}", text, kind)
+        out[key] = value(f"--set {word}", text, kind)
     return out
-
-
-def _value(what: str, text: str, kind: Any) -> Any:
-    union = isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
-    kinds = typing.get_args(kind) if union else (kind,)
-    if type(None) in kinds and text.lower() == "none":
-        return None
-    if bool in kinds:
-        if text.lower() not in ("true", "false"):
-            raise ArgumentError(f"{what} must be true or false.")
-        return text.lower() == "true"
-    words = [k for k in kinds if k is str or typing.get_origin(k) is Literal]
-    for number in (int, float):
-        if number in kinds:
-            try:
-                return number(text)
-            except ValueError:
-                if words:
-                    return text
-                word = "a whole number" if number is int else "a number"
-                raise ArgumentError(f"{what} must be {word}.") from None
-    return text
 
 
 def make_method(recipe: Recipe) -> Method:
@@ -159,6 +178,11 @@ def cohort_size(recipe: Recipe, federation: Federation, method: Method) -> int |
 def arguments(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments of `fit` that this recipe stands for, data and model included."""
     method = make_method(recipe)
+    trust = {
+        "aggregate": robust.parse(recipe.aggregate),
+        "faults": faults.parse(recipe.faults),
+        "attack": attacks.parse(recipe.attack),
+    }
     dataset = load(recipe.data, recipe.data_dir)
     federation = make_federation(recipe, dataset)
     return {
@@ -182,4 +206,5 @@ def arguments(recipe: Recipe) -> dict[str, Any]:
         "keep_best": recipe.keep_best,
         "per_client": recipe.per_client,
         "heterogeneity": recipe.heterogeneity,
+        **trust,
     }

@@ -6,6 +6,7 @@ server does not step. The simulator calls both halves in one process; a real fed
 where it belongs.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -13,13 +14,13 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from .clients import loop
-from .clients.rule import ClientPart, Plan, Round, What, Who, Work, row_sq
+from .clients.rule import Ask, ClientPart, Plan, Round, What, Who, Work, row_sq
 from .errors import ArgumentError
 from .methods import Method
 from .models.losses import Losses
 from .models.problem import Layout
 from .random import key, purpose
-from .types import Channels, Rows, State, Vector
+from .types import Channels, Rows, State, Trace, Vector
 from .wire import Dense, Ledger, Sender, Wire
 
 
@@ -43,11 +44,17 @@ class Standing:
     def restored(self, round: int, tensors: dict[str, Tensor]) -> "Standing":
         """Return a standing of the same form with these numbers."""
 
+        def taken(name: str, like: Tensor) -> Tensor:
+            found = tensors[name]
+            if found.shape != like.shape or found.dtype != like.dtype:
+                raise ValueError(f"{name} is {found.dtype} of shape {tuple(found.shape)}")
+            return found.to(self.x.device)
+
         def part(k: str) -> State:
-            return {n: tensors[f"{k}.{n}"].to(self.x.device) for n in getattr(self, k)}
+            return {n: taken(f"{k}.{n}", v) for n, v in getattr(self, k).items()}
 
         parts = {k: part(k) for k in ("server", "direction", "step", "output")}
-        return Standing(round=round, x=tensors["x"].to(self.x.device), **parts)
+        return Standing(round=round, x=taken("x", self.x), **parts)
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,14 @@ class Answer:
     loss: float
     measured: dict[str, float]
     fraction: float | None = None  # the share of those who answered, where some did not
+
+
+class NobodyError(Exception):
+    """Nobody of a cohort answered: the round leaves everything as it was."""
+
+    def __init__(self, measured: dict[str, float]) -> None:
+        super().__init__("Nobody answered.")
+        self.measured = measured
 
 
 class Crew(Protocol):
@@ -130,24 +145,11 @@ def play(
     ) -> list[Tensor]:
         return crew.ask(ids, t, what, at, who, sent, ledger)
 
-    x = now.x
-    server = method.server.open(x, now.server, this, ask)
-    direction = method.direction.open(x, now.direction, this, ask)
-    step = method.step.open(x, now.step, this, ask)
-    down = _down(method, x, server, direction, step, this)
-    ledger.send_down(down, len(ids))
-    answer = crew.train(ids, {"x": x, **down}, this, ledger)
-    if answer.fraction is not None:
-        this = replace(this, fraction=answer.fraction)
-    x, server, trace = method.server.step(x, answer.mean, server, this, ask)
-    after = Standing(
-        round=t + 1,
-        x=x,
-        server=server,
-        direction=method.direction.absorb(answer.mean, direction, this),
-        step=method.step.absorb(answer.mean, step, this),
-        output=method.shipped.update(method.server.output(x, server), now.output, this),
-    )
+    try:
+        after, answer, trace = _talk(method, now, crew, ids, this, ask, ledger)
+    except NobodyError as nobody:
+        after, trace = replace(now, round=t + 1), {}
+        answer = Answer({}, math.nan, nobody.measured)
     proxes = answer.measured.get("proxes", 0.0) + float(trace.pop("proxes", 0.0))
     row = {
         "round": t,
@@ -164,6 +166,37 @@ def play(
     if not method.wire.lossless:
         row["counted_up"] = ledger.counted_up  # as papers count: values alone, in bytes
     return after, row
+
+
+def _talk(
+    method: Method,
+    now: Standing,
+    crew: Crew,
+    ids: Tensor,
+    t: Round,
+    ask: Ask,
+    ledger: Ledger,
+) -> tuple[Standing, Answer, Trace]:
+    """Let server and cohort talk; return the next standing, what came back, the rule's numbers."""
+    x = now.x
+    server = method.server.open(x, now.server, t, ask)
+    direction = method.direction.open(x, now.direction, t, ask)
+    step = method.step.open(x, now.step, t, ask)
+    down = _down(method, x, server, direction, step, t)
+    ledger.send_down(down, len(ids))
+    answer = crew.train(ids, {"x": x, **down}, t, ledger)
+    if answer.fraction is not None:
+        t = replace(t, fraction=answer.fraction)
+    x, server, trace = method.server.step(x, answer.mean, server, t, ask)
+    after = Standing(
+        round=t.index + 1,
+        x=x,
+        server=server,
+        direction=method.direction.absorb(answer.mean, direction, t),
+        step=method.step.absorb(answer.mean, step, t),
+        output=method.shipped.update(method.server.output(x, server), now.output, t),
+    )
+    return after, answer, trace
 
 
 def _down(
@@ -227,6 +260,7 @@ def answer(
             loop.Schooling(method.weight_decay, method.clip),
             records,
             this,
+            method.rate(t.factor),
         )
         works.append(work)
         if turn < count - 1:

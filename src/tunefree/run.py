@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .errors import ArgumentError, CheckpointError
+from .errors import ArgumentError, CheckpointError, reading
 from .folder import Folder, pack_tensors, write_atomically
 from .models.problem import LOSSES, Problem
 from .types import Vector, map_inputs
@@ -31,7 +31,8 @@ class Run:
         output: The flat model that the method ships (an average, the best, ...).
         history: One dict per round: round, train_loss (mean over the cohort's batches), lr (mean
             client step), gradients (minibatch gradients taken), trials (line-search evaluations per
-            step), server_step, bytes_up, bytes_down (bytes_up.delta, ... by channel), seconds; in
+            step), server_step, bytes_up, bytes_down (bytes_up.delta, ... by channel), seconds, and
+            refused (clients left out because of NaN or Inf, where there were any); in
             rounds that are evaluated also test_loss, test_accuracy, validation_loss, ...,
             client_worst, client_spread.
         settings: What was asked for.
@@ -74,8 +75,8 @@ class Run:
             scored = [row for row in rows if validation_score(row) is not None]
             shipped = [min(scored, key=validation_score)] if scored else rows  # type: ignore[arg-type]
         measured = ("test_", "validation_", "client_")
-        for row in shipped:
-            out |= {k: v for k, v in row.items() if k.startswith(measured)}
+        names = sorted(k for k in set().union(*shipped) if k.startswith(measured))
+        out |= {k: next(row[k] for row in reversed(shipped) if k in row) for k in names}
         accuracy = [r["test_accuracy"] for r in rows if r.get("test_accuracy") is not None]
         if accuracy:
             out["best_test_accuracy"] = max(accuracy)
@@ -117,19 +118,28 @@ class Run:
             raise CheckpointError(f"The run in {str(path)!r} has no checkpoint yet.")
         rounds, tensors, facts = found
         problem = None
+        with reading(f"The run in {str(path)!r} cannot be read", CheckpointError):
+            x, output = tensors["x"], tensors["shipped"]
+            flat = x.ndim == 1 and x.shape == output.shape and x.dtype == output.dtype
+            if not (flat and x.is_floating_point() and rounds >= 0):
+                raise ValueError("x and the model that it ships must be vectors of one form")
         if model is not None:
+            missing = [
+                name for name in ("dtype", "loss") if not isinstance(settings.get(name), str)
+            ]
+            if missing or settings["dtype"] not in ("float32", "float64"):
+                raise CheckpointError(f"The settings in {str(path)!r} lack a loss or a dtype.")
             dtype = getattr(torch, settings["dtype"])
             known = settings["loss"] in LOSSES  # a user's own loss is not needed to predict
             problem = Problem(model, settings["loss"] if known else "mse", dtype)
             check_frozen("Run.load(model=...)", settings, problem)
-            if problem.layout.size != tensors["x"].numel():
+            if problem.layout.size != x.numel():
                 raise ArgumentError(
-                    f"Run.load(model=...) must have the run's {tensors['x'].numel()} trainable "
-                    f"numbers, got {problem.layout.size}."
+                    f"Run.load(model=...) must have the run's {x.numel()} trainable numbers, got "
+                    f"{problem.layout.size}."
                 )
         status = str(facts.get("status", "unfinished"))
         history = folder.history()[:rounds]
-        x, output = tensors["x"], tensors["shipped"]
         return Run(x, output, history, settings, status, folder.path, problem)
 
 

@@ -6,7 +6,8 @@ import pytest
 
 import tunefree as tf
 
-ROOMS = (tf, tf.clients, tf.data, tf.models, tf.server, tf.sinks, tf.wire)
+ROOMS = (tf, tf.attacks, tf.clients, tf.data, tf.faults, tf.models, tf.privacy, tf.robust)
+ROOMS += (tf.server, tf.sinks, tf.wire)
 NAMES = {f"{room.__name__}.{name}": (room, name) for room in ROOMS for name in room.__all__}
 
 

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from parts.problems import fit
+from parts.problems import fit, labelled
 from tunefree.engines import simulate
 from tunefree.errors import ArgumentError
-from tunefree.models import batched
+from tunefree.models import batched, descent
 from tunefree.models.batched import Vmapped
+from tunefree.models.descent import Descent
 from tunefree.models.engine import choose
 from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
@@ -187,6 +188,115 @@ def test_the_compiler_fails_on_values_alone(monkeypatch, caplog):
     engine = choose(p, batch(), "auto", compile=True)
     assert bool(torch.isfinite(engine.value(p.start.expand(3, -1), batch())).all())
     assert "Compilation is not available here (cannot lower this)" in caplog.text
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """A compiler that leaves everything as it is."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_descent_is_steps_along_the_gradient():
+    p, lr = problem(), torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
+    engine = choose(p, batch(), "auto", True, descends=True)
+    start = p.start + torch.arange(3, dtype=torch.float64)[:, None]
+    walk = engine.descent(3)
+    for _ in range(2):
+        y, total = start, 0.0
+        walk.begin(start)
+        for key in range(3):
+            given = replace(batch(), key=torch.full((3,), key))
+            values, grads = Looped(p).value_and_grad(y, given)
+            walk.step(given, lr / (1 + key))
+            y, total = y - lr[:, None] / (1 + key) * grads, total + (lr > 0) * values
+            close(walk.end(), (y, total), 1e-11)
+        assert torch.equal(walk.end()[0][1], start[1])
+    assert engine.descent(2) is None
+    engine.release()
+    assert engine.descent(3) is None
+    assert Vmapped(p).descent(3) is None
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_who_has_finished_stays_whatever_its_gradient():
+    p, given = problem(), batch()
+    given.inputs[1] = torch.nan
+    walk = choose(p, batch(), "auto", True, descends=True).descent(3)
+    walk.begin(p.start.expand(3, -1))
+    walk.step(given, torch.tensor([0.1, 0.0, 0.1], dtype=torch.float64))
+    y, total = walk.end()
+    assert torch.equal(y[1], p.start)
+    assert bool(torch.isfinite(y).all())
+    assert bool(torch.isfinite(total).all())
+    assert not torch.equal(y[0], p.start)
+
+
+class Scale(nn.Module):
+    """Numbers that no product takes, and so no autocast casts."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.each = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return x.float() * self.each
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_in_bfloat16_tensors_are_cast_once(monkeypatch):
+    """The same bits as with a cast in every step, and what is not cast stays exact."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 8), Scale(8), nn.Linear(8, 2)).float()
+    p = Problem(net, "cross_entropy", torch.float32, precision="bf16")
+    given = replace(batch(), inputs=batch().inputs.float())
+    found = []
+    for cast in (descent._cast_beforehand, lambda graph, count: []):
+        monkeypatch.setattr(descent, "_cast_beforehand", cast)
+        walk = choose(p, given, "auto", True, descends=True).descent(3)
+        walk.begin(p.start + 0.1 * torch.arange(3)[:, None])
+        for _ in range(4):
+            walk.step(given, torch.tensor([0.1, 0.0, 0.3]))
+        found.append(walk.end())
+        low = [torch.equal(a, b.bfloat16()) for a, b in zip(walk._low, walk._parts, strict=True)]
+        found[-1] += (low,)
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    weights_and_biases = [True, True, False, True, True]
+    assert (found[0][2], found[1][2]) == (weights_and_biases, [False] * 5)
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(
+    ("name", "settings", "descends"),
+    [
+        ("fedavg", {}, True),
+        ("fedexp", {"schedule": "cosine"}, True),
+        ("fedavg", {"weight_decay": 0.01}, False),
+        ("fedavg", {"clip": 0.1}, False),
+        ("scaffold", {}, False),
+        ("fedprox", {}, False),
+        ("fedlin", {}, False),
+    ],
+)
+def test_only_plain_descent_is_left_to_the_engine(name, settings, descends, monkeypatch):
+    """And is the same descent, with clients that take different numbers of steps."""
+    made = tf.methods.get(name, lr=0.05, **settings)
+    even = labelled()
+    owner = torch.tensor([0, 1, 2, 3]).repeat_interleave(torch.tensor([11, 2, 6, 5]))
+    fed = tf.Federation(even.x, even.y, owner, classes=2)
+    given = {"fed": fed, "rounds": 3, "steps": None, "epochs": 2}
+    plain = fit(made, compile=False, engine="vmap", **given)
+    called = []
+    whole = Descent.step
+    monkeypatch.setattr(Descent, "step", lambda *a: called.append(0) or whole(*a))
+    fast = fit(made, compile=True, engine="vmap", **given)
+    assert bool(called) is descends
+    close(fast.x, plain.x, 1e-11)
+    for a, b in zip(fast.history, plain.history, strict=True):
+        for key in b.keys() - {"seconds"}:
+            assert a[key] == pytest.approx(b[key], rel=1e-10, abs=1e-12), key
 
 
 class Branches(nn.Module):

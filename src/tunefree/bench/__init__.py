@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import unknown
 from ..job import find_device
-from . import cpu, gpu, pfl_cifar10, precision, rules, scale
+from . import cpu, federation, gpu, pfl_cifar10, precision, rules, scale
 from .keep import ready, record, save, where
 from .watch import Say, silent
 
@@ -28,6 +28,7 @@ SUITES = {
     "cpu": Suite(cpu.Cpu, cpu.measure, cpu.table),
     "gpu": Suite(gpu.Gpu, gpu.measure, gpu.table),
     "pfl-cifar10": Suite(pfl_cifar10.PflCifar10, pfl_cifar10.measure, pfl_cifar10.table),
+    "federation": Suite(federation.Nodes, federation.measure, federation.table),
     "precision": Suite(precision.Precisions, precision.measure, precision.table),
     "scale": Suite(scale.Scale, scale.measure, scale.table),
     "rules": Suite(rules.Rules, rules.measure, rules.table),

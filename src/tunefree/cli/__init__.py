@@ -26,6 +26,11 @@ def main(words: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:  # a file or folder that was named
+        what = str(error.filename or "")[:200]
+        said = f"{error.strerror or error}{f': {what!r}' if what else ''}."
+        err.print(f"[bold red]Error:[/] {escape(said)}", soft_wrap=True)
+        code = BAD_INPUT
     sys.exit(code if isinstance(code, int) else 0)
 
 

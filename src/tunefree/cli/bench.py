@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 
 from .. import bench as benches
 from ..bench.cpu import Cpu
+from ..bench.federation import Nodes
 from ..bench.gpu import Gpu
 from ..bench.pfl_cifar10 import PflCifar10
 from ..bench.precision import Precisions
@@ -103,6 +104,17 @@ def bench_rules(
 ) -> int:
     """Every proximal map and server rule beside plain copies."""
     return _bench("rules", settings, as_json, out_file)
+
+
+@bench.command(name="federation")
+def bench_federation(
+    settings: Annotated[Nodes | None, Parameter(name="*")] = None,
+    *,
+    as_json: AsJson = False,
+    out_file: Out = None,
+) -> int:
+    """A round over 2, 5 and 10 SuperNodes on this machine, beside two simulations."""
+    return _bench("federation", settings, as_json, out_file)
 
 
 def _bench(name: str, settings: Any, as_json: bool, out_file: Path | None) -> int:

@@ -12,7 +12,7 @@ from ..errors import ArgumentError, Interrupted
 from ..fit import Event, fit, options
 from ..folder import Folder
 from ..job import bind, cost
-from ..recipe import Recipe, arguments
+from ..recipe import Recipe, arguments, recall
 from ..report.terminal import Bar, grid, summary
 from ..sinks import Kind, into
 from ..study.text import human
@@ -98,16 +98,14 @@ def _asdict(recipe: Recipe) -> dict[str, Any]:
 def _recipe_of(folder: Path) -> Recipe:
     if not Folder(folder).started:
         raise ArgumentError(f"--resume must be a run folder, got {str(folder)!r}, which is none.")
-    words = Folder(folder).settings().get("command") or {}
+    words = Folder(folder).settings().get("command")
     known = {f.name for f in dataclasses.fields(Recipe)}
-    if not words or not set(words) <= known:
+    if not isinstance(words, dict) or not words or not set(words) <= known:
         raise ArgumentError(
             f"--resume continues runs of this command; the one in {str(folder)!r} was started from "
             "Python: call fit again with the same arguments and out."
         )
-    if words.get("data_dir"):
-        words["data_dir"] = Path(words["data_dir"])
-    return Recipe(**(words | {"set": tuple(words.get("set") or ())}))
+    return recall(words)
 
 
 def _next_folder(recipe: Recipe) -> Path:

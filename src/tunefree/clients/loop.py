@@ -78,6 +78,7 @@ def run(
     school: Schooling,
     records: frozenset[str],
     t: Round,
+    rate: float | None = None,
 ) -> Work:
     """Train m clients and return the record of their work.
 
@@ -91,32 +92,37 @@ def run(
         school: Weight decay and clipping.
         records: Optional fields of `Work` to fill.
         t: The round.
+        rate: lr where a step is y - lr grad F(y) and nothing else: the engine may do it all.
     """
     steps, counts = lesson.steps, lesson.steps.to(x.dtype)
     start = (x if local.start is None else local.start).expand(steps.shape[0], -1)
     ref = None if local.ref is None else local.ref.expand_as(start)
     y, scratch = start, step.begin(start, down)
+    walk = None if rate is None else losses.descent(len(steps))
+    rates = start.new_full(steps.shape, 0.0 if rate is None else rate)
+    if walk is not None:
+        walk.begin(start)
     sums: dict[str, Rows] = {}  # of vectors
     each: dict[str, list[Rows]] = {}  # of numbers, added up at the end
     shortest, longest = lesson.span
     brief = step.forgets and ref is None and "grad_mean" not in records
     for k in range(longest):
         batch = lesson.fetch(k)
-        point = y if local.look is None else local.look(y, k)
-        loss, g = school.gradient(losses, point, batch, brief)
-        at_ref = None if ref is None else school.gradient(losses, ref, batch)[1]
-        phi = _bent(y, loss, batch, losses, local, school, at_ref)
-        tick = Tick(k, t, lesson.share[:, k], counts)
-        new, lr, after = step.take(y, local.bend(g, point, at_ref), phi, tick, down, scratch)
-        if local.land is not None:
-            new = local.land(new, k)
-        parts = {"loss": loss, "lr": lr}
-        if "grad_mean" in records:
-            parts["grad_mean"] = g
-        if "point_mean" in records:
-            parts["point_mean"] = point
-        if "grad_sq" in records:
-            parts["grad_sq"] = row_sq(g)
+        if walk is not None:
+            lr = rates if k < shortest else torch.where(k < steps, rates, 0.0)
+            walk.step(batch, lr)
+            parts, new, after = {"lr": lr}, y, scratch
+        else:
+            point = y if local.look is None else local.look(y, k)
+            loss, g = school.gradient(losses, point, batch, brief)
+            at_ref = None if ref is None else school.gradient(losses, ref, batch)[1]
+            phi = _bent(y, loss, batch, losses, local, school, at_ref)
+            tick = Tick(k, t, lesson.share[:, k], counts)
+            new, lr, after = step.take(y, local.bend(g, point, at_ref), phi, tick, down, scratch)
+            if local.land is not None:
+                new = local.land(new, k)
+            parts = {"loss": loss, "lr": lr, **_recorded(records, g, point)}
+            del g, phi  # so that their memory serves the next step
         if k < shortest and "done" not in scratch:
             y, scratch = new, after
         else:
@@ -125,8 +131,8 @@ def run(
                 active = active & ~scratch["done"]
                 if not bool(active.any()):
                     break
-            parts["taken"] = active.to(loss.dtype)
-            y = _pick(active, new, y)
+            parts["taken"] = active.to(x.dtype)
+            y = y if new is y else _pick(active, new, y)
             scratch = {name: _pick(active, v, scratch[name]) for name, v in after.items()}
             parts = {name: _pick(active, v, torch.zeros_like(v)) for name, v in parts.items()}
         for name, v in parts.items():
@@ -134,9 +140,11 @@ def run(
                 sums[name] = sums[name] + v if name in sums else v
             else:
                 each.setdefault(name, []).append(v)
-        del g, phi, new, parts  # so that their memory serves the next step
+        del new, parts
     numbers = {name: torch.stack(found).sum(0) for name, found in each.items()}
-    taken = _taken(numbers, len(each["loss"]), len(each.get("taken", [])))
+    if walk is not None:
+        y, numbers["loss"] = walk.end()
+    taken = _taken(numbers, len(each["lr"]), len(each.get("taken", [])))
     means = {n: v / taken[:, None] for n, v in sums.items()}
     trials = scratch.get("trials", torch.zeros_like(taken))
     return Work(
@@ -150,6 +158,13 @@ def run(
         grad_sq=numbers.get("grad_sq"),
         **means,
     )
+
+
+def _recorded(records: frozenset[str], g: Rows, point: Rows) -> dict[str, Rows]:
+    """Return what a step adds to the record beyond its loss and size."""
+    found = {"grad_mean": g, "point_mean": point} if records else {}
+    found = {name: v for name, v in found.items() if name in records}
+    return found | ({"grad_sq": row_sq(g)} if "grad_sq" in records else {})
 
 
 def _taken(numbers: dict[str, Rows], all: int, masked: int) -> Rows:

@@ -16,6 +16,11 @@ from .rule import Direction, Local, Round
 class Plain(Direction):
     """Direction that leaves the gradient as it is."""
 
+    @property
+    def bends(self) -> bool:
+        """Whether somebody has put another bend in here."""
+        return type(self).local is not Plain.local
+
     def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
         """Return no bend."""
         return Local()

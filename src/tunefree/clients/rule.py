@@ -224,6 +224,11 @@ class Direction(ClientPart, ABC):
     sees_grad: ClassVar[bool] = False
     goes_with: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def bends(self) -> bool:
+        """Whether `local` may return a bend."""
+        return True
+
     def turns(self, t: Round) -> Turns:
         """Return how much a client works before it talks."""
         return Turns()
@@ -254,6 +259,14 @@ class Step(ClientPart, ABC):
     @property
     def most(self) -> int | None:
         """Most steps of a solver on the whole local batch, whatever K is; None for other steps."""
+        return None
+
+    def rate(self, factor: float) -> float | None:
+        """Return lr where a step is y - lr d and nothing else, whatever happens on the way.
+
+        Args:
+            factor: The schedule's, in this round.
+        """
         return None
 
     def begin(self, y: Rows, down: Channels) -> State:

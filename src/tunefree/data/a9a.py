@@ -9,6 +9,7 @@ from .dataset import Dataset
 from .sources import Folder, Part, Source, read
 
 FEATURES = 123
+LARGEST = float(np.finfo(np.float32).max)
 A9A = Source(
     name="a9a",
     folders=("a9a",),
@@ -63,10 +64,11 @@ def parse_libsvm(data: bytes, file: str, features: int) -> tuple[Tensor, Tensor]
             raise DataError(
                 f"{file} must hold lines such as '+1 3:1 11:1', but line {i + 1} is not."
             ) from error
-        if sign not in (-1.0, 1.0) or any(not 0 <= column < features for column in columns):
+        right = all(0 <= column < features for column in columns)
+        if sign not in (-1.0, 1.0) or not right or not all(abs(v) <= LARGEST for v in values):
             raise DataError(
                 f"{file} must hold labels +1 or -1 and features 1..{features}, but line {i + 1} "
-                "does not."
+                "does not, or not as finite numbers."
             )
         x[i, columns] = values
         y[i] = sign > 0

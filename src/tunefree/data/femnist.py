@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..errors import DataError, reading
 from ._arrays import Array
 from .dataset import Dataset
 from .sources import Folder, cache, places
@@ -67,34 +67,29 @@ def _folder(path: Path) -> _Rows:
 
 
 def _file(path: Path) -> _Rows:
-    try:
+    form = "must be a LEAF json file with 'users' and 'user_data' of 'x' and 'y'"
+    with reading(f"{path} {form}"):
         content = json.loads(path.read_bytes())
         users, rows = content["users"], content["user_data"]
-        pairs = [(user, rows[user]["x"], rows[user]["y"]) for user in users]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path} must be a LEAF json file with 'users' and 'user_data' of 'x' and 'y' "
-            f"({type(error).__name__}: {error})."
-        ) from error
+        pairs = [(str(user), rows[user]["x"], rows[user]["y"]) for user in users]
     xs, ys, owners = [], [], []
     for user, x, y in pairs:
-        try:
-            images, labels = np.array(x, np.float32), np.array(y)
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path}: user {user!r} must have images of 784 numbers.") from error
-        if images.shape != (len(labels), PIXELS) or len(labels) == 0:
+        with reading(f"{path}: user {user[:40]!r} must have images of {PIXELS} numbers"):
+            images, labels = np.array(x, np.float64), np.array(y)
+        if labels.ndim != 1 or images.shape != (labels.size, PIXELS) or not labels.size:
             raise DataError(
-                f"{path}: user {user!r} must have as many images of {PIXELS} numbers as labels, "
-                f"got shape {images.shape} for {len(labels)} labels."
+                f"{path}: user {user[:40]!r} must have as many images of {PIXELS} numbers as "
+                f"labels, got shape {images.shape} for {labels.size} labels."
             )
         whole = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < CLASSES
-        if not whole or not (np.isfinite(images).all() and 0 <= images.min() <= images.max() <= 1):
+        if not whole or not (0 <= images.min() <= images.max() <= 1):
             raise DataError(
-                f"{path}: user {user!r} must have labels in 0..{CLASSES - 1} and pixels in [0, 1]."
+                f"{path}: user {user[:40]!r} must have labels in 0..{CLASSES - 1} and pixels in "
+                "[0, 1]."
             )
-        xs.append(images)
+        xs.append(images.astype(np.float32))
         ys.append(labels.astype(np.int64))
-        owners += [str(user)] * len(labels)
+        owners += [user] * len(labels)
     if not xs:
         raise DataError(f"{path} must hold at least one user, got none.")
     return np.concatenate(xs), np.concatenate(ys), owners

@@ -1,14 +1,13 @@
 """Image datasets: MNIST and its kin in idx form, CIFAR in binary form, two subsets in npz form."""
 
-import io
-import zipfile
-import zlib
+import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..errors import DataError, reading
+from . import _packed
 from ._arrays import Array
 from .dataset import Dataset
 from .sources import Folder, Part, Source, read
@@ -139,7 +138,8 @@ def mnist_writers(folder: Folder = None) -> Dataset:
     The test images are of other writers. This is MNIST by writer with QMNIST's numbers, 10 classes;
     it is not FEMNIST.
     """
-    arrays = _npz(MNIST_WRITERS, folder, ("x_train", "y_train", "writer_train", "x_test", "y_test"))
+    pixels: dict[str, tuple[int, ...]] = {"x_train": (28, 28), "x_test": (28, 28)}
+    arrays = _npz(MNIST_WRITERS, folder, pixels | {"y_train": (), "writer_train": (), "y_test": ()})
     writers, owner = np.unique(arrays["writer_train"], return_inverse=True)
     return Dataset(
         name="mnist-writers",
@@ -189,7 +189,8 @@ def cifar100(folder: Folder = None) -> Dataset:
 
 def cifar10_subset(folder: Folder = None) -> Dataset:
     """Return the first 500 training and 100 test images of each class of CIFAR-10, normalised."""
-    arrays = _npz(CIFAR10_SUBSET, folder, ("x_train_delta", "y_train", "x_test_delta", "y_test"))
+    pixels = {"x_train_delta": (3, 32, 32), "x_test_delta": (3, 32, 32)}
+    arrays = _npz(CIFAR10_SUBSET, folder, pixels | {"y_train": (), "y_test": ()})
     return Dataset(
         name="cifar10-subset",
         x=_colour(_undo_differences(arrays["x_train_delta"]), _CIFAR10),
@@ -217,9 +218,9 @@ def parse_idx(data: bytes, file: str) -> Array:
         )
     head = 4 + 4 * data[3]
     shape = tuple(int.from_bytes(data[i : i + 4], "big") for i in range(4, head, 4))
-    if len(data) != head + int(np.prod(shape)):
+    if len(data) != head + math.prod(shape) or 0 in shape:
         raise DataError(
-            f"{file} must have {head + int(np.prod(shape))} bytes for its shape {shape}, but has "
+            f"{file} must have {head + math.prod(shape)} bytes for its shape {shape}, but has "
             f"{len(data)}; fetch it again."
         )
     return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
@@ -262,16 +263,23 @@ def _records(data: bytes, file: str, labels: int, classes: int) -> tuple[Array, 
     return rows[:, labels:].reshape(-1, 3, 32, 32), y
 
 
-def _npz(source: Source, folder: Folder, names: tuple[str, ...]) -> dict[str, Array]:
+def _npz(source: Source, folder: Folder, forms: dict[str, tuple[int, ...]]) -> dict[str, Array]:
+    """Return the arrays of an npz file; `forms` are the shapes of their rows, () of labels."""
     (data,) = read(source, folder)
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            return {name: stored[name] for name in names}
-    except (KeyError, ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{source.parts[0].file} must be an npz file with the arrays {', '.join(names)} "
-            f"({error})."
-        ) from error
+    file = source.parts[0].file
+    with reading(f"{file} must be an npz file with the arrays {', '.join(forms)}"):
+        arrays = _packed.npz(data, tuple(forms))
+    for name, array in arrays.items():
+        part = "test" if "_test" in name else "train"
+        rows = len(arrays[f"y_{part}"]) if arrays[f"y_{part}"].ndim else 0
+        labels = name.startswith("y_")
+        wrong = labels and rows and not 0 <= array.min() <= array.max() <= 9
+        if array.shape != (rows, *forms[name]) or not rows or wrong:
+            raise DataError(
+                f"{file} must hold as many images of {part} as labels in 0..9, but {name} has the "
+                f"shape {array.shape}; fetch it again."
+            )
+    return arrays
 
 
 def _undo_differences(coded: Array) -> Array:

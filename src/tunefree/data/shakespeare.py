@@ -106,12 +106,11 @@ def speeches(text: str) -> dict[str, str]:
     """
     lines = text.splitlines()
     said: dict[str, dict[str, list[str]]] = {}
-    works, play, role = 0, "", ""
-    for i, line in enumerate(lines):
+    works, play, role, above, last = 0, "", "", "", ""
+    for line in lines:
+        above, last = last, line.strip() or last  # the nearest line above that is not empty
         if "by William Shakespeare" in line:
-            works += 1
-            play = next((above.strip() for above in reversed(lines[:i]) if above.strip()), "")
-            role = ""
+            works, play, role = works + 1, above, ""
             continue
         if works < 2:  # preface and sonnets
             continue

@@ -8,28 +8,23 @@ form whose sum nobody published (say, an unpacked member of an archive) is check
 alone. Nothing is unpacked to disk, and no pickle is ever read.
 """
 
-import gzip
 import hashlib
-import io
-import lzma
 import os
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from ..errors import DataError
+from ..errors import DataError, reading
+from ._packed import gunzip, members, unxz
 
 Folder: TypeAlias = str | Path | None
 """Where the user keeps data; None leaves it to $TUNEFREE_DATA and the cache."""
 
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
-    ".gz": gzip.decompress,
-    ".xz": lzma.decompress,
+    ".gz": gunzip,
+    ".xz": unxz,
 }
 
 
@@ -153,34 +148,17 @@ def _read_archived(source: Source, where: list[Path]) -> list[bytes]:
 
 def _members(path: Path, data: bytes, names: list[str]) -> list[bytes]:
     """Read members by their exact names, so that no path in the archive is ever followed."""
-    try:
-        if zipfile.is_zipfile(io.BytesIO(data)):
-            with zipfile.ZipFile(io.BytesIO(data)) as packed:
-                return [packed.read(name) for name in names]
-        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-            out = []
-            for name in names:
-                member = tar.extractfile(name)
-                if member is None:
-                    raise KeyError(name)
-                out.append(member.read())
-            return out
-    except (KeyError, EOFError, OSError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{path} is damaged or another version: it must be an archive that holds "
-            f"{', '.join(names)} ({error}); delete it and fetch it again."
-        ) from error
+    wanted = f"it must be an archive that holds {', '.join(names)}"
+    says = f"{path} is damaged or another version: {wanted}"
+    with reading(says, hint="delete it and fetch it again"):
+        return members(data, names)
 
 
 def _read_part(path: Path, part: Part) -> bytes:
     packed = _bytes(path)
     suffix = path.name.removeprefix(Path(part.file).name)
-    try:
+    with reading(f"{path} is damaged: it cannot be unpacked", hint="fetch it again"):
         plain = _UNPACK[suffix](packed)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(
-            f"{path} is damaged: it cannot be unpacked ({error}); fetch it again."
-        ) from error
     forms = ((suffix, packed), ("", plain))
     known = {part.sums[form]: data for form, data in forms if form in part.sums}
     _compare(path, known)

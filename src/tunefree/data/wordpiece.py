@@ -83,7 +83,7 @@ class WordPiece:
         """Return the vocabulary of a file with one piece a line, `vocab.txt` by custom."""
         try:
             lines = Path(path).read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # not UTF-8, or no name of a file
             raise DataError(f"{path} must be a vocabulary in UTF-8 ({error}).") from error
         return cls([line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])])
 

@@ -16,6 +16,8 @@ from ..models.problem import Problem
 from ..random import bits, key
 from ..types import Pair, brought, map_inputs
 
+BLOCK = 16 << 20  # bytes that one client's block may keep for a backward pass on a GPU
+
 
 @dataclass(frozen=True)
 class Feed:
@@ -39,6 +41,15 @@ class Feed:
     def width(self) -> int:
         """Rows of a batch, padding included."""
         return width(self.fed.sizes, self.cut)
+
+    @cached_property
+    def block(self) -> int:
+        """Rows of a block: several batches where they are small, since each block is a launch."""
+        if self.problem.device.type == "cpu":
+            return self.width
+        bytes = self.problem.kept(*self.probe(torch.arange(1)).row(0))
+        most = -(-int(self.fed.sizes.max()) // self.width)  # batches of the largest client
+        return self.width * min(max(BLOCK // max(bytes, 1), 1), most)
 
     def passes(self, ids: Tensor | None = None) -> Tensor:
         """Return the batches in a pass over each client's data (of everyone without ids)."""
@@ -102,7 +113,7 @@ class Feed:
         return brought(t, self.problem.device)
 
     def blocks(self, ids: Tensor | None, t: int) -> Iterator[tuple[Tensor, Batch]]:
-        """Yield all data of these clients in the shape of training, and each block's weight (m,).
+        """Yield all data of these clients, block by block, and each block's weight (m,).
 
         Without ids, the server's own held sample, as one row.
         """
@@ -113,8 +124,8 @@ class Feed:
         else:
             source, sizes = (self.fed.x, self.fed.y), self.fed.sizes[ids]
             starts, keys = self.fed.starts[ids], key(self.seed, "full", t, ids)
-        for low in range(0, int(sizes.max()), self.width):
-            spot = low + torch.arange(self.width)
+        for low in range(0, int(sizes.max()), self.block):
+            spot = low + torch.arange(self.block)
             mask = spot < sizes[:, None]  # (m, B)
             weight = self._here((mask.sum(1).double() / sizes).to(self.problem.dtype))
             mask[:, 0] = True  # a client that is through counts with weight 0

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, TunefreeError, unknown, whole
+from ..lock import unused
 from ..types import State
 from .rows import Block, File, width
 
 Place = Literal["auto", "device", "host", "file"]
+TEMPORARY = "tunefree-"  # what temporary folders are called
 LARGER = "choose a folder on a larger disk (TMPDIR, where none is given)"
 
 
@@ -73,8 +75,10 @@ class Memory:
 
     def _open(self, folder: Path | None) -> None:
         """Find the files their folder, and refuse a disk that is too small."""
+        if folder is None:
+            _sweep(Path(tempfile.gettempdir()))
         with _disk(folder):
-            home = Path(tempfile.mkdtemp(prefix="tunefree-")) if folder is None else Path(folder)
+            home = Path(tempfile.mkdtemp(prefix=TEMPORARY)) if folder is None else Path(folder)
             home.mkdir(parents=True, exist_ok=True)
             self._files = [home / f"memory-{k}.rows" for k in range(len(self._first))]
             _remove(self._files)
@@ -266,6 +270,14 @@ def free_ram() -> int:
 def _neighbours() -> int:
     """Return how many processes of this run share the machine, as `torchrun` tells."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _sweep(place: Path) -> None:
+    """Remove the files of processes that were killed."""
+    for folder in place.glob(f"{TEMPORARY}*"):
+        files = [] if folder.is_symlink() else list(folder.glob("memory-*.rows"))
+        if files and all(unused(file) for file in files):
+            _remove(files, folder)
 
 
 def _remove(files: list[Path], *folders: Path) -> None:

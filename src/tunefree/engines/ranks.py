@@ -5,16 +5,19 @@ trained by rank i mod size, which keeps its memory; what the server does is done
 """
 
 import atexit
+import json
 import os
-import pickle
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..folder import pack_tensors, unpack_tensors
 from ..types import Channels
 
 # The backend's threads must not be the last to hold a piece of work: to free its tensors they
@@ -62,17 +65,17 @@ class Ranks:
         return out
 
     def agreed(self, value: Any) -> Any:
-        """Return what the leading process says."""
+        """Return what the leading process says: plain data, paths and tensors."""
         if self.size == 1:
             return value
-        said = pickle.dumps(value) if self.leads else b""
+        said = written(value) if self.leads else b""
         length = torch.tensor([len(said)], device=_home())
         _wait(dist.broadcast(length, 0, async_op=True))
         data = torch.empty(int(length), dtype=torch.uint8, device=_home())
         if self.leads:
             data.copy_(torch.frombuffer(bytearray(said), dtype=torch.uint8))
         _wait(dist.broadcast(data, 0, async_op=True))
-        return value if self.leads else pickle.loads(data.cpu().numpy().tobytes())
+        return value if self.leads else heard(data.cpu().numpy().tobytes())
 
     def collected(self, ids: Tensor, rows: Channels) -> tuple[Tensor, Channels]:
         """Return every process's rows, end to end."""
@@ -93,6 +96,51 @@ class Ranks:
         parts = [torch.empty_like(sent) for _ in range(self.size)]
         _wait(dist.all_gather(parts, sent, async_op=True))
         return [p.to(value.device) for p in parts]
+
+
+def written(value: Any) -> bytes:
+    """Return plain data, paths and tensors as bytes: JSON, then the tensors.
+
+    >>> heard(written((3, {"x": torch.tensor([1.0])}, {"best": None})))
+    (3, {'x': tensor([1.])}, {'best': None})
+    """
+    tensors: dict[str, Tensor] = {}
+
+    def plain(v: Any) -> Any:
+        if isinstance(v, Tensor):
+            tensors[str(len(tensors))] = v
+            return {"tensor": str(len(tensors) - 1)}
+        if isinstance(v, Path):
+            return {"path": str(v)}
+        if isinstance(v, dict):
+            return {"dict": [[k, plain(w)] for k, w in v.items()]}
+        if isinstance(v, list | tuple):
+            return {type(v).__name__: [plain(w) for w in v]}
+        return v
+
+    text = json.dumps(plain(value)).encode()
+    return len(text).to_bytes(8, "little") + text + pack_tensors(tensors)
+
+
+def heard(data: bytes) -> Any:
+    """Undo `written`."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    tensors = unpack_tensors(data[end:])
+    make: dict[str, Callable[[Any], Any]] = {
+        "tensor": tensors.__getitem__,
+        "path": Path,
+        "dict": lambda pairs: {k: full(v) for k, v in pairs},
+        "list": lambda parts: [full(v) for v in parts],
+        "tuple": lambda parts: tuple(full(v) for v in parts),
+    }
+
+    def full(v: Any) -> Any:
+        if not isinstance(v, dict):
+            return v
+        ((kind, inside),) = v.items()
+        return make[kind](inside)
+
+    return full(json.loads(data[8:end]))
 
 
 def _wait(work: Any) -> None:

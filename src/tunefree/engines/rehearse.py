@@ -28,6 +28,9 @@ class _Still:
     ) -> tuple[Rows, Rows]:
         return y.new_zeros(y.shape[0]), torch.zeros_like(y)
 
+    def descent(self, m: int) -> None:
+        pass
+
     def release(self) -> None:
         pass
 

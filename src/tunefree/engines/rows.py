@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..lock import mark
+
 
 def width(first: Tensor) -> int:
     """Return the bytes of a row."""
@@ -37,6 +39,7 @@ class File:
         path.unlink(missing_ok=True)  # a new file: an old one may still be mapped somewhere
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         weakref.finalize(self, os.close, self._file)
+        mark(self._file)
         self._first = first
         self._map(room)
 

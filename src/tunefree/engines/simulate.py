@@ -2,7 +2,7 @@
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,12 +18,13 @@ from ..models.engine import Engine, choose
 from ..models.losses import Losses
 from ..models.problem import Problem
 from ..rounds import Answer, answer, first_memory, keep, pack
-from ..server.aggregate import Mean, shares
+from ..server.aggregate import Aggregation, Mean, plain, shares
 from ..types import Channels, Rows, State, Vector, map_inputs
 from ..wire import Ledger
 from .chunk import Chunks, in_cache, in_memory
 from .desk import TALLY, Desk, costs, tally
 from .feed import Feed
+from .finite import MISSING, Heard, odd, others, picked, refused, settled, traces
 from .memory import Memory
 from .ranks import Ranks
 
@@ -46,12 +47,14 @@ class Local:
         compile: True, False, or None for a choice by the amount of work (the same every time).
         chunk: Clients trained at once; None takes the whole cohort, fewer where that is faster.
         augment: What is done to a batch of images, or None.
+        aggregate: Makes the aggregators of what clients send.
     """
 
     engine: Engine = "auto"
     compile: bool | None = None
     chunk: int | None = None
     augment: CropFlip | None = None
+    aggregate: Aggregation = plain
 
 
 class Simulation:
@@ -72,10 +75,14 @@ class Simulation:
         self.method, self.problem, self.fed = method, problem, federation
         self.feed = Feed(problem, federation, cut, seed, local.augment)
         self.ranks = Ranks() if ranks is None else ranks
-        self._shares = shares(method.weights, federation.sizes)
+        self._shares, self._aggregate = shares(method.weights, federation.sizes), local.aggregate
+        if self.ranks.size > 1 and self._aggregate is not plain:
+            raise ArgumentError("fit(aggregate=...) takes one process; start without torchrun.")
         self.losses, self.chunks = self._engine(plan, local)
         self._next: Tensor | None = None  # who begins the next round
         self._pending: list[tuple[Tensor, State]] = []  # memory of a round that may not count
+        self._heard = Heard()
+        self._refused: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
         self.desk = Desk(method, self.feed, self.losses)
         first = first_memory(method, problem.start if start is None else start, plan)
         most = plan.clients if method.prepares else min(plan.clients, plan.rounds * plan.cohort)
@@ -106,7 +113,8 @@ class Simulation:
             chunk = 1 if turns else in_cache(plan.cohort, problem.start.nbytes)
         everyone = torch.arange(chunk)
         probe = self.feed.probe(everyone) if on_cpu else self.feed.order(everyone)
-        losses = choose(problem, probe, local.engine, compile, turns)
+        descends = self.method.rate(1.0) is not None
+        losses = choose(problem, probe, local.engine, compile, turns, descends)
         return losses, Chunks(chunk, losses.release)
 
     def fraction(self, ids: Tensor) -> float:
@@ -114,12 +122,43 @@ class Simulation:
         return float(self._shares[ids].sum())
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
-        """Train the cohort, chunk by chunk, and return the means."""
-        weight = float(self._shares[ids].sum())
-        mean, measured = Mean(weight), Mean(weight)
+        """Train the cohort and return the means; whose numbers are not finite is left out.
+
+        With half of a cohort or more of them, the round's loss is no number: a run that diverged.
+        """
+        passes, sent = self.desk.passes, Ledger()
+        found, bad = self._trained(ids, down, t, sent)
+        if len(bad):
+            if self.ranks.leads:
+                refused(t.index, bad, "the loss, or what is sent or remembered, is NaN or Inf")
+            if 2 * len(bad) >= len(ids) or self.method.full or t.preparing:
+                found = replace(found, loss=math.nan)  # it is the method that blew up
+            else:
+                self.desk.passes, again, self._refused = passes, Ledger(), (t.index, bad)
+                found, _ = self._trained(ids, down, t, again, bad)
+                again.send_up("refused", sent.bytes_up - again.bytes_up, 0.0)
+                ids, sent = ids[others(ids, bad)], again
+                row = found.measured | {"refused": len(bad)}
+                found = replace(found, measured=row, fraction=self.fraction(ids))
+        ledger.add(sent)
+        if self.method.echo and not t.preparing:
+            ledger.send_down({f"mean {n}": found.mean[n] for n in self.method.echo}, len(ids))
+        return found
+
+    def _trained(
+        self, ids: Tensor, down: Channels, t: Round, ledger: Ledger, without: Tensor | None = None
+    ) -> tuple[Answer, Tensor]:
+        """Train the cohort, chunk by chunk; return what came of it, and whose part is not finite.
+
+        With `without`, these clients' part is left out; the shapes of the work stay as they are.
+        """
+        mine = self.ranks.mine(ids)
+        weight = self.fraction(ids if without is None else ids[others(ids, without)])
+        mean, measured = (self._aggregate(weight, t.index, w) for w in ("train", "measured"))
         total = torch.zeros(len(TALLY), dtype=torch.float64, device=self.problem.device)
         kept: list[tuple[Tensor, Channels, Channels, State]] = []
         here = Ledger()  # what this process's clients send
+        sound: list[Tensor] = []  # a number for each client, finite if all of its numbers are
 
         def work(part: Tensor, following: Tensor | None) -> Any:
             before, bill = self.memory.gather(part), Ledger()
@@ -128,50 +167,75 @@ class Simulation:
             passes = self.desk.passes
             try:
                 sent, own, works = answer(self.method, self.desk.task(part, t), down, before, t)
-                arrived, wired = pack(self.method, sent, before, part, t, bill)
+                if without is not None and len(at := others(part, without)) < len(part):
+                    if not len(at):
+                        self.desk.passes = passes
+                        return None
+                    took = self.feed.passes(part)
+                    more = (self.desk.passes - passes) * int(took[at].sum()) // int(took.sum())
+                    part, self.desk.passes = part[at], passes + more
+                    sent, own, before, works = picked(at, sent, own, before, works)
+                sent, arrived, wired = self._pack(sent, before, part, t, bill)
                 own = own | wired
                 if not self.method.echo:  # nothing to wait for: hold no rows
                     own, sent = keep(self.method, sent, arrived, {}, own, t), {}
             except torch.OutOfMemoryError:  # these clients will be asked again
                 self.desk.passes = passes
                 raise
-            return sent, arrived, own, works, bill
+            return part, sent, arrived, own, works, bill
 
-        for part, (sent, arrived, own, works, bill) in self.chunks.each(self.ranks.mine(ids), work):
+        for _, done in self.chunks.each(mine, work):
+            if done is None:
+                continue
+            part, sent, arrived, own, works, bill = done
             here.add(bill)
+            sound.append(traces(works, arrived, own))
             mean.add(self._shares[part], arrived)
-            for done in works:
-                measured.add(self._shares[part], {"loss": done.loss, "lr": done.lr})
-                total += tally(done)
+            loss, lr = (sum(getattr(w, n) for w in works) / len(works) for n in ("loss", "lr"))
+            measured.add(self._shares[part], {"loss": loss, "lr": lr})
+            for one in works:
+                total += tally(one)
             kept.append((part, sent, arrived if self.method.echo else {}, own))
-        means = self._summed(mean.result(), down["x"], t)
         self._count(here, ledger, t)
-        if self.method.echo and not t.preparing:
-            ledger.send_down({f"mean {n}": means[n] for n in self.method.echo}, len(ids))
+        if self._aggregate is not plain and len(bad := odd(mine, torch.cat(sound).tolist())):
+            return Answer(self._none(down["x"], math.nan), math.nan, {}), bad  # before it is shown
+        means = self._summed(mean.result(), down["x"], t)
         self._pending = [
             (part, keep(self.method, sent, arrived, means, own, t) if self.method.echo else own)
             for part, sent, arrived, own in kept
         ]
         found = measured.result()
         own_means = [found[n].double() for n in ("loss", "lr") if n in found]
-        numbers = torch.cat([total, torch.stack(own_means or [total[0] * 0] * 2)])
+        asked = self._heard.traces()
+        numbers = torch.cat([total, torch.stack(own_means or [total[0] * 0] * 2), *sound, *asked])
         if self._next is not None and self.losses.gathers and not t.preparing:
             self.desk.lessons.draw(self._next, t.index + 1)
-        *counts, loss, lr = self.ranks.counts(numbers.tolist())  # the round's one wait
-        times = self.method.direction.turns(t).times
+        said, size = numbers.tolist(), len(TALLY) + 2  # the round's one wait
+        bad = odd(mine, said[size : size + len(mine)]) if without is None else mine[:0]
+        self._heard.read(said[len(said) - sum(map(len, asked)) :])
+        *counts, loss, lr = self.ranks.counts(said[:size])
         counted = dict(zip(TALLY, counts, strict=True))
-        (passes,) = self.ranks.counts([self.desk.passes])
+        passes, some = self.ranks.counts([self.desk.passes, len(bad)])
         self.desk.passes = 0
-        row = {"lr": lr / times, **costs(self.method, counted, passes, t)}
-        return Answer(means, loss / times, row)
+        row = {"lr": lr, **costs(self.method, counted, passes, t)}
+        return Answer(means, loss, row), self.ranks.collected(bad, {})[0] if some else bad
+
+    def _pack(
+        self, sent: Channels, own: State, ids: Tensor, t: Round, ledger: Ledger
+    ) -> tuple[Channels, Channels, State]:
+        """Send rows over the wire; return what was meant, what arrives, and the wire's memory."""
+        return sent, *pack(self.method, sent, own, ids, t, ledger)
+
+    def _none(self, x: Vector, value: float = 0.0) -> Channels:
+        """Return the channels' means of nobody."""
+        empty = {n: torch.full_like(x, value) for n in self.method.vectors}
+        return empty | {n: x.new_full((), value) for n in self.method.scalars}
 
     def _summed(self, parts: Channels, x: Vector, t: Round) -> Channels:
         """Return the means over the whole cohort, from those over this process's share of it."""
         if self.ranks.size == 1:
             return parts
-        empty = {n: torch.zeros_like(x) for n in self.method.vectors}
-        empty |= {n: x.new_zeros(()) for n in self.method.scalars}
-        return self.ranks.totals(self.method.channels(t.preparing), parts, empty)
+        return self.ranks.totals(self.method.channels(t.preparing), parts, self._none(x))
 
     def _count(self, here: Ledger, ledger: Ledger, t: Round) -> None:
         """Add what all processes' clients sent to the round's ledger."""
@@ -213,23 +277,29 @@ class Simulation:
                 "This method evaluates on the server's own sample; give Federation(held=...)."
             )
         whom = ids if who == "cohort" else torch.arange(self.fed.clients)
+        if self._refused[0] == t:  # whoever was refused in this round is not asked again
+            whom = whom[others(whom, self._refused[1])]
         if who != "held":
             points = {f"point {j}": x for j, x in enumerate(at)} if sent is None else sent
             ledger.send_down(points, len(whom), all=who == "all")
         out = []
-        for x in at:
+        for j, x in enumerate(at):
             if who == "held":
                 out.append(self.desk.probe(x, t, None, what)[0])
                 continue
-            mean = Mean(float(self._shares[whom].sum()))
+            mean = self._aggregate(float(self._shares[whom].sum()), t, f"probe {j}")
 
             def work(part: Tensor, following: Tensor | None, x: Tensor = x) -> Rows:
                 return self.desk.probe(x, t, part, what)
 
             for part, rows in self.chunks.each(self.ranks.mine(whom), work):
-                mean.add(self._shares[part], {what: rows})
+                heard, trace = settled(what, rows)
+                self._heard.note(t, part, trace)
+                mean.add(self._shares[part], heard if self._aggregate is plain else {what: rows})
             none = torch.zeros_like(x) if what == "grad" else x.new_zeros(())
-            answer = self.ranks.totals((what,), mean.result(), {what: none})[what]
+            empty = {what: none, MISSING: x.new_zeros(())}
+            found = self.ranks.totals((what, MISSING), mean.result(), empty)
+            answer = found[what] / (1 - found[MISSING]) if MISSING in found else found[what]
             ledger.send_up(what, len(whom) * answer.numel() * answer.element_size())
             out.append(answer)
         return out

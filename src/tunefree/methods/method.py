@@ -112,6 +112,20 @@ class Method:
         """Optional fields of the local loop's record that some part reads."""
         return frozenset((*self.direction.records, *self.step.records))
 
+    def rate(self, factor: float) -> float | None:
+        """Return lr where a local step is y - lr grad F(y) and nothing else is made of grad F.
+
+        An engine may then do it in one go.
+        """
+        schooled = self.weight_decay or self.clip is not None
+        if (
+            self.direction.bends
+            or schooled
+            or self.records & {"grad_mean", "grad_sq", "point_mean"}
+        ):
+            return None
+        return self.step.rate(factor)
+
     @property
     def echo(self) -> tuple[str, ...]:
         """Means that are sent back to the cohort."""

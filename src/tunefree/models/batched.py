@@ -15,6 +15,7 @@ from ..errors import first_line
 from ..types import Inputs, Rows, tensors
 from .capture import Captured
 from .convolution import Lowered
+from .descent import Descent
 from .losses import Batch, Order, gathered
 from .problem import Problem
 
@@ -68,7 +69,8 @@ class Vmapped:
             grads, loss = both(layout.split(y), x, t, mask, key)
             return loss, layout.join(grads, lead=1)
 
-        self._values, self._gradients = values, gradients
+        self._values, self._gradients, self._both = values, gradients, both
+        self._descent: Descent | None = None
 
     def _run(
         self, function: Callable[..., Any], y: Rows, batch: Batch | Order
@@ -133,6 +135,16 @@ class Vmapped:
         """Give back the memory that recordings hold."""
         self._recorded.clear()
         self._compiled.clear()
+        self._descent = None
+
+    def compile_descent(self, probe: Batch | Order) -> None:
+        """Compile whole steps of descent, for batches like this one, in place of gradients."""
+        self._compiled.add(self._gradients)  # seldom asked for then
+        self._descent = Descent(self._problem, self._both, probe)
+
+    def descent(self, m: int) -> Descent | None:
+        """Return whole steps of m clients, where they are compiled."""
+        return self._descent if self._descent is not None and self._descent.fits(m) else None
 
     def value(self, y: Rows, batch: Batch | Order) -> Rows:
         """Return the losses (m,)."""

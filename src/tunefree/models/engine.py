@@ -15,7 +15,12 @@ Engine = Literal["auto", "vmap", "loop"]
 
 
 def choose(
-    problem: Problem, probe: Batch | Order, engine: Engine, compile: bool, turns: bool = False
+    problem: Problem,
+    probe: Batch | Order,
+    engine: Engine,
+    compile: bool,
+    turns: bool = False,
+    descends: bool = False,
 ) -> Losses:
     """Return the fastest engine that can run this problem, and say so when it had to fall back.
 
@@ -25,6 +30,7 @@ def choose(
         engine: "vmap" or "loop" insist; "auto" prefers vmap, unless told otherwise.
         compile: Whether to compile where that works.
         turns: Whether clients in turn are faster than batched ones that are not compiled.
+        descends: Whether training is plain descent, so that whole steps are to be compiled.
     """
     if engine not in ("auto", "vmap", "loop"):
         raise unknown("engine", engine, ("auto", "vmap", "loop"))
@@ -45,7 +51,10 @@ def choose(
     if compile:
         try:
             fast = Vmapped(problem, compile=True)
-            fast.value_and_grad(y, probe)
+            if descends:
+                fast.compile_descent(probe)
+            else:
+                fast.value_and_grad(y, probe)
             if problem.device.type == "cpu":  # a GPU's compiler takes long; when first used, then
                 fast.value(y, probe)
             return fast

@@ -58,6 +58,25 @@ def gathered(batch: Batch | Order) -> Batch:
     return batch.batch if isinstance(batch, Order) else batch
 
 
+class Walk(Protocol):
+    """Clients that walk along their gradients, and do not say where they are until the end."""
+
+    def begin(self, y: Rows) -> None:
+        """Let the clients stand at y (m, d)."""
+        ...
+
+    def step(self, batch: Batch | Order, lr: Rows) -> None:
+        """Move by -lr grad; lr (m,) is >= 0, and never changed in place.
+
+        Clients with lr 0 stay where they are, whatever their gradients.
+        """
+        ...
+
+    def end(self) -> tuple[Rows, Rows]:
+        """Return where the clients stand (m, d), and each one's losses on the way added up (m,)."""
+        ...
+
+
 class Losses(Protocol):
     """The batch loss of each client at its own point."""
 
@@ -75,6 +94,10 @@ class Losses(Protocol):
 
         With `brief`, the gradients may be overwritten by the next call.
         """
+        ...
+
+    def descent(self, m: int) -> "Walk | None":
+        """Return whole steps of gradient descent of m clients, where they are faster than parts."""
         ...
 
     def release(self) -> None:

@@ -65,6 +65,9 @@ class Looped:
         self._run(task, batch)
         return values, grads
 
+    def descent(self, m: int) -> None:
+        """Return nothing: steps are as fast as their parts."""
+
     def release(self) -> None:
         """Nothing is held between calls but threads and their modules."""
 

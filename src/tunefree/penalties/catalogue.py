@@ -18,6 +18,7 @@ from .scaled import Scaled
 from .simplex import Simplex
 from .zero import Zero
 
+MOST = 9
 CATALOGUE: dict[str, type[Penalty]] = {
     "none": Zero,
     "l1": L1,
@@ -59,6 +60,8 @@ def get(penalty: str | Penalty) -> Penalty:
         )
     factor, times, rest = penalty.partition("*")
     if times:
+        if rest.count("*") > MOST:
+            raise ArgumentError(f"A penalty must be a multiple of a multiple {MOST} times at most.")
         return Scaled(_number(factor, penalty), get(rest))
     name, *words = penalty.strip().lower().split(":")
     if name not in CATALOGUE:

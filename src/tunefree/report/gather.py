@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..errors import ArgumentError, CheckpointError
-from ..folder import INFORMATION, Folder
+from ..errors import ArgumentError, CheckpointError, reading
+from ..folder import INFORMATION, Folder, rows_of, sound
 from ..run import Run
 from .shape import flat, method_name
 
@@ -34,44 +34,56 @@ def find(place: Path) -> Iterator[Path]:
 
 
 def _natural(name: str) -> list[Any]:
-    return [(0, int(w), "") if w.isdigit() else (1, 0, w) for w in re.split(r"(\d+)", name)]
+    words = re.split(r"([0-9]{1,99})", name)
+    return [(0, int(w), "") if re.fullmatch("[0-9]+", w) else (1, 0, w) for w in words]
 
 
-def read(path: Path) -> Run:
+class Tail:
+    """A history that grows: what was read once is not read again."""
+
+    def __init__(self) -> None:
+        self._file: tuple[int, int] | None = None
+        self._at, self._rows = 0, list[dict[str, Any]]()
+
+    def read(self, path: Path) -> list[dict[str, Any]]:
+        """Return the rows whose line is whole: a run may be writing the last one right now."""
+        try:
+            file = (path / "history.jsonl").open("rb")
+        except FileNotFoundError:
+            return []
+        with file:
+            facts = os.fstat(file.fileno())
+            this = facts.st_dev, facts.st_ino
+            if this != self._file or facts.st_size < self._at:  # written anew
+                self._file, self._at, self._rows = this, 0, []
+            file.seek(self._at)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        whole.decode()  # what is no text at all is no history
+        self._at += len(whole)
+        self._rows += [row for row in rows_of(whole.split(b"\n")[:-1]) if sound(row)]
+        return list(self._rows)
+
+
+def read(path: Path, tail: Tail | None = None) -> Run:
     """Read what a report needs of a run folder, which may be without a checkpoint so far.
 
-    The model is left on disk: `x` and `output` are empty.
+    The model is left on disk: `x` and `output` are empty. With the `tail` that read it before,
+    only what is new is read.
     """
-    nothing = torch.empty(0)
+    nothing, tail = torch.empty(0), tail or Tail()
     try:
-        settings, history = Folder(path).settings(), _history(path)
+        settings, history = Folder(path).settings(), tail.read(path)
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"The run in {str(path)!r} cannot be read: {error}.") from None
     return Run(nothing, nothing, history, settings, _status(path), path)
-
-
-def _history(path: Path) -> list[dict[str, Any]]:
-    """Return the rows whose line is whole: a run may be writing the last one right now."""
-    try:
-        lines = (path / "history.jsonl").read_text().split("\n")[:-1]
-    except FileNotFoundError:
-        return []
-    rows = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
 
 
 def _status(path: Path) -> str:
     try:
         found = json.loads((path / "checkpoint.json").read_text())
         status = str(found[0]["facts"]["status"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return "unfinished"  # no checkpoint so far
     return status
 
@@ -82,7 +94,8 @@ def running(run: Run) -> bool:
         return False
     for name in ("history.jsonl", "settings.json"):
         try:
-            return time.time() - (run.path / name).stat().st_mtime < RUNNING
+            age = time.time() - (run.path / name).stat().st_mtime
+            return abs(age) < RUNNING  # a clock that was set back makes old files young
         except OSError:
             continue
     return False
@@ -103,6 +116,7 @@ def load(places: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run]]:
     return grouped(found.values())
 
 
+@reading("These runs cannot be told apart: their settings are damaged", CheckpointError)
 def grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Put runs together that differ only in their seed, under labels that tell them apart.
 

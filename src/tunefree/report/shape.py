@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import CheckpointError, reading
 from ..run import Run
 from ..version import __version__
 from .command import command
@@ -47,22 +48,24 @@ class Table:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+    return type(value) in (float, int) or (isinstance(value, Real) and not isinstance(value, bool))
 
 
 def table(runs: Sequence[Run]) -> Table:
     """Return the histories of runs side by side."""
     places = [{_place(row, i): row for i, row in enumerate(run.history)} for run in runs]
     rounds = sorted(set().union(*places))
-    names = {k for rows in places for row in rows.values() for k, v in row.items() if _number(v)}
-    names |= set(COSTS)
-    columns = {name: np.full((len(runs), len(rounds)), np.nan) for name in sorted(names)}
+    columns = {name: np.full((len(runs), len(rounds)), np.nan) for name in COSTS}
     for i, rows in enumerate(places):
         for j, t in enumerate(rounds):
             for name, value in rows.get(t, {}).items():
-                if _number(value) and math.isfinite(value):
+                if not _number(value):
+                    continue
+                if name not in columns:
+                    columns[name] = np.full((len(runs), len(rounds)), np.nan)
+                if math.isfinite(value):
                     columns[name][i, j] = value
-    return Table(np.array(rounds, dtype=float) + 1, columns)
+    return Table(np.array(rounds, dtype=float) + 1, dict(sorted(columns.items())))
 
 
 def _place(row: Mapping[str, Any], otherwise: int) -> int:
@@ -210,6 +213,7 @@ def _picture(found: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any
     return {"clients": at.tolist(), **out, "of": data.get("clients", len(found["sizes"]))}
 
 
+@reading("These runs cannot be shown: their settings or histories are damaged", CheckpointError)
 def payload(
     groups: Groups, *, title: str | None = None, tuning: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Readings:
     def __init__(self, places: Sequence[Path], title: str | None = None) -> None:
         self._places, self._title = places, title
         self._seen: dict[Path, tuple[Any, Run]] = {}
+        self._tails: dict[Path, gather.Tail] = {}
         self._said: tuple[Any, dict[str, Any]] | None = None
         self._lock = Lock()
 
@@ -53,7 +54,7 @@ class Readings:
         if before is not None and before[0] == marks:
             return before
         try:
-            return marks, gather.read(path)
+            return marks, gather.read(path, self._tails.setdefault(path, gather.Tail()))
         except CheckpointError:  # half written, or damaged: perhaps the next time
             return before
 

@@ -107,7 +107,7 @@ def _named(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Mapp
 def _pair(claim: Claim, first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     values = [row["values"].get(claim.by.text) for row in (first, other)]
     out = {"better": first["label"], "than": other["label"], "seeds": 0}
-    if values[0] is None or values[1] is None:
+    if not values[0] or not values[1]:  # a row without runs: its grid had no winner, say
         return {**out, "difference": None, "error": None, "verdict": UNTESTED}
     failed = [
         [status in ("failed", "not run") for status in row["status"]] for row in (first, other)

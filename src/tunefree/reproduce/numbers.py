@@ -1,5 +1,7 @@
 """The numbers that a table has of a run: the best, the last, a sum, or what it took to a target.
 
+`drop` is how much worse the last is than the best.
+
 A number is written as in "last", "train_loss last", "trials mean", "bytes_up sum", "rounds to 0.8"
 or "train_loss bytes_up to 0.5": the measure, unless it is the experiment's own, then what of it.
 """
@@ -18,6 +20,7 @@ HOW: dict[str, Callable[[Sequence[float]], float]] = {
     "first": lambda values: values[0],
     "sum": sum,
     "mean": statistics.fmean,
+    "median": statistics.median,
     "max": max,
     "min": min,
 }
@@ -32,8 +35,8 @@ class Number:
     Args:
         text: As it was written; the heading of its column.
         measure: A column of the history.
-        how: best, last, first, sum, mean, max or min of it; or the column that is added up until
-            the measure reaches the target ("rounds" counts).
+        how: best, last, drop, first, sum, mean, median, max or min of it; or the column that is
+            added up until the measure reaches the target ("rounds" counts).
         higher: Whether more of the measure is better.
         target: What is to be reached, or None.
     """
@@ -46,8 +49,8 @@ class Number:
 
     @property
     def rises(self) -> bool:
-        """Whether more of the number is better: what it took to a target had better be little."""
-        return self.higher and self.target is None
+        """Whether more of the number is better: a drop, and what it took, had better be little."""
+        return self.higher and self.target is None and self.how != "drop"
 
     def of(self, history: Sequence[Row]) -> float | None:
         """Return the number, None where the run has none or missed the target."""
@@ -56,8 +59,9 @@ class Number:
         values = [v for row in history if (v := figures.number(row.get(self.measure))) is not None]
         if not values:
             return None
-        if self.how == "best":
-            return (max if self.higher else min)(values)
+        best = (max if self.higher else min)(values)
+        if self.how in ("best", "drop"):
+            return best if self.how == "best" else abs(best - values[-1])
         return float(HOW[self.how](values))
 
     def _until(self, history: Sequence[Row]) -> float | None:
@@ -95,7 +99,7 @@ def parse(text: str, measure: str, higher: bool | None = None) -> Number:
     if found is None:
         *others, how = text.split() or [""]
         other = others[0] if len(others) == 1 else None
-        if len(others) > 1 or (how != "best" and how not in HOW):
+        if len(others) > 1 or (how not in ("best", "drop") and how not in HOW):
             raise ArgumentError(_refusal(text))
     try:
         goal = None if target is None else float(target)
@@ -108,6 +112,6 @@ def parse(text: str, measure: str, higher: bool | None = None) -> Number:
 
 def _refusal(text: str) -> str:
     return (
-        f"A number must be written best, last, first, sum, mean, max or min, perhaps with a "
-        f'measure in front ("train_loss last"), or "rounds to 0.8", got {text!r}.'
+        "A number must be written best, last, drop, first, sum, mean, median, max or min, perhaps "
+        f'with a measure in front ("train_loss last"), or "rounds to 0.8", got {text!r}.'
     )

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bench.keep import where
 from ..folder import write_atomically
 from ..report.page import render
 from ..report.shape import payload
@@ -29,9 +28,9 @@ def write(kept: Record, groups: Mapping[str, Sequence[Run]], path: Path) -> Path
 
 
 def _top(kept: Record) -> str:
-    made = f"{where(kept)}; {kept['date']}"
+    made = html.escape(text.made(kept))
     parts = [
-        f"<section><p><code>{html.escape(kept['command'])}</code><br>{html.escape(made)}</p>",
+        f"<section><p><code>{html.escape(kept['command'])}</code><br>{made}</p>",
         _card(as_html(text.cells(kept), text.columns(kept))),
         *(f"<p>{html.escape(line)}</p>" for line in text.remarks(kept)),
     ]

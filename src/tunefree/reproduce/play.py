@@ -1,9 +1,11 @@
 """Playing what is missing: a file for each run, one after the other or in several processes.
 
-A run leaves runs/KEY.json with its words, history, settings and status. Nothing else is written
-while it is played, so one that is broken off begins anew, unless `checkpoint_every` is given.
+A run leaves runs/KEY.json with its words, history, settings and status, and on what it was made.
+Nothing else is written while it is played, so one that is broken off begins anew, unless
+`checkpoint_every` is given (and safetensors are installed).
 """
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -15,14 +17,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..bench.keep import machine, versions
 from ..callbacks import Event
 from ..errors import first_line
-from ..folder import to_json, write_atomically
+from ..folder import sound, to_json, write_atomically
+from ..job import find_device
 from ..run import Run
 from ..study.work import NOT_RUN, Failure, Outcome, Watch, do, notes
 from .source import Source
@@ -37,11 +42,12 @@ class Crew:
         source: Where the arguments of runs come from.
         folder: Where runs are kept.
         watch: Who looks on.
-        jobs: Processes.
+        jobs: Processes; with 0 nothing is played.
     """
 
     def __init__(self, source: Source, folder: Path, watch: Watch, jobs: int) -> None:
         self.source, self.folder, self.watch, self.jobs = source, folder, watch, jobs
+        self.played = 0  # runs that were not there
         self._pool: ProcessPoolExecutor | None = None
         context = multiprocessing.get_context("spawn")
         self._stop, self._said = context.Event(), context.Queue()
@@ -66,7 +72,11 @@ class Crew:
                 continue
             self.watch.end(task, found, False)
             yield task, found
+        if not self.jobs:
+            yield from ((task, Failure(task.seed, NOT_RUN)) for task in missing)
+            return
         for task, outcome in self._together(missing) if self.jobs > 1 else self._in_turn(missing):
+            self.played += 1
             self.watch.end(task, outcome, True)
             yield task, outcome
 
@@ -108,10 +118,31 @@ def kept(path: Path) -> Run | None:
     try:
         found = json.loads(path.read_text("utf-8"))
         status, history, settings = found["status"], found["history"], found["settings"]
-    except (OSError, ValueError, KeyError):
+        right = (
+            isinstance(settings, dict) and isinstance(history, list) and all(map(sound, history))
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+    if not right:
+        return None
+    if "made" in found:
+        settings["made"] = found["made"]
     nothing = torch.empty(0)
     return Run(nothing, nothing, history, settings, status, path)
+
+
+def made(device: str) -> dict[str, Any]:
+    """Return on what, with what and when a run was made."""
+    on = machine(find_device(device))
+    return {"machine": on, "versions": versions(), "date": datetime.now(UTC).strftime("%Y-%m-%d")}
+
+
+def _can_save() -> bool:
+    try:
+        importlib.import_module("safetensors")
+    except ImportError:
+        return False
+    return True
 
 
 def keep(path: Path, task: Wanted, run: Run, seconds: float) -> None:
@@ -121,7 +152,8 @@ def keep(path: Path, task: Wanted, run: Run, seconds: float) -> None:
         "words": task.words,
         "status": run.status,
         "seconds": seconds,
-        "settings": run.settings,
+        "made": run.settings["made"],
+        "settings": {k: v for k, v in run.settings.items() if k != "made"},
         "history": run.history,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,12 +168,13 @@ def one(task: Wanted, source: Source, folder: Path, show: Callable[[Event], obje
         if isinstance(outcome, Run):
             outcome.history[0]["seconds"] = time.perf_counter() - began
     else:
-        often = words.get("checkpoint_every")
+        often = words.get("checkpoint_every") if _can_save() else None
         live = folder / "live" / task.key
         outcome, _ = do(replace(task, out=live if often else None), source, show)
         if often and isinstance(outcome, Run):
             shutil.rmtree(live, ignore_errors=True)
     if isinstance(outcome, Run):
+        outcome.settings["made"] = made(source.device)
         keep(place(folder, task), task, outcome, time.perf_counter() - began)
     return outcome
 

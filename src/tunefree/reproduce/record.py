@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ..bench.keep import machine, versions
+from ..errors import CheckpointError, reading
 from ..folder import to_json, write_atomically
 from ..report.shape import mean as mean_of
 from ..report.shape import table as side_by_side
@@ -59,7 +60,7 @@ def record(
         found: The experiment.
         played: Its rows.
         skipped: Why a task was left out, by name.
-        device: Where the runs were played.
+        device: Where runs are played now; `places` says where these were.
         narrowed: Options that made it smaller than its specification.
         seconds: Of all runs, one after the other.
     """
@@ -83,6 +84,27 @@ def record(
         ],
         "rows": [_row(found, one) for one in played],
     }
+    return out
+
+
+def places(made: Sequence[Record]) -> Record:
+    """Return on what, with what and until when runs were made: the most common, then the others.
+
+    Args:
+        made: For each run, what `play.made` says.
+    """
+    groups: dict[str, list[Record]] = {}
+    for one in made:
+        groups.setdefault(to_json([one["machine"], one["versions"]]), []).append(one)
+    if not groups:
+        return {}
+    first, *others = sorted(groups.values(), key=len, reverse=True)
+    out = {**first[0], "date": max(one["date"] for one in made)}
+    if others:
+        out["elsewhere"] = [
+            {"runs": len(g), "machine": g[0]["machine"], "versions": g[0]["versions"]}
+            for g in others
+        ]
     return out
 
 
@@ -171,7 +193,7 @@ def judged(kept: Record, found: Experiment) -> Record:
         "of": {n.text: n.measure for n in (*found.show, *(c.by for c in found.claims))},
         "note": found.note,
         "assume": list(found.assume),
-        "smaller": smaller(found),
+        "smaller": [*kept.get("cut", ()), *smaller(found)],
         "tasks": [
             {**t, "label": tasks[t["name"]].label} for t in kept["tasks"] if t["name"] in tasks
         ],
@@ -207,7 +229,10 @@ def save(kept: Record, path: Path) -> Path:
 
 def load(path: Path) -> Record:
     """Read a record."""
-    found: Record = json.loads(path.read_text("utf-8"))
+    with reading(f"{path} is damaged", CheckpointError):
+        found: Record = json.loads(path.read_text("utf-8"))
+        if not isinstance(found, dict):
+            raise TypeError("it is no record")
     return found
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,9 +75,10 @@ def run(
         scale: "small", minutes on two cores; "paper", the paper's own size, for a GPU.
         out: Folder; by default runs/reproduce/NAME-SCALE.
         jobs: Processes that play runs, each with one thread; by default 2 on a CPU with two cores
-            or more, and 1 on a GPU, which several may share.
+            or more, and 1 on a GPU, which several may share. With 0 nothing is played: the result
+            is that of the runs in the folder.
         seeds: Instead of the specification's: 0 .. seeds-1.
-        rounds: Instead of the specification's, for tries.
+        rounds: Instead of the specification's; beside the numbers it is said that it is shorter.
         tasks: Only these.
         methods: Only these, by their names in the table.
         device: As `fit` takes it.
@@ -91,13 +93,14 @@ def run(
     folder = Path("runs") / "reproduce" / f"{found.name}-{scale}" if out is None else Path(out)
     where = find_device(device)
     if jobs is not None:
-        whole("reproduce", "jobs", jobs)
-    count = 1 if found.alone else workers(jobs, where)
+        whole("reproduce", "jobs", jobs, low=0)
+    count = workers(jobs, where)
+    count = min(1, count) if found.alone else count
     source = Source(device, None if data_dir is None else Path(data_dir))
     given = narrowing(seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
     _make(folder)
     looking = watch or _watcher(progress)
-    stopped = False
+    stopped, began = False, time.perf_counter()
     with looking, Crew(source, folder, looking, count) as crew:
         study = Study(found, crew)
         try:
@@ -106,7 +109,10 @@ def run(
             study.play()
         except KeyboardInterrupt:
             stopped = True
-    facts = judged(study.record(where, given), found)
+    kept = {**study.record(where, given), "cut": cut(full, found)}
+    if crew.played and crew.played == len(study.done) and not stopped:
+        kept |= {"wall": round(time.perf_counter() - began, 1), "jobs": count}
+    facts = judged(kept, found)
     result = Result(facts, study.groups(), folder)
     result.write()
     if stopped:
@@ -174,6 +180,21 @@ def narrowing(**given: Any) -> str:
         if value is not None:
             words += [f"--{key}", str(value) if isinstance(value, int) else ",".join(value)]
     return shlex.join(words)
+
+
+def cut(full: Experiment, found: Experiment) -> list[str]:
+    """Return what is shorter than the specification, and so than the paper, in sentences."""
+    out = []
+    if found.seeds < full.seeds:
+        out.append(f"{found.seeds} seed{'s' if found.seeds > 1 else ''} instead of {full.seeds}.")
+    said: dict[str, None] = {}
+    for row in found.rows:
+        now = {**found.of(row.task).words, **row.words}.get("rounds")
+        whole_row = next(r for r in full.rows if (r.task, r.label) == (row.task, row.label))
+        before = {**full.of(row.task).words, **whole_row.words}.get("rounds")
+        if now is not None and before is not None and now < before:
+            said[f"Shorter than the paper: {now} rounds instead of {before}."] = None
+    return out + list(said)
 
 
 def planned(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, unknown
+from ..errors import ArgumentError, first_line, reading, unknown
 from .keys import SCALES
 from .numbers import Number
 
@@ -133,7 +133,8 @@ class Spec:
     @property
     def scales(self) -> tuple[str, ...]:
         """The scales that it has."""
-        return tuple(s for s in SCALES if s in self.raw.get("scale", {}))
+        found = self.raw.get("scale", {})
+        return tuple(s for s in SCALES if isinstance(found, dict) and s in found)
 
     def at(self, scale: str) -> Experiment:
         """Return the experiment at a scale; what is not right is refused in a sentence."""
@@ -141,11 +142,13 @@ class Spec:
 
         if scale not in SCALES:
             raise unknown("scale", scale, SCALES)
+        says = f"{self.name} ({self.path}), {scale}: something in it has not the form it must have"
         if scale not in self.scales:
             raise ArgumentError(
                 f"{self.name} has no scale {scale!r}, only {', '.join(self.scales) or 'none'}."
             )
-        return checked(self, scale)
+        with reading(says, ArgumentError):
+            return checked(self, scale)
 
 
 def home() -> Path:
@@ -183,7 +186,10 @@ def load(name: str | os.PathLike[str], place: Path | None = None) -> Spec:
         path = known[called]
     beside = path.parent / "expected.toml"
     published = _read(beside) if beside.exists() else {}
-    return Spec(called, path, _read(path), published.get(path.stem, {}))
+    own = published.get(path.stem, {})
+    if not isinstance(own, dict):
+        raise ArgumentError(f"{beside}: [{path.stem}] must be a table, got {own!r}.")
+    return Spec(called, path, _read(path), own)
 
 
 def _read(path: Path) -> Table:
@@ -191,5 +197,5 @@ def _read(path: Path) -> Table:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ArgumentError(f"{path} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"{path} is not TOML: {error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{path} is not TOML: {first_line(error)}.") from None

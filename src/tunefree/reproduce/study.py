@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ..study import figures
 from ..study.work import NOT_RUN, Failure, Outcome
 from . import named
 from .play import Crew, kept
-from .record import Played, Record, record, search_cost
+from .record import Played, Record, places, record, search_cost
 from .spec import Experiment, Row
 from .special import SPECIAL
 from .wanted import Wanted, place, wanted
@@ -49,20 +50,25 @@ class Study:
         here = {row["name"]: row["found"] for row in describe(self.crew.source.data_dir)}
         for task in self.found.tasks:
             rows = [r for r in self.rows if r.task == task.name]
-            if not rows or all(self._there(row) for row in rows):
+            there = [f.exists() for row in rows for f in self._first(row)]
+            if all(there) or (not self.crew.jobs and any(there)):
                 continue
             if here[task.words["data"]] == "missing":
                 self.skipped[task.name] = MISSING.format(task.words["data"])
                 self.crew.watch.say(f"{task.name}: {self.skipped[task.name]}")
                 continue
+            if not self.crew.jobs:
+                self.skipped[task.name] = "Not run."
+                continue
             self._bind(rows)
 
-    def _there(self, row: Row) -> bool:
+    def _first(self, row: Row) -> list[Path]:
+        """Return the files of the runs of a row that can be played at once."""
         if len(row.points) > 1:
             tasks = [wanted(self.found, row, p, 0, tuning=True) for p in row.points]
         else:
             tasks = [wanted(self.found, row, row.points[0], s) for s in range(self.found.seeds)]
-        return all(place(self.folder, one).exists() for one in tasks)
+        return [place(self.folder, one) for one in tasks]
 
     def _bind(self, rows: Sequence[Row]) -> None:
         """Bind the first run of a task and hold every other method against its plan."""
@@ -98,6 +104,11 @@ class Study:
             mine = [one for r, one in tries if r is row]
             outcomes = [self.done[one.key] for one in mine]
             key = (row.task, row.label)
+            ended = [o for o in outcomes if isinstance(o, Run) or o.reason != NOT_RUN]
+            if len(ended) < len(outcomes):
+                of = f"{len(ended)} of {len(outcomes)} settings were tried"
+                self.lost[key] = f"Not run: its grid was not searched to the end, {of}."
+                continue
             self.costs[key] = search_cost(outcomes, mine[0].rounds)
             scores = [score(o, self.found.tune_by) for o in outcomes]
             ranked = sorted((-s, i) for i, s in enumerate(scores) if s is not None)
@@ -164,7 +175,8 @@ class Study:
         """Return everything there is to keep."""
         every = [o for o in self.done.values() if isinstance(o, Run)]
         took = sum(row.get("seconds") or 0 for o in every for row in o.history)
-        return record(self.found, self.played(), self.skipped, device, narrowed, took)
+        facts = record(self.found, self.played(), self.skipped, device, narrowed, took)
+        return facts | places([o.settings["made"] for o in every if "made" in o.settings])
 
 
 def score(outcome: Outcome, by: str) -> float | None:

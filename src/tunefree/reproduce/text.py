@@ -165,8 +165,20 @@ def remarks(kept: Record) -> list[str]:
             f"Settings under 'chosen' were searched on the first seed and chosen by "
             f"{by.get(kept['tune_by'], 'the training loss')}: {runs} runs, {took / 60:.1f} minutes."
         )
+    for other in kept.get("elsewhere", ()):
+        made = f"{other['runs']} run{'s were' if other['runs'] > 1 else ' was'} made elsewhere"
+        out.append(f"{made}: {where(other)}.")
     out += [f"{t['label']}: {t['skipped']}" for t in kept["tasks"] if t["skipped"]]
     return out
+
+
+def made(kept: Record) -> str:
+    """Return one line: on what and with what, when, and how long it took."""
+    took = f"{kept['seconds'] / 60:.1f} minutes of runs"
+    if "wall" in kept:
+        several = f"{kept['jobs']} processes" if kept["jobs"] > 1 else "1 process"
+        took += f", {kept['wall'] / 60:.1f} minutes with {several}"
+    return f"{where(kept)}; {kept['date']}; {took}."
 
 
 def markdown(kept: Record, level: int = 1) -> str:
@@ -175,7 +187,7 @@ def markdown(kept: Record, level: int = 1) -> str:
     parts = [
         f"{head} {kept['name']}, {kept['scale']}: {text.for_markdown(kept['title'])}",
         f"    {kept['command']}",
-        f"{where(kept)}; {kept['date']}; {kept['seconds'] / 60:.1f} minutes of runs.",
+        made(kept),
         text.markdown(cells(kept), columns(kept)),
         *(text.for_markdown(line) for line in remarks(kept)),
     ]

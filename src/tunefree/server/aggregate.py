@@ -1,6 +1,6 @@
 """From rows to means: the server sees weighted means over the cohort, nothing else."""
 
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,6 +15,47 @@ def shares(weights: Weights, sizes: Tensor) -> Tensor:
     if weights == "samples":
         return sizes.to(torch.float64) / sizes.sum()
     return torch.full(sizes.shape, 1 / sizes.numel(), dtype=torch.float64)
+
+
+class Aggregator(Protocol):
+    """Turns what clients sent into means, whatever it does to each of them on the way."""
+
+    def add(self, p: Tensor, rows: Channels) -> None:
+        """Add rows (m, ...) with weights p (m,); each row is one client."""
+        ...
+
+    def result(self) -> Channels:
+        """Return the means."""
+        ...
+
+
+class Aggregation(Protocol):
+    """Makes an aggregator for each mean of a run; `plain`, or those of `tunefree.privacy`."""
+
+    def __call__(self, weight: float, round: int, what: str) -> Aggregator:
+        """Return an aggregator.
+
+        Args:
+            weight: The clients' share of the population's weight.
+            round: The round; -1 before the first.
+            what: Tells means of a round apart: "train", "measured", "probe 0", ...
+        """
+        ...
+
+
+@runtime_checkable
+class Accounted(Protocol):
+    """An aggregation that knows what a run has cost so far."""
+
+    def cost(self, rounds: int, *, prepares: bool, memory: bool) -> dict[str, float]:
+        """Return entries for the history.
+
+        Args:
+            rounds: Rounds played.
+            prepares: Whether everybody sent once before the first.
+            memory: Whether clients remember anything between rounds.
+        """
+        ...
 
 
 class Mean:
@@ -38,3 +79,8 @@ class Mean:
     def result(self) -> Channels:
         """Return the means."""
         return self._sum
+
+
+def plain(weight: float, round: int, what: str) -> Mean:
+    """Make a plain mean."""
+    return Mean(weight)

@@ -8,12 +8,15 @@ that every round is there once.
 import csv
 import io
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ..callbacks import Event
-from ..errors import ArgumentError
+from ..errors import ArgumentError, TunefreeError
 from ..folder import write_atomically
+from ..history import History
 from ..run import Run
 from ._values import need, numbers
 
@@ -27,7 +30,7 @@ class _Table(ABC):
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._rows: list[Row] | None = None  # None until the run has begun
+        self._rows: History | None = None  # None until the run has begun
         self._columns: list[str] = []
 
     def begin(self, settings: Row, history: list[Row]) -> None:
@@ -42,17 +45,28 @@ class _Table(ABC):
         assert self._rows is not None
         row = numbers(event.row)
         self._rows.append(row)
-        self._added(row, self._widen(row))
+        with self._disk():
+            self._added(row, self._widen(row))
 
     def end(self, run: Run | None) -> None:
         """Leave the file whole."""
 
     def _start(self, rows: list[Row]) -> None:
-        self._rows, self._columns = rows, ["round"]
+        self._rows, self._columns = History(rows), ["round"]
         for row in rows:
             self._widen(row)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._write(rows)
+        with self._disk():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(rows)
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TunefreeError(
+                f"tf.sinks.{self.kind} cannot write {str(self.path)!r}: {error.strerror or error}."
+            ) from None
 
     def _widen(self, row: Row) -> bool:
         new = [name for name in row if name not in self._columns]
@@ -78,7 +92,7 @@ class _Table(ABC):
         """Return the file's columns and rows."""
 
     @abstractmethod
-    def _write(self, rows: list[Row]) -> None:
+    def _write(self, rows: Iterable[Row]) -> None:
         """Replace the file."""
 
     @abstractmethod
@@ -101,7 +115,7 @@ class Csv(_Table):
             rows = [{k: v for k, v in row.items() if v} for row in table]
             return list(table.fieldnames or ["round"]), [row for row in rows if "round" in row]
 
-    def _text(self, rows: list[Row], header: bool) -> str:
+    def _text(self, rows: Iterable[Row], header: bool) -> str:
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, self._columns, restval="", lineterminator="\n")
         if header:
@@ -109,7 +123,7 @@ class Csv(_Table):
         table.writerows(rows)
         return text.getvalue()
 
-    def _write(self, rows: list[Row]) -> None:
+    def _write(self, rows: Iterable[Row]) -> None:
         write_atomically(self.path, self._text(rows, header=True).encode())
 
     def _added(self, row: Row, wider: bool) -> None:
@@ -144,7 +158,8 @@ class Parquet(_Table):
         rows = [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
         return table.column_names, rows
 
-    def _write(self, rows: list[Row]) -> None:
+    def _write(self, found: Iterable[Row]) -> None:
+        rows = list(found)
         whole = {c for c in self._columns if all(isinstance(row.get(c, 0), int) for row in rows)}
         table = self._arrow.table(
             {
@@ -169,4 +184,5 @@ class Parquet(_Table):
     def end(self, run: Run | None) -> None:
         """Write what is missing."""
         if self._rows is not None and self._missing:
-            self._write(self._rows)
+            with self._disk():
+                self._write(self._rows)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import CheckpointError, reading
 from ..run import Run
 from . import figures, text
 from .keep import keep, recall, task
@@ -202,6 +203,7 @@ class Comparison:
         return write_page(self._done(), Path(path), tuning=spent if self.tunings else None)
 
     @staticmethod
+    @reading("This comparison cannot be read: its folder is damaged", CheckpointError)
     def load(path: str | os.PathLike[str]) -> "Comparison":
         """Read a comparison's folder; runs that are not there yet say so."""
         folder = Path(path)
@@ -210,7 +212,9 @@ class Comparison:
             label: [_found(folder, facts, label, seed) for seed in facts["seeds"]]
             for label in facts["labels"]
         }
-        return Comparison(runs, facts["seeds"], facts["target"], facts["tunings"], folder)
+        found = Comparison(runs, facts["seeds"], facts["target"], facts["tunings"], folder)
+        found.markdown()  # what is damaged shows here, not later
+        return found
 
 
 VERDICTS = ("best", "worse", "not told apart", "not tested")

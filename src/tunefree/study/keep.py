@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, first_line
 from ..folder import to_json, write_atomically
 from .names import place
 from .work import Task
@@ -36,8 +36,8 @@ def recall(folder: Path, file: str, what: str, keys: Sequence[str]) -> dict[str,
         missing = [key for key in keys if key not in facts]
     except (FileNotFoundError, NotADirectoryError):
         raise ArgumentError(f"{str(folder)!r} holds no {what}: {file} is missing.") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise ArgumentError(f"{folder / file} is damaged: {error}.") from None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ArgumentError(f"{folder / file} is damaged: {first_line(error)}.") from None
     if missing or not isinstance(facts, dict):
         raise ArgumentError(f"{folder / file} is damaged: it lacks {', '.join(missing)}.")
     return facts

@@ -14,6 +14,7 @@ from ..methods import Method
 from ..recipe import read_settings
 
 TUNED = "tuned"
+MOST_SEEDS = 1_000_000
 NEXT_SETTING = re.compile(rf":(?=[A-Za-z_]\w*=|{TUNED}$)")  # not the colon inside topk:0.05
 
 
@@ -107,6 +108,8 @@ def seeds(given: int | Sequence[int], what: str = "compare") -> list[int]:
     """Return the seeds: 0 .. n-1 for a number n, or those given."""
     if not isinstance(given, Sequence):
         whole(what, "seeds", given)
+        if given > MOST_SEEDS:
+            raise ArgumentError(f"{what}(seeds=...) must be at most {MOST_SEEDS:,}, got more.")
         return list(range(given))
     if not given or isinstance(given, str) or len(set(given)) < len(given):
         raise ArgumentError(

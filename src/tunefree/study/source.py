@@ -18,7 +18,7 @@ from ..errors import ArgumentError
 from ..fit import options
 from ..job import Job, bind
 from ..methods import Method
-from ..recipe import Recipe, arguments, make_method
+from ..recipe import Recipe, arguments, make_method, recall
 from .names import Entrant
 from .work import Source, Task
 
@@ -156,8 +156,7 @@ def in_words(recipe: Recipe) -> dict[str, Any]:
 
 def from_words(words: Mapping[str, Any]) -> Recipe:
     """Return the recipe that `in_words` wrote down."""
-    folder = {"data_dir": Path(words["data_dir"])} if words.get("data_dir") else {}
-    return Recipe(**{**words, **folder, "set": tuple(words.get("set") or ())})
+    return recall(words)
 
 
 @dataclass

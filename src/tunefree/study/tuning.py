@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import methods
-from ..errors import ArgumentError
+from ..errors import ArgumentError, CheckpointError, reading
 from ..methods import Method
 from ..run import Run
 from . import figures, text
@@ -264,6 +264,7 @@ class Tuning:
         return write(groups, Path(path), title=f"Tuning {self.name}", tuning=cost)
 
     @staticmethod
+    @reading("This search cannot be read: its folder is damaged", CheckpointError)
     def load(path: str | os.PathLike[str]) -> "Tuning":
         """Read a search's folder."""
         folder = Path(path)
@@ -277,7 +278,9 @@ class Tuning:
             method = methods.get(name, **fixed, **settings)
             runs = tuple(standing(t) for t in tasks)
             points.append(Point(settings, Entrant(label, method, name), runs, rounds))
-        return Tuning(name, points, seeds, facts["rounds"], facts["by"], folder)
+        found = Tuning(name, points, seeds, facts["rounds"], facts["by"], folder)
+        found.markdown()  # what is damaged shows here, not later
+        return found
 
 
 WARNING = (

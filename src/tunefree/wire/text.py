@@ -36,6 +36,10 @@ def parse(text: str | Wire) -> Wire:
         raise ArgumentError(f"A wire must be a Wire or text such as 'topk:0.05', got {text!r}.")
     head, plus, tail = text.strip().lower().partition("+")
     if plus and head == "ef":
+        if tail.strip().startswith("ef+"):
+            raise ArgumentError(
+                f"Cannot use ErrorFeedback around ErrorFeedback. Say 'ef+' once, got {text[:80]!r}."
+            )
         return ErrorFeedback(parse(tail))
     kind, *rest = text.strip().lower().split(":")
     if kind not in FORMS:

@@ -147,7 +147,8 @@ def test_places_that_come_again_get_recordings(by_hand, monkeypatch):
     assert recordings([*range(10, 40)] * 3) == 0  # too many places: all are copied
 
 
-def test_what_is_compiled_is_the_form_of_training(by_hand, monkeypatch):
+@pytest.mark.parametrize(("method", "shape"), [("scaffold", [True, True]), ("fedavg", [True])])
+def test_what_is_compiled_is_the_form_of_training(method, shape, by_hand, monkeypatch):
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda graph, dynamic: compiled.append(graph) or graph)
     monkeypatch.setattr(Feed, "probe", Feed.order)  # as on a GPU
@@ -158,6 +159,6 @@ def test_what_is_compiled_is_the_form_of_training(by_hand, monkeypatch):
     monkeypatch.setattr(
         batched.Vmapped, "_record", lambda *args: shapes.append(args[-1]) or real(*args)
     )
-    fit("fedavg", compile=True)
-    assert len(compiled) == 2  # gradients, and the losses that nobody asks for here
-    assert shapes == [True, True]  # training has met no shape but the one that was compiled
+    fit(method, compile=True)
+    assert len(compiled) == 2  # gradients or descent, and the losses that nobody asks for here
+    assert shapes == shape  # training has met no shape but the one that was compiled

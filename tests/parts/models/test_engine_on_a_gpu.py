@@ -65,6 +65,15 @@ def test_precisions(precision, tolerance, compile):
     assert error < tolerance, f"{error:.1e}"
 
 
+@pytest.mark.parametrize("settings", [{}, {"steps": None, "epochs": 2}])
+def test_compiled_runs_are_the_runs(settings):
+    """Steps in place: neither recording nor a client that has finished moves anything."""
+    compiled = fit(dtype=torch.float64, compile=True, **settings)
+    assert compiled.settings["engine"] == "vmap, compiled"
+    exact = fit(device="cpu", dtype=torch.float64, **settings)
+    torch.testing.assert_close(compiled.x.cpu(), exact.x, rtol=1e-8, atol=1e-10)
+
+
 def test_the_same_bits_again():
     for precision in ("tf32", "bf16"):
         one, two = (fit(precision=precision).x for _ in range(2))

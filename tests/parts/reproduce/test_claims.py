@@ -108,6 +108,7 @@ HISTORY = [
         ("last", 0.7),
         ("first", 0.5),
         ("trials mean", 3.0),
+        ("trials median", 3.0),
         ("bytes_up sum", 40),
         ("rounds to 0.8", 3),
         ("bytes_up to 0.75", 30),
@@ -118,3 +119,10 @@ HISTORY = [
 )
 def test_numbers_of_a_history(text, value):
     assert parse(text, "test_accuracy").of(HISTORY) == value
+
+
+def test_a_drop_is_what_was_lost_after_the_best_and_little_is_better():
+    drop = parse("drop", "test_accuracy")
+    assert drop.of(HISTORY) == pytest.approx(0.1)
+    assert not drop.rises
+    assert parse("trials drop", "test_accuracy", None).of(HISTORY[1:]) == 0.0

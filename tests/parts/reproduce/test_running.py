@@ -113,6 +113,57 @@ def test_new_words_need_no_new_run(first):
     assert record["rows"][0]["published"] == {}  # expected.toml says nothing of table1b
 
 
+def test_what_is_shorter_than_the_paper_is_said(first, tmp_path):
+    path, _, found, _ = first
+    short, _ = play(path, tmp_path, seeds=1, rounds=2, methods=["auto"])
+    said = ["1 seed instead of 2.", "Shorter than the paper: 2 rounds instead of 3."]
+    assert short.record["smaller"][:2] == said
+    assert judged(short.record, load(path).at("small"))["smaller"][:2] == said
+    assert found.record["cut"] == []
+    assert found.record["wall"] > 0
+    assert "minutes with 1 process." in found.markdown()
+
+
+def test_a_record_of_runs_that_were_made_elsewhere(first, tmp_path):
+    path, out, found, _ = first
+    there = tmp_path / "runs"
+    there.mkdir()
+    for file in (out / "runs").glob("*.json"):
+        run_of = json.loads(file.read_text())
+        if run_of["label"] == "T1: Auto":
+            continue
+        run_of["made"]["machine"] |= {"gpu": "NVIDIA H200", "device": "cuda"}
+        run_of["made"]["date"] = "2001-01-01"
+        (there / file.name).write_text(json.dumps(run_of))
+    watch = Counter()
+    record = run(path, out=tmp_path, jobs=0, device="cpu", watch=watch).record
+    assert watch.played == []
+    assert record["machine"]["gpu"] == "NVIDIA H200"
+    assert record["date"] == "2001-01-01"
+    assert "wall" not in record
+    assert record["rows"][0] == found.record["rows"][0]
+    assert record["rows"][1]["status"] == ["not run", "not run"]
+    both, _ = play(path, tmp_path)
+    assert both.record["machine"]["gpu"] == "NVIDIA H200"
+    assert [(o["runs"], o["machine"]["gpu"]) for o in both.record["elsewhere"]] == [(2, None)]
+    assert (
+        sum(line.startswith("2 runs were made elsewhere: ") for line in remarks(both.record)) == 1
+    )
+
+
+def test_a_grid_that_was_not_searched_to_the_end_has_no_winner(first, tmp_path):
+    path, out, *_ = first
+    files = sorted((out / "runs").glob("*.json"), key=lambda f: json.loads(f.read_text())["label"])
+    (tmp_path / "runs").mkdir()
+    for file in files[:-1]:  # all but a run of FedAvg's grid
+        (tmp_path / "runs" / file.name).write_bytes(file.read_bytes())
+    row = run(path, out=tmp_path, jobs=0, device="cpu", watch=Counter()).record["rows"][0]
+    assert row["chosen"] is None
+    assert row["notes"] == [
+        "Not run: its grid was not searched to the end, 2 of 3 settings were tried."
+    ]
+
+
 def test_lost_runs_are_marked_and_missing_data_is_left_out(tmp_path, monkeypatch):
     monkeypatch.delenv("TUNEFREE_DATA", raising=False)
     monkeypatch.setattr("tunefree.data.sources.cache", lambda: tmp_path)

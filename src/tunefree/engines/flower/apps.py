@@ -21,7 +21,7 @@ from .settings import Settings
 
 log = logging.getLogger("tunefree")
 
-PULL = 0.5  # seconds between two looks for answers; Flower's own loop takes 3
+PULL = 0.5  # seconds between two looks for answers, at most; Flower's own loop takes 3
 
 
 def flower(part: str = "app") -> Any:
@@ -91,15 +91,16 @@ class GridPost:
             ids = [next(iter(self._grid.push_messages([message])), None) for message in sent]
         waiting = {str(m): n for m, n in zip(ids, parcels, strict=True) if m is not None}
         said: dict[int, Parcel | str] = {}
-        end = time.monotonic() + seconds
+        began = time.monotonic()
         while True:
             for reply in self._grid.pull_messages(list(waiting)):
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:  # else it has answered before
                     said[node] = _said(reply)
-            if not waiting or time.monotonic() >= end:
+            waited = time.monotonic() - began
+            if not waiting or waited >= seconds:
                 return said
-            time.sleep(PULL)
+            time.sleep(min(PULL, 0.02 + waited / 10))
 
     def pause(self) -> None:
         """Wait a little for nodes to come."""

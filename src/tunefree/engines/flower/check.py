@@ -95,13 +95,29 @@ def upload(
     turns = method.direction.turns(t).times
     got = parcel.measured
     loss, lr = (x.new_tensor(_list(n, got.get(n), turns)) for n in ("loss", "lr"))
-    passes, counted = (_list(n, [got.get(n)], 1)[0] for n in ("passes", "counted"))  # type: ignore[list-item]
-    found = _list("tally", got.get("tally"), len(TALLY))
-    if min(passes, counted, *found) < 0:
+    found, more = counts(parcel)
+    counted = _list("counted", [got.get("counted")], 1)[0]  # type: ignore[list-item]
+    if counted < 0:
         raise RefusedError("it counts below zero")
     counted = min(counted, float(sum(sizes.values())))
     ordered = {n: rows[n] for n in names}
-    return Upload(ordered, sizes, counted, loss, lr, found, passes)
+    return Upload(ordered, sizes, counted, loss, lr, found, more)
+
+
+def counts(parcel: Parcel) -> tuple[list[float], float]:
+    """Return the tally of a client's work, and the gradients it took over all data."""
+    found = _list("tally", parcel.measured.get("tally"), len(TALLY))
+    if min(found) < 0:
+        raise RefusedError("it counts below zero")
+    return found, passes(parcel)
+
+
+def passes(parcel: Parcel) -> float:
+    """Return how many gradients over all data a client took."""
+    found = _list("passes", [parcel.measured.get("passes")], 1)[0]  # type: ignore[list-item]
+    if found < 0:
+        raise RefusedError("it counts below zero")
+    return found
 
 
 def probed(
@@ -125,7 +141,7 @@ def probed(
             out.append(value)
     except DataError as error:
         raise RefusedError(str(error)) from None
-    return out, _list("passes", [parcel.measured.get("passes")], 1)[0]  # type: ignore[list-item]
+    return out, passes(parcel)
 
 
 def _match(kind: str, got: set[str], want: set[str]) -> None:
@@ -169,8 +185,8 @@ def _list(name: str, value: Number | None, length: int) -> list[float]:
     if numbers is None or len(numbers) != length:
         raise RefusedError(f"its {name} must be {length} numbers")
     for v in numbers:
-        if isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v):
-            raise RefusedError(f"its {name} must be finite, got {v!r}")
+        if isinstance(v, bool) or not isinstance(v, int | float) or v != v or abs(v) == math.inf:
+            raise RefusedError(f"its {name} must be finite, got {v!r}"[:200])
         if abs(v) > MOST:
-            raise RefusedError(f"its {name} is absurd: {v!r}")
+            raise RefusedError(f"its {name} is absurd: {v!r}"[:200])
     return [float(v) for v in numbers]

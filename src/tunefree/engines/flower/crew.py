@@ -6,11 +6,10 @@ earlier in a round is sent again, since every message may find a new process on 
 counts it each time.
 """
 
-import json
-import secrets
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,28 +17,30 @@ from torch import Tensor
 from ...clients.rule import Plan, Round, What, Who
 from ...errors import ArgumentError
 from ...methods import Method
+from ...privacy import Secure
 from ...rounds import Answer, first_memory
-from ...server.aggregate import Mean, shares
+from ...server.aggregate import Aggregation, plain, shares
 from ...types import Channels, Vector
 from ...wire import Ledger
 from ..desk import TALLY, Desk, costs
 from ..ranks import Ranks
-from .check import Question, Upload, probed, upload
+from .check import Question, Upload, counts, passes, probed, upload
 from .exchange import Exchange
+from .masked import Session, check_settings
+from .memories import Memories, new_version
 from .parcel import Fact, Packed, Parcel, Raw, dense, packed
-from .store import FIRST
+from .seat import MEASURED, Deal
 
 
-class Aggregator(Protocol):
-    """Turns what clients sent into means, whatever it does to each of them on the way."""
+@dataclass(frozen=True)
+class _Harvest:
+    """What the answers of a cohort come to."""
 
-    def add(self, p: Tensor, rows: Channels) -> None:
-        """Add rows (m, ...) with weights p (m,)."""
-        ...
-
-    def result(self) -> Channels:
-        """Return the means."""
-        ...
+    answered: list[int]
+    means: Channels
+    measured: Channels  # loss and lr
+    tally: Tensor
+    passes: float
 
 
 class Remote:
@@ -54,7 +55,8 @@ class Remote:
         terms: What nodes must know of the run, as text.
         exchange: How to reach them, and how to deal with those who fail.
         held: Evaluates on the server's own sample, where it has one.
-        aggregate: Makes an aggregator of the cohort's weight.
+        aggregate: Makes the aggregators of what clients send.
+        secure: Adds up what clients send under masks, instead.
     """
 
     def __init__(
@@ -67,18 +69,17 @@ class Remote:
         terms: str,
         exchange: Exchange,
         held: Desk | None = None,
-        aggregate: Callable[[float], Aggregator] = Mean,
+        aggregate: Aggregation = plain,
+        secure: Secure | None = None,
     ) -> None:
         self.method, self.plan, self.ranks = method, plan, Ranks()
         self._shares = shares(method.weights, sizes)
         self._start, self._run, self._terms = start, run, terms
         self._exchange, self._held, self._aggregate = exchange, held, aggregate
-        self._remembers = bool(first_memory(method, start, plan))
-        self._versions: dict[int, str] = {}  # whose memory is at which; others' is the first
-        self._renewed: set[int] = set()
-        self._owed: dict[int, str] = {}  # who has not confirmed the means of a round
-        self._echoes: dict[str, Channels] = {}
-        self._pending: dict[int, str] = {}
+        self._secure = secure
+        if secure is not None:
+            check_settings(method, aggregate, exchange.patience.lost)
+        self._memories = Memories(bool(first_memory(method, start, plan)))
         self._passes = 0.0
         self._sent: tuple[Ledger | None, Counter[str]] = (None, Counter())
 
@@ -104,7 +105,7 @@ class Remote:
                 )
             return [self._held.probe(x, t, None, what)[0] for x in at]
         people = ids.tolist() if who == "cohort" else list(range(self.plan.clients))
-        version = _version(t)
+        version = new_version(t)
         points = {f"point {j}": x for j, x in enumerate(at)}
         arrays = {name: dense(x) for name, x in points.items()}
 
@@ -113,17 +114,25 @@ class Remote:
             return Parcel(self._facts("probe", i, t, version) | {"what": what}, arrays)
 
         def read(i: int, parcel: Parcel) -> tuple[list[Tensor], float]:
-            return probed(
-                parcel, Question(i, t, version), what, at, self._exchange.patience.largest
-            )
+            largest = self._exchange.patience.largest
+            return probed(parcel, Question(i, t, version), what, at, largest)
 
-        found = self._exchange.run(people, t, write, read, self._need(len(people), t), ledger)
+        need = self._need(len(people), t)
+        if self._secure is not None:
+            deal = Deal.asking(self._secure, len(people), what, at)
+            session = Session(deal, self._shares, people, self._exchange, t, version, ledger)
+            facts = partial(self._facts, t=t, version=version)
+            said = session.play(facts, write, passes, None, need)
+            self._passes += sum(said.values())
+            hidden = session.means(at[0])
+            return [hidden[name] for name in points]
+        found = self._exchange.run(people, t, write, read, need, ledger)
         answered = [i for i in people if i in found]
         weight = float(self._shares[answered].sum())
-        means = [self._aggregate(weight) for _ in at]
+        means = [self._aggregate(weight, t, f"probe {j}") for j in range(len(at))]
         for i in answered:
-            rows, passes = found[i]
-            self._passes += passes
+            rows, more = found[i]
+            self._passes += more
             for mean, row in zip(means, rows, strict=True):
                 mean.add(self._shares[[i]], {what: row})
                 ledger.send_up(what, row.numel() * row.element_size())
@@ -131,8 +140,25 @@ class Remote:
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
         """Let the cohort work and return the means of what arrived."""
-        people, version, x = ids.tolist(), _version(t.index), down["x"]
-        ready = packed(down)
+        people, version = ids.tolist(), new_version(t.index)
+        gather = self._plainly if self._secure is None else self._masked
+        got = gather(people, down, t, version, ledger)
+        weight = float(self._shares[got.answered].sum())
+        self._memories.answered(got.answered, version)
+        if self.method.echo:
+            self._echo(got.answered, got.means, t, version, ledger)
+        counted = dict(zip(TALLY, got.tally.tolist(), strict=True))
+        average = {n: float(v.double()) for n, v in got.measured.items()}
+        row = {"lr": average["lr"], **costs(self.method, counted, got.passes, t)}
+        row |= {"answered": len(got.answered), **self._exchange.events()}
+        missing = len(got.answered) < len(people)
+        return Answer(got.means, average["loss"], row, weight if missing else None)
+
+    def _plainly(
+        self, people: list[int], down: Channels, t: Round, version: str, ledger: Ledger
+    ) -> _Harvest:
+        """Let the cohort work, look at what each sends, and make the means of it."""
+        ready, x = packed(down), down["x"]
 
         def write(i: int) -> Parcel:
             return self._order(i, down, ready, t, version, ledger)
@@ -141,37 +167,48 @@ class Remote:
             asked = Question(i, t.index, version)
             return upload(parcel, asked, self.method, x, t, self._exchange.patience.largest)
 
-        def renew(i: int) -> bool:
-            return self._renew(i, down, ledger)
-
-        need = self._need(len(people), t.index)
+        need, renew = self._need(len(people), t.index), partial(self._renew, down, ledger)
         found = self._exchange.run(people, t.index, write, read, need, ledger, renew)
         answered = [i for i in people if i in found]
         weight = float(self._shares[answered].sum())
-        mean, measured = self._aggregate(weight), Mean(weight)
+        mean, measured = (self._aggregate(weight, t.index, w) for w in ("train", "measured"))
         total, passes = torch.zeros(len(TALLY), dtype=torch.float64), self._passes
         self._passes = 0.0
         for i in answered:
             one, p = found[i], self._shares[[i]]
             mean.add(p, one.rows)
-            for loss, lr in zip(one.loss, one.lr, strict=True):
-                measured.add(p, {"loss": loss[None], "lr": lr[None]})
+            turns = {"loss": list(one.loss), "lr": list(one.lr)}
+            measured.add(p, {n: (reduce(torch.add, v) / len(v))[None] for n, v in turns.items()})
             total += torch.tensor(one.tally, dtype=torch.float64)
             passes += one.passes
             for name, size in one.sizes.items():
                 ledger.send_up(name, size, 0.0)
             ledger.counted_up += one.counted
-        means = mean.result()
-        self._pending = dict.fromkeys(answered, version) if self._remembers else {}
-        if self.method.echo:
-            self._echo(answered, means, t, version, ledger)
-        times = self.method.direction.turns(t).times
-        counted = dict(zip(TALLY, total.tolist(), strict=True))
-        average = {n: float(v.double()) / times for n, v in measured.result().items()}
-        row = {"lr": average["lr"], **costs(self.method, counted, passes, t)}
-        row |= {"answered": len(answered), **self._exchange.events()}
-        missing = len(answered) < len(people)
-        return Answer(means, average["loss"], row, weight if missing else None)
+        return _Harvest(answered, mean.result(), measured.result(), total, passes)
+
+    def _masked(
+        self, people: list[int], down: Channels, t: Round, version: str, ledger: Ledger
+    ) -> _Harvest:
+        """Let the cohort work, and see the sum of what it sends alone."""
+        assert self._secure is not None
+        ready, x = packed(down), down["x"]
+        deal = Deal.working(self._secure, len(people), self.method, x, t.preparing)
+        session = Session(deal, self._shares, people, self._exchange, t.index, version, ledger)
+        found = session.play(
+            partial(self._facts, t=t.index, version=version),
+            lambda i: self._order(i, down, ready, t, version, ledger),
+            counts,
+            partial(self._renew, down, ledger),
+            self._need(len(people), t.index),
+        )
+        means = session.means(x)
+        total, passes = torch.zeros(len(TALLY), dtype=torch.float64), self._passes
+        self._passes = 0.0
+        for tally, more in found.values():
+            total += torch.tensor(tally, dtype=torch.float64)
+            passes += more
+        measured = {n: means.pop(k) for k, n in MEASURED.items()}
+        return _Harvest([i for i in people if i in found], means, measured, total, passes)
 
     def _order(
         self, i: int, down: Channels, ready: Packed, t: Round, version: str, ledger: Ledger
@@ -179,21 +216,20 @@ class Remote:
         """Return a client's task of a round."""
         arrays, scalars = ready
         parts = {f"down.{name}": raw for name, raw in arrays.items()}
-        base = self._versions.get(i, FIRST)
         self._count(ledger, down)
-        late = t.index > 0 and i not in self._renewed
-        if self._remembers and base == FIRST and late:  # it was never asked before
+        if self._memories.starts(i, t.index):
             parts["start.x"] = dense(self._start)
             self._count(ledger, {"start": self._start})
-        facts = self._facts("train", i, t.index, version) | {"base": base}
+        facts = self._facts("train", i, t.index, version) | {"base": self._memories.base(i)}
         facts |= {"fraction": t.fraction, "factor": t.factor}
-        if i in self._owed:
-            facts["echo"] = self._owed[i]
-            parts |= self._echoed(self._owed[i], ledger)
+        owed = self._memories.owed(i)
+        if owed is not None:
+            facts["echo"] = owed
+            parts |= self._echoed(owed, ledger)
         return Parcel(facts, parts, scalars)
 
     def _echoed(self, version: str, ledger: Ledger) -> dict[str, Raw]:
-        means = self._echoes[version]
+        means = self._memories.means(version)
         self._count(ledger, {f"mean {name}": v for name, v in means.items()})
         return {f"echo.{name}": dense(v) for name, v in means.items()}
 
@@ -201,7 +237,7 @@ class Remote:
         self, answered: list[int], means: Channels, t: Round, version: str, ledger: Ledger
     ) -> None:
         """Send the means back; whoever does not confirm them gets them with its next task."""
-        self._echoes[version] = {name: means[name] for name in self.method.echo}
+        self._memories.echo(version, {name: means[name] for name in self.method.echo})
 
         def write(i: int) -> Parcel:
             facts = self._facts("keep", i, t.index, version) | {"echo": version}
@@ -212,9 +248,7 @@ class Remote:
             return True
 
         kept = self._exchange.run(answered, t.index, write, read, 0, ledger, away="behind")
-        self._owed = {i: v for i, v in self._owed.items() if i not in answered}
-        self._owed |= {i: version for i in answered if i not in kept}
-        self._echoes = {v: self._echoes[v] for v in set(self._owed.values())}
+        self._memories.confirmed(answered, kept, version)
 
     def _facts(self, kind: str, client: int, t: int, version: str) -> dict[str, Fact]:
         same = {"run": self._run, "terms": self._terms}
@@ -231,27 +265,22 @@ class Remote:
             self._sent[1][name] += value.numel() * value.element_size()
             ledger.down[name] = self._sent[1][name]
 
-    def _renew(self, i: int, down: Channels, ledger: Ledger) -> bool:
+    def _renew(self, down: Channels, ledger: Ledger, i: int) -> bool:
         """Let a client begin anew at the present model; whether it can be asked again."""
-        if i in self._renewed:
+        if not self._memories.renew(i):
             return False
-        self._versions.pop(i, None)
-        self._owed.pop(i, None)
-        self._renewed.add(i)
         if self.method.prepares:
-            first, version = Round(self.plan, index=-1), _version(-1)
+            first, version = Round(self.plan, index=-1), new_version(-1)
             order = self._order(i, down, packed(down), first, version, ledger)
             said = self._exchange.roll.write({i: order}).get(i)
             if not isinstance(said, Parcel) or said.facts.get("lost"):
                 return False
-            self._versions[i] = version
+            self._memories.prepared(i, version)
         return True
 
     def commit(self) -> None:
         """Name the versions that count from now on; nodes learn of it with their next task."""
-        self._versions |= self._pending
-        self._renewed -= self._pending.keys()
-        self._pending = {}
+        self._memories.commit()
 
     def expect(self, ids: Tensor | None) -> None:
         """Nothing is read ahead."""
@@ -261,31 +290,9 @@ class Remote:
         return {"engine": "flower", "chunk": 1}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint needs: which versions count, and means that are still owed."""
-        known = {
-            "versions": self._versions,
-            "owed": self._owed,
-            "renewed": sorted(self._renewed),
-        }
-        text = bytearray(json.dumps(known).encode())
-        out = {"nodes": torch.frombuffer(text, dtype=torch.uint8)}
-        for version, means in self._echoes.items():
-            out |= {f"echo/{version}/{name}": v for name, v in means.items()}
-        return out
+        """Return what a checkpoint needs."""
+        return self._memories.tensors()
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take it from a checkpoint."""
-        known = json.loads(bytes(tensors["nodes"].tolist()))
-        self._versions = {int(i): v for i, v in known["versions"].items()}
-        self._owed = {int(i): v for i, v in known["owed"].items()}
-        self._renewed = set(known["renewed"])
-        self._echoes = {}
-        for name, value in tensors.items():
-            if name.startswith("echo/"):
-                _, version, channel = name.split("/", 2)
-                self._echoes.setdefault(version, {})[channel] = value.to(self._start.device)
-
-
-def _version(t: int) -> str:
-    """Return a new name for what round t makes of a memory."""
-    return f"{t}-{secrets.token_hex(4)}"
+        self._memories.restore(tensors, self._start.device)

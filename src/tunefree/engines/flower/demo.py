@@ -1,8 +1,13 @@
 """Ten rounds over three SuperNodes on this machine, beside the simulation of the same seed."""
 
+import importlib
 import importlib.util
+import json
+import os
+import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +20,11 @@ from ...fit import fit
 from ...folder import Folder
 from ...recipe import read_settings
 from ...run import Run
+from .apps import flower, server_app
 from .loopback import Loopback, new, threads
 
 CLIENTS = 3
+CHILD = "from tunefree.engines.flower.demo import child; child()"
 
 
 def federated(
@@ -85,6 +92,40 @@ def simulated(
         )
     finally:
         torch.set_num_threads(before)
+
+
+def virtual(
+    home: Path, method: str, words: tuple[str, ...], rounds: int, seed: int, clients: int = CLIENTS
+) -> Run:
+    """Train the template's app in Flower's own simulation, which is a process with Ray's actors."""
+    out = home / "virtual"
+    config = {"method": method, "set": " ".join(words), "rounds": rounds, "seed": seed}
+    config |= {"clients": clients, "out": str(out)}
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    own = {"TUNEFREE_MEMORY": str(home / "memory"), "PYTHONPATH": str(home / "app")}
+    own |= {"OMP_NUM_THREADS": str(threads())}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(home / "app"), json.dumps(config)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **quiet, **own},
+    )
+    if done.returncode:
+        raise TunefreeError(f"Flower's simulation failed:\n{done.stderr[-2000:]}")
+    return Run.load(out)
+
+
+def child() -> None:
+    """Run the app in the folder that the command line names, in Flower's simulation."""
+    app, config = Path(sys.argv[1]), json.loads(sys.argv[2])
+    known = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    settings = importlib.import_module("federation.server").settings(known | config)
+    flower("simulation").run_simulation(
+        server_app=server_app(settings),
+        client_app=importlib.import_module("federation.client").app,
+        num_supernodes=settings.clients,
+        backend_config={"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}},
+    )
 
 
 def _task(path: Path) -> Any:

@@ -218,7 +218,8 @@ class Loopback:
     def run(self, app: Path, **config: object) -> subprocess.Popen[bytes]:
         """Begin a run of an app and stream its log; wait for the process to know how it ended."""
         words = [
-            f'{k}="{v}"' if isinstance(v, str | Path) else f"{k}={v}" for k, v in config.items()
+            f'{k}="{v}"' if isinstance(v, str | Path) else f"{k}={str(v).lower()}"
+            for k, v in config.items()
         ]
         return self._start(
             "run", "flwr", "run", str(app.resolve()), LINK, "--stream", "-c", " ".join(words)

@@ -4,11 +4,9 @@ Every message may find a new process. All that a node knows between two is in it
 """
 
 import copy
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,28 +21,16 @@ from ...models import augment as augmentations
 from ...models.problem import LOSSES, Loss, Problem, are_labels
 from ...models.turns import Looped
 from ...rounds import answer, first_memory, keep, pack, sender, under, wire_at
-from ...types import State, Vector, map_inputs
+from ...types import Channels, State, Vector, map_inputs
 from ...wire import Ledger
 from ..desk import Desk, tally
-from ..feed import Feed
+from .feed import OneFeed
 from .parcel import Fact, Number, Parcel, Raw, below, coded, dense, packed, unpacked
-from .store import FIRST, Store
+from .seat import MEASURED, Deal, Seat
+from .store import FIRST, Store, home_of
 from .terms import Terms
 
 Load = Callable[[Mapping[str, Any]], Any]
-MEMORY = "TUNEFREE_MEMORY"  # where nodes keep their memory, unless their configuration says
-
-
-@dataclass(frozen=True)
-class OneFeed(Feed):
-    """The feed of one client that cuts batches as the whole population's does."""
-
-    wide: int = 1
-
-    @cached_property
-    def width(self) -> int:
-        """Rows of a batch, padding included."""
-        return self.wide
 
 
 @dataclass(frozen=True)
@@ -64,7 +50,8 @@ class Node:
     Args:
         model: The module, or a function that builds it.
         load: Returns this node's data, (x, y) or a torch Dataset, from its configuration.
-        config: The node's configuration: `client-id` or `partition-id`, and where `memory` is.
+        config: The node's configuration: `client-id` or `partition-id`, where `memory` is, and
+            among how many it hides at `least`, if it sends numbers under masks alone.
         method: The method, where the server's has no name.
         loss: The loss, where the server's is a function.
         device: Where to work.
@@ -84,8 +71,7 @@ class Node:
         self._method, self._loss, self._device = method, loss, device
         self._known: tuple[str, _Bound] | None = None
         self.client = client_of(config)
-        home = config.get("memory") or os.environ.get(MEMORY) or Path.home() / ".tunefree/memory"
-        self._home = Path(str(home)).expanduser()
+        self._home = home_of(config)
 
     @cached_property
     def _data(self) -> Federation:
@@ -99,8 +85,11 @@ class Node:
         if parcel.facts.get("client") != self.client:
             raise DataError(f"This is client {self.client}, not {parcel.facts.get('client')!r}.")
         work = {"train": self._train, "probe": self._probe, "keep": self._keep}
+        work |= dict.fromkeys(("keys", "shares", "opened"), self._masks)
         if kind not in work:
-            raise DataError(f"A message must be of kind hello, probe, train or keep, got {kind!r}.")
+            raise DataError(f"A message must be of a known kind, got {kind!r}.")
+        if kind in ("train", "probe") and "least" in self._config and "secure" not in parcel.facts:
+            raise DataError("This node sends numbers under masks alone ('least' is configured).")
         bound = self._bind(str(parcel.facts["terms"]))
         store = Store(self._home, str(parcel.facts["run"]), self.client)
         self._catch_up(parcel, bound, store)
@@ -152,10 +141,15 @@ class Node:
         if what not in ("loss", "grad", "grad_sq"):
             raise DataError(f"A probe must ask for loss, grad or grad_sq, got {what!r}.")
         desk.passes, found = 0, {}
-        for name, x in unpacked(parcel.arrays, {}, bound.problem.start).items():
+        points = {n: raw for n, raw in parcel.arrays.items() if n != "message"}
+        for name, x in unpacked(points, {}, bound.problem.start).items():
             found[name] = desk.probe(x, t, self._ids, what)[0]  # type: ignore[arg-type]
+        passes: dict[str, Number] = {"passes": float(desk.passes)}
+        if "secure" in parcel.facts:
+            rows = {name: value[None] for name, value in found.items()}
+            return self._hidden(parcel, bound, store, rows, passes)
         arrays, scalars = packed(found)
-        return Parcel(_same(parcel.facts), arrays, scalars, {"passes": float(desk.passes)})
+        return Parcel(_same(parcel.facts), arrays, scalars, passes)
 
     def _train(self, parcel: Parcel, bound: _Bound, store: Store) -> Parcel:
         """Do a round's work; the memory it leaves counts once the server names it."""
@@ -180,9 +174,38 @@ class Node:
                 after = keep(method, sent, arrived, {}, after, t)
                 store.write(version, _rows(after, own, bound.names))
             store.forget(version, str(facts["base"]))
+        measured = _measured(works, bound.desk, bill)
+        if "secure" in facts:
+            said = {k: sum(getattr(w, n) for w in works) / len(works) for k, n in MEASURED.items()}
+            shown = {n: measured[n] for n in ("tally", "passes")}
+            return self._hidden(parcel, bound, store, arrived | said, shown)
         arrays = {n: self._coded(n, v, own, bound, t) for n, v in sent.items() if v.ndim > 1}
         scalars: dict[str, Number] = {n: float(v) for n, v in arrived.items() if v.ndim == 1}
-        return Parcel(_same(facts), arrays, scalars, _measured(works, bound.desk, bill))
+        return Parcel(_same(facts), arrays, scalars, measured)
+
+    def _hidden(
+        self,
+        parcel: Parcel,
+        bound: _Bound,
+        store: Store,
+        rows: Channels,
+        shown: dict[str, Number],
+    ) -> Parcel:
+        """Return an answer of which the server can read nothing but the sum with others'."""
+        inbox, weight = parcel.arrays["message"].data, float(parcel.facts["weight"])
+        message = self._seat(parcel, bound, store).mask(inbox, rows, weight)
+        return Parcel(_same(parcel.facts), {"masked": coded(message)}, {}, shown)
+
+    def _seat(self, parcel: Parcel, bound: _Bound, store: Store) -> Seat:
+        facts, preparing = parcel.facts, int(parcel.facts["round"]) < 0
+        deal = Deal.read(facts["secure"], bound.method, bound.problem.start, preparing)
+        return Seat(store.path, self.client, deal, int(self._config.get("least", 3)))
+
+    def _masks(self, parcel: Parcel, bound: _Bound, store: Store) -> Parcel:
+        """Answer a message of a session in which numbers are added up under masks."""
+        kind, sent = str(parcel.facts["kind"]), parcel.arrays.get("message")
+        said = self._seat(parcel, bound, store).answer(kind, sent.data if sent else b"")
+        return Parcel(_same(parcel.facts), {kind: coded(said)})
 
     def _coded(self, name: str, rows: Tensor, own: State, bound: _Bound, t: Round) -> Raw:
         wire = wire_at(bound.method, name, t)

@@ -87,6 +87,8 @@ def number(name: str, value: Number, like: Tensor) -> Tensor:
     """Return one number in the dtype and place of `like`: ()."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(f"{name} must be one number, got {type(value).__name__}.")
+    if isinstance(value, int) and abs(value) > 1 << 64:
+        raise DataError(f"{name} must be a number that Flower carries, got one far beyond.")
     return torch.tensor(float(value), dtype=like.dtype, device=like.device)
 
 

@@ -24,14 +24,16 @@ from ...methods import Method
 from ...models.problem import Layout, Problem, are_labels
 from ...models.turns import Looped
 from ...penalties import Penalty, sparsity
+from ...robust import Robust
 from ...run import Run
+from ...server.aggregate import plain
 from ...types import Pair, Vector
 from ...version import __version__
 from ..desk import Desk
 from .crew import Remote
 from .exchange import Exchange
+from .feed import OneFeed
 from .logbook import alone, tell, written
-from .node import OneFeed
 from .roll import Post, Roll
 from .settings import Settings
 from .terms import Terms, digest_method, digest_model, words_of
@@ -112,6 +114,8 @@ def _bind(
     K = float(plan_steps(sizes, cut).to(torch.float64).mean())
     plan = Plan(s.clients, cohort, s.rounds, K, problem.layout, s.seed, s.batch, s.held is not None)
     method.check(plan)
+    if isinstance(s.aggregate, Robust):
+        s.aggregate.check(plan.cohort)
     terms = Terms(
         clients=s.clients,
         cohort=cohort,
@@ -140,6 +144,7 @@ def _bind(
         Exchange(roll, s.patience),
         None if s.held is None else _held(method, problem, s.held, cut, s.seed, terms.width),
         s.aggregate,
+        s.secure,
     )
     test = None
     if s.test is not None:
@@ -153,6 +158,7 @@ def _bind(
         cohort=cohort,
         seed=s.seed,
         eval_every=s.eval_every,
+        aggregate=s.aggregate,
     )
     record = _record(s, method, problem, cut, cohort, sizes, crew)
     # The job of a simulation, with another crew; nothing in `train` asks for its data.
@@ -245,5 +251,7 @@ def _record(
         "heterogeneity": False,
         "augment": s.augment,
         **crew.facts(),
+        **({} if s.aggregate is plain else {"aggregate": repr(s.aggregate)}),
+        **({} if s.secure is None else {"secure": repr(s.secure)}),
         "command": {},
     }

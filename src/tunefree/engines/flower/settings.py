@@ -1,6 +1,6 @@
 """What a server is told of a run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +14,8 @@ from ...errors import ArgumentError, positive, unknown, whole
 from ...evaluate import Metric
 from ...methods import Method
 from ...models.problem import Loss
-from ...server.aggregate import Mean
-from .crew import Aggregator
+from ...privacy import Secure
+from ...server.aggregate import Aggregation, plain
 from .exchange import Patience
 
 
@@ -52,7 +52,9 @@ class Settings:
         lost: "refuse" a client whose memory is lost, or "renew" it: it begins anew, though what
             the server has of its old memory stays.
         largest: Longest upload that is let in, in units of 1 + |x|.
-        aggregate: Makes an aggregator of the weight of those who answered.
+        aggregate: How means are made of what clients send, as in `fit`.
+        secure: Adds up what clients send under masks, instead of `aggregate`; needs
+            tunefree[privacy] here and on the nodes.
         callbacks: Called with an `Event` after each round.
     """
 
@@ -80,7 +82,8 @@ class Settings:
     wait: float = 1800.0
     lost: Literal["refuse", "renew"] = "refuse"
     largest: float = 1e4
-    aggregate: Callable[[float], Aggregator] = Mean
+    aggregate: Aggregation = plain
+    secure: Secure | None = None
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:

@@ -14,15 +14,24 @@ A file is its SHA-256 and safetensors. It is written beside its place, synced an
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ...errors import CheckpointError, DataError
 from ...folder import pack_tensors, unpack_tensors, write_atomically
 from ...types import State
 
 FIRST = ""  # the version before a client's first round
+MEMORY = "TUNEFREE_MEMORY"  # where nodes keep their memory, unless their configuration says
 KEPT = 3  # newest versions that are never removed: the server may go back a checkpoint or two
 _RUN, _VERSION = re.compile(r"[0-9a-f]{8,64}"), re.compile(r"-?[0-9]{1,9}-[0-9a-f]{8}")
+
+
+def home_of(config: Mapping[str, Any]) -> Path:
+    """Return the folder of all memory on a node, from its configuration."""
+    home = config.get("memory") or os.environ.get(MEMORY) or Path.home() / ".tunefree/memory"
+    return Path(str(home)).expanduser()
 
 
 class Store:

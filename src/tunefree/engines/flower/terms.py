@@ -4,12 +4,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ... import methods
 from ...clients.rule import Plan
 from ...data.batches import Cut
-from ...errors import ArgumentError, DataError
+from ...errors import ArgumentError, reading
 from ...folder import to_json
 from ...methods import Method
 from ...models.problem import Layout, Problem
@@ -48,10 +49,12 @@ class Terms:
     @staticmethod
     def read(text: str) -> "Terms":
         """Undo `text`."""
-        try:
-            return Terms(**json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"The terms of this run cannot be read: {error}.") from None
+        with reading("The terms of this run cannot be read"):
+            found = Terms(**json.loads(text))
+            for name, kind in get_type_hints(Terms).items():
+                if not _fits(getattr(found, name), kind):
+                    raise TypeError(f"{name} is {getattr(found, name)!r}")
+        return found
 
     @property
     def cut(self) -> Cut:
@@ -74,7 +77,8 @@ class Terms:
     def choose(self, given: Method | None) -> Method:
         """Return the method: the one by name, or the one that this node was given."""
         if self.words is not None:
-            method = methods.get(self.words["name"], **self.words["set"])
+            with reading("The method in the terms of this run cannot be made"):
+                method = methods.get(str(self.words["name"]), **self.words["set"])
         elif given is None:
             raise ArgumentError(
                 "The server's method has no name that would tell a node all of it; give the same "
@@ -97,6 +101,14 @@ class Terms:
                 f"one here, with {problem.layout.size} trainable numbers; build the same module on "
                 "both sides."
             )
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value of JSON has the type that a field declares."""
+    kinds = [
+        get_origin(k) or k for k in (get_args(kind) if isinstance(kind, UnionType) else (kind,))
+    ]
+    return type(value) in kinds or (float in kinds and type(value) is int)
 
 
 def digest_method(method: Method) -> str:

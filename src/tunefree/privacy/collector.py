@@ -1,0 +1,175 @@
+"""The server of a secure sum: it adds up masked numbers, and removes the masks from their sum.
+
+Bonawitz et al., CCS 2017, Figure 4. doi:10.1145/3133956.3133982
+
+    U1 sent keys,  U2 of them shares,  U3 of them numbers,  U4 of them opened;  each >= threshold
+
+    sum_{u in U3} x_u = sum_{U3} y_u - sum_{u in U3} M(b_u)
+                        - sum_{u in U3, d in U2 \\ U3} sign(d - u) M(s_ud)     mod 2^k
+
+The seed b_u of those who are in the sum and the key s_d of those who are not come from the shares
+that U4 opens. Whoever drops out before its numbers arrive is left out of the sum; after that it
+counts. A message that is refused raises `ProtocolError` and leaves no trace: its sender is treated
+as absent. What is kept is the sum; a masked vector is not.
+"""
+
+from collections.abc import Container
+
+import numpy as np
+
+from . import shamir
+from .grid import BITS, Whole
+from .keys import KEY, ProtocolError, mask, public_key
+from .letters import (
+    KEYS,
+    OPENED,
+    SEALED,
+    SERVER,
+    Terms,
+    ThresholdError,
+    read,
+    read_rows,
+    rows,
+    sized,
+    write,
+)
+from .member import commitment, pairwise
+
+
+class Collector:
+    """The server's part in one session.
+
+    Args:
+        terms: What was agreed on.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self._keys: dict[int, bytes] = {}
+        self._roster: bytes | None = None
+        self._binding = b""
+        self._checks: dict[int, bytes] = {}
+        self._sealed: dict[int, dict[int, bytes]] = {}  # by sender, then by receiver
+        self._sharing = True
+        self._arrived: set[int] = set()
+        self._sum: Whole = np.zeros(terms.length, BITS[terms.bits])
+        self._left: bytes | None = None
+        self._opened: dict[int, dict[int, bytes]] = {}  # by whose secret, then by who opened
+        self._openers: set[int] = set()
+        self._known: tuple[tuple[int, ...], dict[int, int]] = ((), {})
+
+    def advertised(self, client: int, message: bytes) -> None:
+        """Take a member's public keys."""
+        body = read("keys", self.terms, client, message)
+        self._expect(client, self._roster is None, self._keys)
+        self._keys[client] = sized("keys", body, KEYS)
+
+    def roster(self) -> bytes:
+        """Return the members' keys, for each of them; nobody is let in after that."""
+        if self._roster is None:
+            self.terms.check(len(self._keys))
+            self._roster = write("roster", self.terms, SERVER, rows(self._keys.items()))
+            self._binding = self.terms.bind(self._roster)
+        return self._roster
+
+    def shared(self, client: int, message: bytes) -> None:
+        """Take a member's sealed shares."""
+        body = read("shares", self.terms, client, message)
+        self._expect(client, self._roster is not None and self._sharing, self._sealed, self._keys)
+        found = read_rows("shares", body[KEY:], SEALED, len(self._keys))
+        if found.keys() != self._keys.keys() - {client}:
+            raise ProtocolError(f"Member {client} did not share with each of the others.")
+        self._checks[client], self._sealed[client] = bytes(body[:KEY]), found
+
+    def inbox(self, client: int) -> bytes:
+        """Return what the others sealed for a member who shared; nobody can share after that."""
+        self.terms.check_left(len(self._sealed))
+        if client not in self._sealed:
+            raise ProtocolError(f"Member {client} did not share.")
+        self._sharing = False
+        mine = {u: sealed[client] for u, sealed in self._sealed.items() if u != client}
+        return write("inbox", self.terms, SERVER, rows(mine.items()))
+
+    def masked(self, client: int, message: bytes) -> None:
+        """Add a member's masked numbers to the sum."""
+        body = read("masked", self.terms, client, message)
+        early = self._left is None and not self._sharing
+        self._expect(client, early, self._arrived, self._sealed)
+        data = sized("masked", body, self._sum.nbytes)
+        self._sum = self._sum + np.frombuffer(data, self._sum.dtype)
+        self._arrived.add(client)
+
+    def survivors(self) -> bytes:
+        """Return whose numbers arrived, for each of them; those of others are too late now."""
+        if self._left is None:
+            self.terms.check_left(len(self._arrived))
+            listed = rows((u, b"") for u in self._arrived)
+            self._left = write("survivors", self.terms, SERVER, listed)
+        return self._left
+
+    def opened(self, client: int, message: bytes) -> None:
+        """Take the shares that a member opened."""
+        body = read("opened", self.terms, client, message)
+        self._expect(client, self._left is not None, self._openers, self._arrived)
+        found = read_rows("opened", body, OPENED, len(self._sealed))
+        if client not in found or not found.keys() <= self._sealed.keys():
+            raise ProtocolError(f"Member {client} opened what is not of this session.")
+        for v, part in found.items():
+            if part[:1] != (b"s" if v in self._arrived else b"k"):
+                raise ProtocolError(f"Member {client} opened the wrong secret of {v}.")
+        self._openers.add(client)
+        for v, part in found.items():
+            self._opened.setdefault(v, {})[client] = part[1:]
+
+    def total(self) -> Whole:
+        """Return the sum of the survivors' numbers, modulo 2^k."""
+        seeds = {u: self._secret(u) for u in sorted(self._arrived)}
+        gone = {u: self._secret(u) for u in sorted(self._sealed.keys() - self._arrived)}
+        t, out = self.terms, self._sum
+        for u, seed in seeds.items():
+            if commitment(self._binding, seed) != self._checks[u]:
+                raise ProtocolError(f"The shares of member {u}'s seed are wrong.")
+            out = out - mask(seed, t.length, t.bits)
+        for d, key in gone.items():
+            if public_key(key) != self._keys[d][KEY:]:
+                raise ProtocolError(f"The shares of member {d}'s key are wrong.")
+            for u in sorted(self._arrived):
+                part = mask(pairwise(key, self._keys[u][KEY:], self._binding), t.length, t.bits)
+                out = out - part if u < d else out + part
+        return out
+
+    @property
+    def people(self) -> tuple[int, ...]:
+        """Whose numbers are in the sum, ascending."""
+        return tuple(sorted(self._arrived))
+
+    def _secret(self, u: int) -> bytes:
+        """Return a member's seed or key from as many shares as it takes."""
+        found = self._opened.get(u, {})
+        if self._left is None or len(found) < self.terms.threshold:
+            raise ThresholdError(
+                f"{len(found)} members opened their share of {u}; it takes {self.terms.threshold}."
+            )
+        place = {v: x for x, v in enumerate(sorted(self._keys), start=1)}
+        some = {place[v]: found[v] for v in sorted(found)[: self.terms.threshold]}
+        try:
+            return shamir.join(some, self._factors(tuple(some)))
+        except ValueError as error:
+            raise ProtocolError(f"The shares of member {u} are wrong: {error}") from None
+
+    def _factors(self, persons: tuple[int, ...]) -> dict[int, int]:
+        """Return Shamir's factors, which are the same for everybody as long as the same opened."""
+        if self._known[0] != persons:
+            self._known = persons, shamir.factors(persons)
+        return self._known[1]
+
+    def _expect(
+        self, client: int, now: bool, had: Container[int], members: Container[int] | None = None
+    ) -> None:
+        """Refuse what comes too early, too late, twice, or from somebody else."""
+        if not now:
+            raise ProtocolError(f"The message of member {client} is out of turn.")
+        if members is not None and client not in members:
+            raise ProtocolError(f"Member {client} did not take the step before.")
+        if client in had:
+            raise ProtocolError(f"Member {client} has sent this before.")

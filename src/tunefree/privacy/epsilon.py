@@ -1,0 +1,126 @@
+"""How private a run was: epsilon of a noise multiplier, and the multiplier for an epsilon.
+
+A run of T rounds releases T Gaussian mechanisms. Two federations are neighbours if one client's
+data are replaced by other data: the number of clients N and of a cohort S are public and fixed, so
+that "a client more or less" is not what is compared. A clipped sum then changes by up to 2 units,
+and the mechanism's own multiplier is z / 2.
+
+- cohorts="known": somebody who sees the models also knows who took part: the server, and whoever
+  has the run's seed, of which cohorts are a function. Nothing is gained by sampling. T Gaussians
+  are one of multiplier z / (2 sqrt T), exactly (Dong, Roth & Su, JRSS B 2022, arXiv:1905.02383;
+  Balle & Wang, ICML 2018, arXiv:1805.06530).
+- cohorts="secret": nobody who sees the models knows who took part. Cohorts are drawn uniformly,
+  of fixed size, without replacement and anew each round: Wang, Balle & Kasiviswanathan, AISTATS
+  2019, Theorem 27 (arXiv:1808.00087), composed in Renyi divergence (Mironov 2017). Not for clients
+  with a memory (control variates, error feedback): what they send tells when they took part
+  before, so that rounds are not drawn anew given what was seen, and the theorem does not compose.
+
+Poisson sampling, for which most published numbers are, is not how cohorts are drawn here: its
+numbers are for neighbours with a client more or less, and would be too small.
+
+`dp_accounting` (0.6) takes the multiplier of a Gaussian as it is under both kinds of neighbours,
+though its documentation defines it by the bound of one record
+(github.com/google/differential-privacy/issues/378); hence it is given z / 2.
+"""
+
+import importlib
+import math
+from typing import Any, Literal
+
+from ..errors import ArgumentError, between, not_negative, positive, unknown, whole
+
+Cohorts = Literal["known", "secret"]
+ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 96, 128)  # any set gives a valid epsilon
+
+
+def _dp(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise ArgumentError(
+            "Epsilon needs the package dp-accounting; install it with: "
+            "pip install 'tunefree[privacy]'"
+        ) from None
+
+
+def epsilon(
+    noise: float,
+    *,
+    rounds: int,
+    clients: int,
+    cohort: int,
+    delta: float,
+    cohorts: Cohorts = "known",
+    prepares: bool = False,
+    memory: bool = False,
+) -> float:
+    """Return epsilon of (epsilon, delta)-differential privacy for the replacement of one client.
+
+    Args:
+        noise: Noise multiplier z, as in `Privacy`.
+        rounds: Rounds T.
+        clients: Number of clients N.
+        cohort: Clients in a round S.
+        delta: Probability with which the promise may fail, in (0, 1); well below 1 / N.
+        cohorts: Whether those who see the models know who took part.
+        prepares: Whether the method lets everybody send once before round 0.
+        memory: Whether clients remember anything between rounds.
+    """
+    not_negative("epsilon", "noise", noise)
+    between("epsilon", "delta", delta, 0, 1)
+    for name, value in (("rounds", rounds), ("clients", clients), ("cohort", cohort)):
+        whole("epsilon", name, value)
+    if cohort > clients:
+        raise ArgumentError(f"epsilon(cohort=...) must be at most {clients}, got {cohort}.")
+    if cohorts not in ("known", "secret"):
+        raise unknown("cohorts", cohorts, ("known", "secret"))
+    if memory and cohorts == "secret":
+        raise ArgumentError(
+            "Clients that remember rounds tell by what they send when they took part; take "
+            "cohorts='known'."
+        )
+    if not noise:
+        return math.inf
+    total = rounds + prepares
+    known = float(_dp("dp_accounting").get_epsilon_gaussian(noise / 2 / math.sqrt(total), delta))
+    if cohorts == "known" or cohort == clients:
+        return known
+    return min(known, _sampled(noise / 2, rounds, clients, cohort, delta, prepares))
+
+
+def _sampled(
+    multiplier: float, rounds: int, clients: int, cohort: int, delta: float, prepares: bool
+) -> float:
+    dp, rdp = _dp("dp_accounting"), _dp("dp_accounting.rdp")
+    accountant = rdp.RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_ONE)
+    one = dp.GaussianDpEvent(multiplier)
+    accountant.compose(dp.SampledWithoutReplacementDpEvent(clients, cohort, one), rounds)
+    if prepares:
+        accountant.compose(one)
+    return float(accountant.get_epsilon(delta))
+
+
+def noise_for(target: float, *, tolerance: float = 1e-3, **run: Any) -> float:
+    """Return a noise multiplier with which epsilon is at most the target.
+
+    Args:
+        target: The epsilon, > 0.
+        tolerance: The multiplier is the least one up to this relative error, and never below it.
+        run: What else `epsilon` takes.
+    """
+    positive("noise_for", "target", target)
+    positive("noise_for", "tolerance", tolerance)
+    high = 1.0
+    while epsilon(high, **run) > target:
+        high *= 2
+        if high > 2**40:
+            raise ArgumentError(f"No noise gives epsilon {target} at this delta.")
+    low = high / 2
+    while epsilon(low, **run) <= target:
+        high, low = low, low / 2
+        if low < 2**-20:
+            return high
+    while high > low * (1 + tolerance):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if epsilon(middle, **run) <= target else (middle, high)
+    return high

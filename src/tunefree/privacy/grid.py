@@ -1,0 +1,146 @@
+"""Real numbers as whole ones: what is summed under masks must be integers modulo 2^k.
+
+Client i sends q_i = round(w_i v_i / s), with weights 0 < w_i <= 1, and the server reads
+
+    sum_i w_i v_i  ~  s sum_i q_i,      |error| <= m s  at every entry, for m clients
+
+(half a step of rounding each, and less than that again for what float64 rounds on the way). A
+channel's entries are at most its bound B; the step s is the least power of two for which the sum of
+all `people` still fits: m (B / s) < 2^(k-1), and B / s <= 2^50, so that float64 holds it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import ArgumentError, DataError, positive, whole
+from ..types import Channels
+
+Whole = NDArray[np.unsignedinteger[Any]]
+BITS: dict[int, np.dtype[Any]] = {32: np.dtype("<u4"), 64: np.dtype("<u8")}
+EXACT = 2**50  # steps that a number may be long
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A channel's name, the shape of one client's part, and the largest entry that it may have."""
+
+    name: str
+    shape: tuple[int, ...]
+    bound: float
+
+    def __post_init__(self) -> None:
+        positive("Channel", "bound", self.bound)
+
+    @property
+    def size(self) -> int:
+        """Entries."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How channels become one vector of whole numbers, and how their sum is read.
+
+    Args:
+        channels: In this order.
+        people: Most clients that are ever added up.
+        bits: The numbers' length k, 32 or 64.
+    """
+
+    channels: tuple[Channel, ...]
+    people: int
+    bits: int = 64
+
+    def __post_init__(self) -> None:
+        whole("Grid", "people", self.people)
+        if self.bits not in BITS:
+            raise ArgumentError(f"Grid(bits=...) must be 32 or 64, got {self.bits!r}.")
+        if self._levels < 2**8:
+            raise ArgumentError(
+                f"Grid(bits={self.bits}) leaves fewer than 256 steps for the numbers of "
+                f"{self.people} clients; take 64."
+            )
+
+    @property
+    def _levels(self) -> int:
+        return int(min(EXACT, (2 ** (self.bits - 1) - 1) // self.people))
+
+    @property
+    def length(self) -> int:
+        """Whole numbers of one client."""
+        return sum(c.size for c in self.channels)
+
+    def step(self, channel: Channel) -> float:
+        """Return the distance between neighbouring numbers of a channel.
+
+        >>> Grid((), people=100, bits=32).step(Channel("delta", (5,), 1.0))
+        5.960464477539063e-08
+        """
+        return 2.0 ** math.ceil(math.log2(channel.bound / self._levels))
+
+    def encode(self, values: Channels, weight: float = 1.0) -> Whole:
+        """Return one client's channels, times its weight in (0, 1], as whole numbers modulo 2^k."""
+        if not 0 < weight <= 1:
+            raise ArgumentError(f"Grid.encode(weight=...) must be in (0, 1], got {weight!r}.")
+        if set(values) != {c.name for c in self.channels}:
+            raise DataError(
+                f"The channels must be {[c.name for c in self.channels]}, got {sorted(values)}."
+            )
+        parts = [self._steps(c, values[c.name], weight) for c in self.channels]
+        flat = np.concatenate([np.zeros(0, np.int64), *parts])
+        return flat.astype(np.int64).view(np.uint64).astype(BITS[self.bits])
+
+    def _steps(self, channel: Channel, value: Tensor, weight: float) -> NDArray[np.int64]:
+        array = value.detach().to("cpu", torch.float64).numpy()
+        if array.shape != channel.shape:
+            raise DataError(f"{channel.name} must have shape {channel.shape}, got {array.shape}.")
+        if not np.isfinite(array).all():
+            raise DataError(f"{channel.name} must be finite, got NaN or Inf.")
+        largest = float(np.abs(array).max(initial=0.0))
+        if largest > channel.bound:
+            raise DataError(
+                f"{channel.name} has an entry of size {largest:.3g}, beyond its bound "
+                f"{channel.bound:.3g}; numbers are not clipped in silence. Give a larger bound."
+            )
+        steps: NDArray[np.int64] = np.rint(array * (weight / self.step(channel))).astype(np.int64)
+        return steps.reshape(-1)
+
+    def decode(self, total: Whole) -> Channels:
+        """Return the weighted sums of the channels, in float64, from the sum of whole numbers."""
+        if total.shape != (self.length,) or total.dtype != BITS[self.bits]:
+            raise DataError(f"A total must be {self.length} numbers of {self.bits} bits.")
+        signed = total.astype(BITS[self.bits].newbyteorder("=")).view(f"i{self.bits // 8}")
+        out: Channels = {}
+        at = 0
+        for c in self.channels:
+            part = signed[at : at + c.size].astype(np.float64) * self.step(c)
+            out[c.name], at = torch.from_numpy(part.reshape(c.shape)), at + c.size
+        return out
+
+
+def grid_for(
+    rows: Channels, bound: float | Mapping[str, float], people: int, bits: int = 64
+) -> Grid:
+    """Return the grid of channels with these rows (m, ...).
+
+    Args:
+        rows: Their shapes count, but for the first axis.
+        bound: The largest entry, of all channels or by name.
+        people: Most clients that are added up.
+        bits: The numbers' length.
+    """
+    missing: Sequence[str] = [n for n in rows if isinstance(bound, Mapping) and n not in bound]
+    if missing:
+        raise ArgumentError(f"The channel {missing[0]!r} has no bound; name it in bound=...")
+    channels = tuple(
+        Channel(n, tuple(v.shape[1:]), bound[n] if isinstance(bound, Mapping) else bound)
+        for n, v in rows.items()
+    )
+    return Grid(channels, people, bits)

@@ -1,0 +1,139 @@
+"""The protocol's messages as bytes: a head that says what, of which session and from whom, a body.
+
+    head       "TFS1"  kind (1)  session (16)  sender (4)
+    keys       a member's two public keys (32 + 32)
+    roster     of each member: number (4), its keys (64)
+    shares     the check of the own seed (32); for each other: number (4), sealed shares (148)
+    inbox      from each other: number (4), sealed shares (148)
+    masked     the masked numbers
+    survivors  of each: number (4)
+    opened     of each: number (4), of what (1: "s" its seed, "k" its key), a share (66)
+
+Lists begin with their length (4) and ascend by number; whole numbers are little-endian. Whatever
+has another length is refused before anything is made of it.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..errors import ArgumentError, whole
+from .grid import BITS
+from .keys import KEY, TAG, ProtocolError, digest
+from .shamir import SHARE
+
+KINDS = ("keys", "roster", "shares", "inbox", "masked", "survivors", "opened")
+SERVER = 2**32 - 1  # the sender's number, where it is the server
+SEALED = 2 * SHARE + TAG
+KEYS = 2 * KEY
+OPENED = 1 + SHARE
+_HEAD = struct.Struct("<4sB16sI")
+_MAGIC = b"TFS1"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What members and server agree on before a session.
+
+    Args:
+        session: 16 bytes that no other session has.
+        threshold: Fewest members whose numbers are added up; above half of them, and at least 2.
+        length: Numbers of each member.
+        bits: Their length in bits, 32 or 64.
+    """
+
+    session: bytes
+    threshold: int
+    length: int
+    bits: int = 64
+
+    def __post_init__(self) -> None:
+        if len(self.session) != 16:
+            raise ArgumentError(f"Terms(session=...) must be 16 bytes, got {len(self.session)}.")
+        whole("Terms", "threshold", self.threshold, 2)
+        whole("Terms", "length", self.length)
+        if self.bits not in BITS:
+            raise ArgumentError(f"Terms(bits=...) must be 32 or 64, got {self.bits!r}.")
+
+    def check(self, members: int) -> None:
+        """Refuse a roster for which the threshold protects nobody, or is out of reach."""
+        self.check_left(members)
+        if 2 * self.threshold <= members:
+            raise ProtocolError(
+                f"A threshold of {self.threshold} is not above half of {members} members: two "
+                "groups of them could open one member's key and its seed."
+            )
+
+    def check_left(self, members: int) -> None:
+        """Refuse to go on with fewer members than the threshold."""
+        if members < self.threshold:
+            raise ThresholdError(f"{members} members are left; it takes {self.threshold}.")
+
+    def bind(self, roster: bytes) -> bytes:
+        """Return a digest that stands for these terms and this roster."""
+        numbers = struct.pack("<IQI", self.threshold, self.length, self.bits)
+        return digest(self.session, numbers, roster)
+
+
+class ThresholdError(ProtocolError):
+    """Too few members are left; nothing can be opened."""
+
+
+def usual(members: int) -> int:
+    """Return a threshold above two thirds, which also holds if a third of the members collude.
+
+    >>> [usual(m) for m in (2, 3, 10, 100)]
+    [2, 3, 7, 67]
+    """
+    return max(2, 2 * members // 3 + 1)
+
+
+def write(kind: str, terms: Terms, sender: int, body: bytes) -> bytes:
+    """Return a message."""
+    return _HEAD.pack(_MAGIC, KINDS.index(kind), terms.session, sender) + body
+
+
+def read(kind: str, terms: Terms, sender: int, data: bytes) -> memoryview:
+    """Return a message's body; refuse another kind, session or sender."""
+    if len(data) < _HEAD.size:
+        raise ProtocolError(f"A message has at least {_HEAD.size} bytes, got {len(data)}.")
+    magic, number, session, who = _HEAD.unpack_from(data)
+    if magic != _MAGIC or number != KINDS.index(kind):
+        raise ProtocolError(f"This is no message of the kind {kind!r}.")
+    if session != terms.session:
+        raise ProtocolError("This message belongs to another session.")
+    if who != sender:
+        raise ProtocolError(f"This message is from {who}, not from {sender}.")
+    return memoryview(data)[_HEAD.size :]
+
+
+def sized(kind: str, body: memoryview, want: int) -> bytes:
+    """Return a body that has the length it must have."""
+    if len(body) != want:
+        raise ProtocolError(f"The body of {kind!r} must have {want} bytes, got {len(body)}.")
+    return bytes(body)
+
+
+def rows(items: Iterable[tuple[int, bytes]]) -> bytes:
+    """Return a list of numbered parts of equal length."""
+    parts = [struct.pack("<I", number) + part for number, part in sorted(items)]
+    return struct.pack("<I", len(parts)) + b"".join(parts)
+
+
+def read_rows(kind: str, body: memoryview, width: int, most: int) -> dict[int, bytes]:
+    """Return a list's parts by number; each has `width` bytes, and there are at most `most`."""
+    if len(body) < 4:
+        raise ProtocolError(f"The list of {kind!r} has no length.")
+    (count,) = struct.unpack_from("<I", body)
+    if count > most:
+        raise ProtocolError(f"The list of {kind!r} has {count} parts, more than {most}.")
+    sized(kind, body[4:], count * (4 + width))
+    out: dict[int, bytes] = {}
+    last = -1
+    for j in range(count):
+        at = 4 + j * (4 + width)
+        (number,) = struct.unpack_from("<I", body, at)
+        if number <= last:
+            raise ProtocolError(f"The numbers in the list of {kind!r} must ascend.")
+        out[number], last = bytes(body[at + 4 : at + 4 + width]), number
+    return out

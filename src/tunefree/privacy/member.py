@@ -1,0 +1,182 @@
+"""A client in a secure sum: its numbers leave only under masks.
+
+Bonawitz et al., CCS 2017, Figure 4, without signatures. doi:10.1145/3133956.3133982
+
+    advertise   two fresh key pairs: c seals shares, s makes pairwise masks
+    share       a seed b_u; Shamir shares of b_u and of the private key s_u, one sealed for each v
+    mask        y_u = x_u + M(b_u) + sum_{v > u} M(s_uv) - sum_{v < u} M(s_uv)   mod 2^k
+    open        of those whose y arrived the share of b_v, of the others the share of s_v
+
+with M the stream of a key and s_uv what u and v agree on. A member opens one of the two secrets of
+each other, once: with both, the server could unmask a late y_v. For the same reason the threshold
+is above half of the members, so that two groups cannot be told different things.
+
+Differences from the paper: masks and seals are bound to the roster, so that no key serves two; b_u
+is committed to, so that wrong shares are noticed; shares that cannot be opened count as missing.
+There are no signatures: members believe the keys in the roster, as far as they believe the server.
+"""
+
+import json
+import secrets
+import struct
+from typing import Any
+
+import numpy as np
+
+from ..errors import whole
+from . import shamir
+from .grid import BITS, Whole
+from .keys import KEY, ProtocolError, agree, digest, mask, new_key, public_key, seal, unseal
+from .letters import KEYS, SEALED, SERVER, Terms, ThresholdError, read, read_rows, rows, write
+
+STAGES = ("new", "advertised", "shared", "masked", "opened")
+MOST = 2**20  # members of a session
+
+
+class Member:
+    """One client's part in one session.
+
+    Args:
+        client: Its number.
+        terms: What was agreed on.
+        least: Fewest members among whom this client is willing to hide, whatever the terms say.
+    """
+
+    def __init__(self, client: int, terms: Terms, least: int = 2) -> None:
+        whole("Member", "least", least, 2)
+        self.client, self.terms, self.stage, self.least = client, terms, "new", least
+        self._seal_key, self._mask_key = new_key(), new_key()
+        self._seed = secrets.token_bytes(KEY)
+        self._roster: dict[int, bytes] = {}
+        self._binding = b""
+        self._own: bytes = b""  # the shares of its own secrets that it keeps
+        self._inbox: dict[int, bytes] = {}
+
+    def _turn(self, stage: str) -> None:
+        if self.stage != stage:
+            raise ProtocolError(f"Member {self.client} is {self.stage!r}, not {stage!r}.")
+
+    def _among(self, members: int) -> None:
+        self.terms.check_left(members)
+        if members < self.least:
+            raise ThresholdError(f"Member {self.client} hides among {self.least}, not {members}.")
+
+    def advertise(self) -> bytes:
+        """Return the public keys."""
+        self._turn("new")
+        self.stage = "advertised"
+        keys = public_key(self._seal_key) + public_key(self._mask_key)
+        return write("keys", self.terms, self.client, keys)
+
+    def share(self, roster: bytes) -> bytes:
+        """Return, sealed for each member of the roster, a share of this one's secrets."""
+        self._turn("advertised")
+        members = read_rows("roster", read("roster", self.terms, SERVER, roster), KEYS, MOST)
+        self.terms.check(len(members))
+        own = public_key(self._seal_key) + public_key(self._mask_key)
+        if members.get(self.client) != own:
+            raise ProtocolError(f"The roster has not the keys that member {self.client} sent.")
+        self._roster, self._binding = members, self.terms.bind(roster)
+        args = len(members), self.terms.threshold
+        parts = zip(
+            shamir.split(self._mask_key, *args), shamir.split(self._seed, *args), strict=True
+        )
+        sealed = {}
+        for v, (key_share, seed_share) in zip(members, parts, strict=True):
+            if v == self.client:
+                self._own = key_share + seed_share
+            else:
+                sealed[v] = seal(self._common(v, self.client, v), key_share + seed_share, b"")
+        self.stage = "shared"
+        body = commitment(self._binding, self._seed) + rows(sealed.items())
+        return write("shares", self.terms, self.client, body)
+
+    def _common(self, other: int, sender: int, receiver: int) -> bytes:
+        """Return the key that seals what one of two members writes to the other."""
+        way = struct.pack("<II", sender, receiver)
+        theirs = self._roster[other][:KEY]
+        return agree(self._seal_key, theirs, b"seal" + self._binding + way)
+
+    def mask(self, inbox: bytes, values: Whole) -> bytes:
+        """Return the numbers under masks; `inbox` says who shared, and so who takes part."""
+        self._turn("shared")
+        found = read_rows("inbox", read("inbox", self.terms, SERVER, inbox), SEALED, MOST)
+        if self.client in found or not found.keys() <= self._roster.keys():
+            raise ProtocolError("The inbox has shares of somebody who is not another member.")
+        t = self.terms
+        self._among(len(found) + 1)
+        if values.shape != (t.length,) or values.dtype != BITS[t.bits]:
+            raise ProtocolError(f"A member adds {t.length} whole numbers of {t.bits} bits.")
+        self._inbox, self.stage = found, "masked"
+        total = values + mask(self._seed, t.length, t.bits)
+        for v in found:
+            common = pairwise(self._mask_key, self._roster[v][KEY:], self._binding)
+            part = mask(common, t.length, t.bits)
+            total = np.add(total, part) if self.client < v else np.subtract(total, part)
+        return write("masked", t, self.client, total.astype(BITS[t.bits], copy=False).tobytes())
+
+    def open(self, survivors: bytes) -> bytes:
+        """Return the shares that unmask the survivors' sum, and nothing but that."""
+        self._turn("masked")
+        t = self.terms
+        left = read_rows("survivors", read("survivors", t, SERVER, survivors), 0, MOST)
+        if not left.keys() <= self._inbox.keys() | {self.client}:
+            raise ProtocolError("The survivors include somebody who did not share.")
+        if self.client not in left:
+            raise ProtocolError(f"Member {self.client} sent its numbers, but is left out.")
+        self._among(len(left))
+        self.stage = "opened"
+        mine = {self.client: self._own}
+        for v, sealed in self._inbox.items():
+            text = unseal(self._common(v, v, self.client), sealed, b"")
+            if text is not None and len(text) == 2 * shamir.SHARE:
+                mine[v] = text
+        out = {
+            v: b"s" + text[shamir.SHARE :] if v in left else b"k" + text[: shamir.SHARE]
+            for v, text in mine.items()
+        }
+        self._seal_key = self._mask_key = self._seed = bytes(KEY)
+        return write("opened", t, self.client, rows(out.items()))
+
+    def state(self) -> bytes:
+        """Return all of it as text, for a process that ends between two messages; keep it secret.
+
+        A state serves once: two members of one state would answer twice what may be answered once.
+        """
+        secret = {"seal": self._seal_key, "mask": self._mask_key, "seed": self._seed}
+        secret |= {"own": self._own, "binding": self._binding}
+        text: dict[str, Any] = {name: v.hex() for name, v in secret.items()}
+        for name, table in (("roster", self._roster), ("inbox", self._inbox)):
+            text[name] = {str(v): part.hex() for v, part in table.items()}
+        return json.dumps({"client": self.client, "stage": self.stage, **text}).encode()
+
+    @classmethod
+    def resume(cls, terms: Terms, state: bytes, least: int = 2) -> "Member":
+        """Return the member of a state."""
+        try:
+            found = json.loads(state)
+            member = cls(int(found["client"]), terms, least)
+            widths = {"seal": KEY, "mask": KEY, "seed": KEY}
+            member._seal_key, member._mask_key, member._seed, member._own, member._binding = (
+                bytes.fromhex(found[n]) for n in ("seal", "mask", "seed", "own", "binding")
+            )
+            for name in ("roster", "inbox"):
+                table = {int(v): bytes.fromhex(part) for v, part in found[name].items()}
+                setattr(member, f"_{name}", table)
+            right = all(len(bytes.fromhex(found[n])) == width for n, width in widths.items())
+            member.stage = STAGES[STAGES.index(found["stage"])]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            right = False
+        if not right:
+            raise ProtocolError("This is not the state of a member.")
+        return member
+
+
+def pairwise(private: bytes, public: bytes, binding: bytes) -> bytes:
+    """Return the key of the mask that two members have in common."""
+    return agree(private, public, b"mask" + binding)
+
+
+def commitment(binding: bytes, seed: bytes) -> bytes:
+    """Return what tells a right seed from a wrong one, and nothing else about it."""
+    return digest(b"seed", binding, seed)

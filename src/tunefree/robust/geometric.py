@@ -1,0 +1,51 @@
+"""Geometric median by smoothed Weiszfeld steps.
+
+Pillutla, Kakade & Harchaoui, IEEE TSP 2022, Algorithm 2 (RFA). arXiv:1912.13445
+
+    out = argmin_z sum_i p_i |z - z_i|
+    w_i = p_i / max(nu, |z - z_i|),    z <- sum_i w_i z_i / sum_i w_i
+
+Differences from the paper: begins at the coordinate median instead of the mean, from which one
+enormous row would take many steps to leave; nu is relative to the median distance, and steps end
+once weights change by less than 1e-7, or after `steps`.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..errors import positive, whole
+from ..types import Channels
+from .rule import Choosing, Sight, lengths, like, median, mixed
+
+
+@dataclass(frozen=True)
+class GeometricMedian(Choosing):
+    """The point with the least weighted distance to all rows; a weighted mean of them.
+
+    Args:
+        steps: Most Weiszfeld steps, >= 1.
+        nu: Smallest distance that counts, in units of the median one, > 0.
+    """
+
+    steps: int = 50
+    nu: float = 1e-6
+
+    def __post_init__(self) -> None:
+        whole("GeometricMedian", "steps", self.steps)
+        positive("GeometricMedian", "nu", self.nu)
+
+    def counted(self, rows: Channels, p: Tensor, sight: Sight) -> tuple[Channels, Tensor]:
+        """Return the rows, with the weights of the last step."""
+        w, p = p.double().cpu(), p.double().cpu()
+        centre = {name: median(z, p) for name, z in rows.items()}
+        for _ in range(self.steps):
+            away = lengths({name: z - centre[name] for name, z in rows.items()})
+            new = p / away.clamp(min=max(self.nu * float(away.median()), 1e-300))
+            new = new / new.sum()
+            same = float((new - w).abs().max()) < 1e-7
+            w = new
+            if same:
+                break
+            centre = {name: z[0] for name, z in mixed(w[None], rows).items()}
+        return rows, like(w, next(iter(rows.values())))

@@ -1,0 +1,275 @@
+"""Dataset files: each loader as a whole, past the sums of its files."""
+
+import gzip
+import io
+import json
+import lzma
+import struct
+import tarfile
+import zipfile
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from trust.fuzz.mutate import edited, odd_json
+from trust.fuzz.target import Target, chosen, kept_head, put, room, swapped, target
+from tunefree.data import _packed, a9a, femnist, images, shakespeare, sources, sst2, wordpiece
+
+LARGEST = 1 << 24  # what may be unpacked, here
+
+
+def loader(module, load, parts, change=edited) -> Target:
+    """A loader whose files are given instead of read."""
+    parts = list(parts)
+
+    def read(data: bytes) -> None:
+        with swapped(module, read=lambda source, folder: put(parts, data)):
+            load()
+
+    return Target(read, chosen(parts), kept_head(change))
+
+
+def idx(shape: tuple[int, ...], top: int) -> bytes:
+    values = np.arange(np.prod(shape)) % top
+    head = bytes([0, 0, 8, len(shape)]) + b"".join(struct.pack(">I", n) for n in shape)
+    return head + values.astype(np.uint8).tobytes()
+
+
+@target("file idx")
+def _idx() -> Target:
+    parts = [idx((3, 2, 2), 255), idx((3,), 10), idx((2, 2, 2), 255), idx((2,), 10)]
+    return loader(images, images.mnist, parts)
+
+
+@target("file cifar10")
+def _cifar10() -> Target:
+    return loader(images, images.cifar10, [bytes([7]) + bytes(3072)] * 6, _records)
+
+
+@target("file cifar100")
+def _cifar100() -> Target:
+    return loader(images, images.cifar100, [bytes([7, 70]) + bytes(3072)] * 2, _records)
+
+
+def _records(data: bytes, random: Random) -> bytes:
+    new = edited(data, random)
+    return new if random.random() < 0.5 else new[:2] + bytes(len(data) - 2)
+
+
+def npz(arrays: dict[str, np.ndarray], packed: bool = True) -> bytes:
+    out = io.BytesIO()
+    (np.savez_compressed if packed else np.savez)(out, **arrays)
+    return out.getvalue()
+
+
+def _npz(names: dict[str, np.ndarray], load) -> Target:
+    """Arrays are written anew with odd shapes, kinds and headers, so that sums are right."""
+    whole = npz(names)
+
+    def change(data: bytes, random: Random) -> bytes:
+        if random.random() < 0.3:
+            return edited(data, random)
+        out = io.BytesIO()
+        pick = random.choice(list(names))
+        with zipfile.ZipFile(out, "w", random.choice((0, 8))) as packed:
+            for name, array in names.items():
+                file = io.BytesIO()
+                np.save(file, array)
+                raw = file.getvalue()
+                if name == pick:
+                    raw = _odd_npy(raw, random)
+                if name != pick or random.random() < 0.9:
+                    packed.writestr(f"{name}.npy", raw)
+        return out.getvalue()
+
+    made = loader(images, load, [whole])
+    return Target(made.read, made.seeds, kept_head(change))
+
+
+def _odd_npy(raw: bytes, random: Random) -> bytes:
+    if random.random() < 0.3:
+        return edited(raw, random)
+    kind = random.choice(("|u1", "<i8", ">i8", "<f4", "<f8", "|O", "<U3", "|S2", "<c16", "|b1"))
+    kind = random.choice((repr(kind), "[('a', '<i4')]", "'<M8[s]'", "'|V3'"))
+    shape = random.choice(
+        ("()", "(1,)", "(2,)", "(2, 3, 32, 32)", "(2, 28, 28)", "(-1,)", "(10**12,)", "(2**62, 4)")
+    )
+    shape = random.choice((shape, "(1000000000000,)", "(4611686018427387904, 4)", "(0, 3, 32, 32)"))
+    order = random.choice(("True", "False", "1", "None"))
+    head = f"{{'descr': {kind}, 'fortran_order': {order}, 'shape': {shape}, }}"
+    if random.random() < 0.1:
+        head = edited(head.encode(), random).decode("latin-1")
+    line = (head + " " * (-len(head) % 16) + "\n").encode("latin-1")
+    body = random.choice((raw[128:], b"", random.randbytes(64)))
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", min(len(line), 65535)) + line + body
+
+
+@target("file npz writers")
+def _writers() -> Target:
+    x, y = np.zeros((2, 28, 28), np.uint8), np.array([1, 2], np.uint8)
+    arrays = {"x_train": x, "y_train": y, "writer_train": np.array([5, 6]), "x_test": x}
+    return _npz(arrays | {"y_test": y}, images.mnist_writers)
+
+
+@target("file npz subset")
+def _subset() -> Target:
+    x, y = np.zeros((2, 3, 32, 32), np.uint8), np.array([1, 2], np.uint8)
+    arrays = {"x_train_delta": x, "y_train": y, "x_test_delta": x, "y_test": y}
+    return _npz(arrays, images.cifar10_subset)
+
+
+@target("file libsvm")
+def _libsvm() -> Target:
+    text = b"-1 1:1 5:0.5\n+1 2:1 123:1e-3\n+1 7:1\n"
+    return loader(a9a, a9a.a9a, [text, text])
+
+
+@target("file phrases")
+def _phrases() -> Target:
+    text = b"sentence\tlabel\na good film \t1\nbad \t0\n"
+    return loader(sst2, sst2.sst2, [text, text])
+
+
+@target("file shakespeare")
+def _shakespeare() -> Target:
+    said = "    and so on and on and on\n" * 9
+    play = f"\nby William Shakespeare\n\n  GHOST. Mark me.\n{said}  Ham. I will.\n{said}"
+    text = f"SONNETS\n\nby William Shakespeare\n\nHAMLET\n{play}".encode()
+    words = (b"by William Shakespeare\n", b"  A. ", b"THE COMEDY OF ERRORS\n", b"<<", b"    ")
+
+    def change(data: bytes, random: Random) -> bytes:
+        return edited(data, random, words)
+
+    return loader(shakespeare, shakespeare.shakespeare, [text], change)
+
+
+@target("file vocabulary")
+def _vocabulary() -> Target:
+    text = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nfilm\n##s\n!\n"
+    path = room() / "vocab.txt"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        wordpiece.WordPiece.read(path).encode(["Films! " + data[:40].decode("latin-1")], 8)
+
+    return Target(read, [text], count=1_000_000)
+
+
+class Given:
+    """A path whose content is given."""
+
+    name = "given"
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read_bytes(self) -> bytes:
+        return self._data
+
+    def __str__(self) -> str:
+        return "given"
+
+
+@target("file femnist")
+def _femnist() -> Target:
+    rows = {"x": [[0.0] * 784], "y": [5]}
+    content = {"users": ["a", "b"], "num_samples": [1, 1], "user_data": {"a": rows, "b": rows}}
+
+    def read(data: bytes) -> None:
+        images, labels, users = femnist._file(Given(data))  # type: ignore[arg-type]
+        assert images.shape == (len(labels), 784)
+        assert labels.shape == (len(users),)
+
+    return Target(read, [json.dumps(content).encode()], odd_json)
+
+
+def tarred(parts: dict[str, bytes], packing: str = "") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=f"w:{packing}") as tar:
+        for name, data in parts.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def mended_tar(data: bytes) -> bytes:
+    """Give every header its sum again."""
+    out = bytearray(data)
+    for at in range(0, len(data) - 511, 512):
+        if out[at + 257 : at + 262] == b"ustar":
+            out[at + 148 : at + 156] = b" " * 8
+            out[at + 148 : at + 156] = b"%06o\x00 " % sum(out[at : at + 512])
+    return bytes(out)
+
+
+def _members(seeds: list[bytes], change) -> Target:
+    def read(data: bytes) -> None:
+        with swapped(_packed, LARGEST=LARGEST):
+            found = sources._members(Path("given"), data, ["a", "d/b"])
+        assert [type(part) for part in found] == [bytes, bytes]
+
+    return Target(read, seeds, change)
+
+
+@target("file tar")
+def _tar() -> Target:
+    inside = {"a": b"one", "d/b": b"two" * 300}
+    seeds = [tarred(inside), tarred(inside, "gz"), tarred(inside, "xz")]
+    kinds = b"0\x00123456789SLKxgX"
+
+    def change(data: bytes, random: Random) -> bytes:
+        if data[:2] in (b"\x1f\x8b", b"\xfd7") or len(data) < 1536:
+            return edited(data, random)
+        out = bytearray(data)
+        at = random.choice((0, 1024))
+        place = random.choice(((0, 100), (100, 24), (124, 12), (156, 1), (157, 100), (345, 155)))
+        if place == (156, 1):
+            out[at + 156] = random.choice(kinds)
+            out[at + 157 : at + 159] = random.choice((b"a\x00", b"..", b"d/", b"/e"))
+        else:
+            begin, length = at + place[0], place[1]
+            word = edited(bytes(out[begin : begin + length]), random)[:length]
+            out[begin : begin + length] = word.ljust(length, b"\x00")
+        return mended_tar(bytes(out)) if random.random() < 0.9 else edited(bytes(out), random)
+
+    return _members(seeds, change)
+
+
+@target("file zip")
+def _zip() -> Target:
+    def zipped(parts, kind=8) -> bytes:
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", kind) as packed:
+            for name, data in parts.items():
+                packed.writestr(name, data)
+        return out.getvalue()
+
+    inside = {"a": b"one", "d/b": b"two" * 300}
+    seeds = [zipped(inside, kind) for kind in (0, 8, 12, 14)]
+
+    def change(data: bytes, random: Random) -> bytes:
+        if random.random() < 0.7:
+            return edited(data, random)
+        names = [random.choice(("a", "/a", "../a", "d/b", "b", "d/")) for _ in range(3)]
+        made = zipped(
+            {n: edited(b"two" * 30, random) for n in dict.fromkeys(names)}, random.choice((0, 8))
+        )
+        return made
+
+    return _members(seeds, change)
+
+
+def _alone(suffix: str, pack) -> Target:
+    part = sources.Part("given")
+
+    def read(data: bytes) -> None:
+        with swapped(sources, _bytes=lambda path: data), swapped(_packed, LARGEST=LARGEST):
+            assert len(sources._read_part(Path(f"given{suffix}"), part)) <= LARGEST
+
+    return Target(read, [pack(b"one" * 400), pack(b"")])
+
+
+target("file gz")(lambda: _alone(".gz", gzip.compress))
+target("file xz")(lambda: _alone(".xz", lzma.compress))

@@ -1,0 +1,187 @@
+"""Words of the command line, and specifications of experiments."""
+
+import contextlib
+import io
+import os
+from pathlib import Path
+from random import Random
+
+import tunefree as tf
+from trust.fuzz.mutate import edited
+from trust.fuzz.target import Target, room, target
+from tunefree import attacks, faults, penalties, recipe, robust, wire
+from tunefree.cli import app, bench, compare, flower, main, reproduce, run, tune
+from tunefree.data import partition, sources
+from tunefree.errors import DataError
+from tunefree.report import watch
+from tunefree.reproduce import spec
+from tunefree.study import names
+from tunefree.study.searching import read_grid
+
+SPLIT = b"\n"
+PARTS = (
+    b"ef+" * 3000,
+    b"2*" * 3000,
+    b"nnm+" * 3000,
+    b":",
+    b"=",
+    b"*",
+    b"+",
+    b",",
+    b"0.5",
+    b"1e-4",
+    b"topk",
+    b"ef+",
+    b"l1",
+    b"nan",
+    b"tuned",
+)
+
+
+def _text(read, *seeds: str) -> Target:
+    def change(data: bytes, random: Random) -> bytes:
+        return edited(data, random, PARTS)
+
+    return Target(
+        lambda data: read(data.decode("utf-8", "surrogateescape")),
+        [seed.encode() for seed in seeds],
+        change,
+    )
+
+
+target("words wire")(
+    lambda: _text(wire.parse, "topk:0.05", "ef+randk:0.5:contractive", "qsgd:15", "ef+sign")
+)
+target("words penalty")(
+    lambda: _text(penalties.get, "mcp:1e-4:3", "1e-4*group-lasso:1:row:scaled", "box:-1:1")
+)
+target("words split")(lambda: _text(partition.parse, "dirichlet:0.1:balanced", "shards:2", "iid"))
+target("words method")(
+    lambda: _text(names.parse, "fedavg:lr=0.3:wire=ef+topk:0.05", "fedprox:mu=1:tuned")
+)
+target("words aggregation")(
+    lambda: _text(robust.parse, "krum:f=2", "nnm:f=0.2+trimmed-mean:f=0.2", "norm-clip:2.0")
+)
+target("words faults")(
+    lambda: _text(faults.parse, "before=0.1,after=0.2", "slow=0.3,available=24/0.5")
+)
+target("words attack")(lambda: _text(attacks.parse, "sign-flip:0.2", "large-norm:0+3:scale=10"))
+target("words seeds")(lambda: _text(lambda t: names.seeds(names.read_seeds(t)), "3", "0,4,7"))
+target("words grid")(lambda: _text(lambda t: read_grid("fedavg", [t]), "lr=0.1,1", "clip=none,1"))
+target("words setting")(
+    lambda: _text(lambda t: recipe.read_settings("fedproxlod", (t,)), "weights=samples", "clip=1")
+)
+
+LINES = (
+    "run\n--data\ndigits\n--rounds\n2\n--cohort\n5\n--dry-run",
+    "run\n--data\ntoy\n--method\nfedavg\n--set\nlr=0.1\n--set\nweights=samples\n--steps\n2\n--json",
+    "run\n--split\ndirichlet:0.1\n--clients\n30\n--model\nlinear\n--dtype\nfloat64\n--seed\n3",
+    "run\n--resume\nnowhere",
+    "compare\n--methods\nauto,fedavg:lr=0.1\n--seeds\n3\n--out\nstudy\n--data\ntoy",
+    "tune\n--method\nfedadam\n--grid\nlr=0.1,1\n--halving\n--by\ntest\n--jobs\n2",
+    "advise\n--data\ntoy\n--no-tuning\n--stateless\n--max-upload\n100kB\n--skew\n0.5",
+    "report\nnowhere\n--out\npage.html\n--format\npdf",
+    "reproduce\nP3-figure1\n--scale\nsmall\n--dry-run\n--seeds\n1",
+    "reproduce\nLIST",
+    "bench\ncpu",
+    "methods\nfedavg\n--json",
+    "datasets\n--json",
+    "watch\nnowhere\n--port\n0",
+    "flower\nnew\nfolder",
+    "--help",
+    "--version",
+)
+WORDS = (b"--rounds\n", b"--data-dir\n", b"--seed\n", b"--out\n", b"--\n", b"--help\n", b"\n\n")
+
+
+def _stop(*given: object, **more: object) -> object:
+    raise DataError("Here the work would begin.")
+
+
+def _no_network(*given: object) -> Path:
+    raise DataError("Nothing is fetched here.")
+
+
+@target("words command line")
+def _command_line() -> Target:
+    home = room() / "home"
+    home.mkdir()
+    before = Path.cwd(), dict(os.environ), sources._fetch
+    os.chdir(home)
+    os.environ |= {"TERM": "dumb", "COLUMNS": "80"}
+    os.environ.pop("TUNEFREE_DATA", None)
+    owners = ((run, "fit"), (compare, "contest"), (tune, "search"), (watch, "serve"))
+    owners += ((sources, "_fetch"), (reproduce.papers, "run"))
+    owners += tuple((bench, n) for n in ("run_suite", "measure") if hasattr(bench, n))
+    kept = [(owner, name, getattr(owner, name)) for owner, name in owners]
+    for owner, name in owners:
+        setattr(owner, name, _no_network if name == "_fetch" else _stop)
+
+    def close() -> None:
+        os.chdir(before[0])
+        os.environ.clear()
+        os.environ.update(before[1])
+        for owner, name, value in kept:
+            setattr(owner, name, value)
+
+    def read(data: bytes) -> None:
+        text = data.decode("utf-8", "surrogateescape")
+        given = [word for word in text.split("\n") if "/" not in word]  # stay in this folder
+        if given[:1] in (["bench"], ["flower"]) and "--help" not in given:
+            given = [*given[:1], "--help"]
+        quiet = io.StringIO()
+        with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+            try:
+                main(given)
+            except SystemExit as end:
+                code = end.code
+        assert code in (0, 1, 2, 3), code
+        if code:
+            raise DataError(quiet.getvalue().strip() or "nothing said")
+
+    def change(data: bytes, random: Random) -> bytes:
+        return edited(data, random, WORDS)
+
+    return Target(read, [line.encode() for line in LINES], change, 100_000, 20.0, close)
+
+
+@target("bytes specification")
+def _specification() -> Target:
+    home = Path(tf.__file__).parents[2] / "experiments"
+    files = sorted(home.glob("P*/*.toml"), key=lambda p: p.stat().st_size)
+    files = [path for path in files if path.name != "expected.toml"][:3]
+    place = room() / "P9"
+    place.mkdir()
+    path = place / "table.toml"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        found = spec.load(path)
+        for scale in found.scales:
+            found.at(scale)
+
+    def change(data: bytes, random: Random) -> bytes:
+        lines = data.split(b"\n")
+        kind = random.random()
+        at = random.randrange(len(lines))
+        if kind < 0.2:
+            del lines[at]
+        elif kind < 0.4:
+            lines.insert(random.randrange(len(lines)), lines[at])
+        elif kind < 0.9 and b"=" in lines[at]:
+            key = lines[at].partition(b"=")[0]
+            lines[at] = key + b"= " + random.choice(VALUES)
+        else:
+            return edited(data, random, VALUES)
+        return b"\n".join(lines)
+
+    return Target(read, [path.read_bytes() for path in files], change)
+
+
+VALUES = (
+    b"1", b"-1", b"0", b"true", b"1e400", b"nan", b'""', b'"x"', b"[]", b"[1]", b'["a"]', b"{}",
+    b"{a = 1}", b"[[]]", b"1979-05-27", b"9223372036854775807", b"'../x'", b"[{}]", b"{small = 1}",
+    b"[" * 3000, b"{lr = [0.1]}", b"{lr = 3}",
+)  # fmt: skip
+
+__all__ = ["app", "flower"]
