@@ -255,7 +255,8 @@ def test_two_of_ten_are_withstood(name):
 @pytest.mark.parametrize("method", ["scaffold", "fedexp", "fedduadam", "parfrefl", "fedproxlod"])
 def test_in_front_of_any_server_rule(name, method):
     """Controls, losses and squared lengths pass the rule as well; a run goes on and gets better."""
-    if name in ("krum", "bucketing") and get(method).direction.uploads:
+    drifts = name == "krum" and get(method).direction.uploads
+    if drifts or (name, method) == ("bucketing", "scaffold"):
         pytest.skip("the server adds up controls: one client's, or the middle of five, drift away")
     for attack in ATTACKS:
         assert accuracy(attack, RULES[name]) > accuracy() - 0.15, attack
