@@ -19,7 +19,6 @@ from .callbacks import Event as Event
 from .data.federation import Federation
 from .diverge import broken, sentence
 from .engines.heap import keeping
-from .engines.rough import Rough
 from .errors import ArgumentError, CheckpointError, Interrupted, ResumeError, reading, whole
 from .evaluate import Metric
 from .faults import Faults
@@ -30,7 +29,6 @@ from .methods import Method
 from .models import augment as augmentations
 from .models.engine import Engine
 from .models.problem import Loss, Precision
-from .random import cohort as draw_cohort
 from .rounds import Standing, begin, play
 from .rounds import model as shipped
 from .run import Run, validation_score
@@ -226,13 +224,13 @@ def _train(
         if ranks.leads:
             folder.rewrite_history(history)
     saver = _Saver(job, folder, checkpoint_every)
-    cohort, everyone = _cohort(job, now.round), torch.arange(job.plan.clients)
+    cohort, everyone = job.crew.invite(now.round), torch.arange(job.plan.clients)
     with watching(callbacks if ranks.leads else (), job.settings, history) as watch:
         with keeping(), _ctrl_c() as stopping:
             while status == "unfinished":
                 began = time.perf_counter()
                 last = now.round + 1 == job.plan.rounds
-                following = None if last else _cohort(job, now.round + 1)
+                following = None if last else job.crew.invite(now.round + 1)
                 job.crew.expect(following)
                 after, row = play(job.method, job.plan, now, job.crew, cohort, everyone)
                 output = shipped(job.method, after)
@@ -266,12 +264,6 @@ def _train(
         where = "" if folder is None else f" Call fit again with out={str(folder.path)!r}."
         raise Interrupted(f"Stopped by Ctrl-C after {now.round} rounds.{where}", run)
     return run
-
-
-def _cohort(job: Job, t: int) -> torch.Tensor:
-    if isinstance(job.crew, Rough):
-        return job.crew.invite(t)
-    return draw_cohort(job.options.seed, t, job.plan.clients, job.plan.cohort)
 
 
 def _open(folder: Folder, settings: dict[str, Any], resume: bool) -> Any:

@@ -267,6 +267,21 @@ def test_in_bfloat16_tensors_are_cast_once(monkeypatch):
     assert (found[0][2], found[1][2]) == (weights_and_biases, [False] * 5)
 
 
+def test_every_descent_is_compiled_by_itself(monkeypatch):
+    """The compiler keeps few versions of one function, then runs it uncompiled."""
+    codes = []
+
+    def compile(function, **options):
+        codes.append(getattr(function, "forward", function).__code__)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    for _ in range(2):
+        choose(problem(), batch(), "auto", True, descends=True)
+    assert len(codes) >= 2
+    assert len({id(code) for code in codes}) == len(codes)
+
+
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize(
     ("name", "settings", "descends"),

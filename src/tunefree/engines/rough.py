@@ -22,7 +22,7 @@ from ..faults import Faults, Letter, Post
 from ..faults.settings import AFTER, BEFORE, SLOW, STALE
 from ..methods import Method
 from ..models.problem import Problem
-from ..random import cohort, key, subset
+from ..random import key, subset
 from ..robust import Robust
 from ..rounds import Answer, NobodyError, begin, play
 from ..server.aggregate import Aggregation, Aggregator, plain
@@ -79,7 +79,7 @@ class Rough(Simulation):
         there[self._post.busy(t)] = False
         free = there.nonzero().flatten()
         if len(free) == n:
-            ids = cohort(self._seed, t, n, size)
+            ids = super().invite(t)
         else:
             draw = subset(key(self._seed, "cohort", t), len(free), min(size, len(free)))
             ids = free[draw]

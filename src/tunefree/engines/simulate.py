@@ -17,6 +17,7 @@ from ..models.augment import CropFlip
 from ..models.engine import Engine, choose
 from ..models.losses import Losses
 from ..models.problem import Problem
+from ..random import cohort
 from ..rounds import Answer, answer, first_memory, keep, pack
 from ..server.aggregate import Aggregation, Mean, plain, shares
 from ..types import Channels, Rows, State, Vector, map_inputs
@@ -72,7 +73,7 @@ class Simulation:
         start: Vector | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        self.method, self.problem, self.fed = method, problem, federation
+        self.method, self.problem, self.fed, self._plan = method, problem, federation, plan
         self.feed = Feed(problem, federation, cut, seed, local.augment)
         self.ranks = Ranks() if ranks is None else ranks
         self._shares, self._aggregate = shares(method.weights, federation.sizes), local.aggregate
@@ -116,6 +117,10 @@ class Simulation:
         descends = self.method.rate(1.0) is not None
         losses = choose(problem, probe, local.engine, compile, turns, descends)
         return losses, Chunks(chunk, losses.release)
+
+    def invite(self, t: int) -> Tensor:
+        """Return who takes part in round t."""
+        return cohort(self._plan.seed, t, self._plan.clients, self._plan.cohort)
 
     def fraction(self, ids: Tensor) -> float:
         """Return these clients' share of the population's weight."""

@@ -17,6 +17,7 @@ from .capture import Captured
 from .convolution import Lowered
 from .descent import Descent
 from .losses import Batch, Order, gathered
+from .narrow import products
 from .problem import Problem
 
 log = logging.getLogger("tunefree")
@@ -113,7 +114,7 @@ class Vmapped:
 
         graph: Callable[..., Any] = direct
         if compile or not self._gpu:
-            graph = make_fx(direct)(*args)
+            graph = make_fx(direct, decomposition_table=products() if compile else None)(*args)
         if compile:  # the first shape, that of training; recorded ones have eager's bits
             self._compiled.add(function)
             graph = torch.compile(graph, dynamic=False)

@@ -20,6 +20,7 @@ from ..types import Inputs, Rows
 from .capture import Captured
 from .convolution import Lowered
 from .losses import Batch, Order, gathered
+from .narrow import products
 from .problem import Problem
 
 Gradients = Callable[[tuple[Tensor, ...], Inputs, Tensor, Tensor, Tensor], tuple[Any, Rows]]
@@ -60,7 +61,8 @@ class Descent:
             return [torch.where(lr > 0, total + loss, total), *out]
 
         with problem.arithmetic():
-            graph = make_fx(step)(self._parts, self._low, self._total, self._lr, *rest)
+            traced = make_fx(step, decomposition_table=products())
+            graph = traced(self._parts, self._low, self._total, self._lr, *rest)
             used = _cast_beforehand(graph, len(self._low))
 
             def walk(
@@ -73,7 +75,9 @@ class Descent:
                     low[k].copy_(found[1 + k])
                 return total
 
-            fast = torch.compile(walk, dynamic=False)
+            # a graph of its own: the compiler keeps few versions of one function, then gives up
+            whole = make_fx(walk)(self._parts, self._low, self._total, self._lr, *rest)
+            fast = torch.compile(whole, dynamic=False)
 
             def here(first: Tensor, *args: Any) -> Tensor:
                 found: Tensor = fast(self._parts, self._low, self._total, self._lr, *args)

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 import tunefree as tf
+from tunefree import attacks, robust
 from tunefree.engines import chunk
+from tunefree.faults import Faults
 from tunefree.models import batched
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -29,6 +31,11 @@ def net():
             nn.Conv2d(8, 40, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3),
             nn.Linear(160, 4),
         )  # fmt: skip
+
+
+class Squares(nn.Module):
+    def forward(self, x):
+        return x + 0.0 * x.square()
 
 
 def fit(device="cuda", method="fedavg", **settings):
@@ -72,6 +79,49 @@ def test_compiled_runs_are_the_runs(settings):
     assert compiled.settings["engine"] == "vmap, compiled"
     exact = fit(device="cpu", dtype=torch.float64, **settings)
     torch.testing.assert_close(compiled.x.cpu(), exact.x, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedproxlod"])
+def test_few_classes_and_many_features(method):
+    """Sums that are cut into pieces are the sums."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(600, 2048, generator=draw) / 9, torch.randint(10, (600,), generator=draw)
+    fed = tf.Federation(x, y, torch.arange(600) % 6, classes=10)
+    made = tf.methods.get(method, **({} if method == "fedproxlod" else {"lr": 0.1}))
+    words = {"rounds": 3, "steps": 4, "batch": 32, "dtype": torch.float64}
+    flat = nn.Linear(2048, 10)
+    compiled = tf.fit(flat, fed, made, device="cuda", compile=True, **words)
+    exact = tf.fit(flat, fed, made, device="cpu", compile=False, **words)
+    torch.testing.assert_close(compiled.x.cpu(), exact.x, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_broken_client_is_left_out(compile):
+    fed = federation()
+    x = fed.x.double()
+    x[fed.owners() == 2] = 1e200  # whose square overflows
+    fed = tf.Federation(x, fed.y, fed.owners(), classes=4)
+    words = {"rounds": 4, "steps": 3, "batch": 6, "compile": compile, "dtype": torch.float64}
+    brittle = nn.Sequential(Squares(), net())
+    runs = [tf.fit(brittle, fed, "fedavg", device=d, **words) for d in ("cpu", "cuda")]
+    for run in runs:
+        assert run.status == "finished"
+        assert all(row["refused"] == 1 for row in run.history)
+    torch.testing.assert_close(runs[1].x.cpu(), runs[0].x, rtol=1e-8, atol=1e-10)
+
+
+def test_clients_that_fail_and_lie():
+    words = {"rounds": 8, "steps": 3, "batch": 6, "cohort": 5, "dtype": torch.float64}
+    words |= {"faults": Faults(before=0.1, after=0.1, slow=0.2, stale=0.2, delay=2)}
+    words |= {"attack": attacks.SignFlip((1,), scale=4.0), "aggregate": robust.Median()}
+    runs = [
+        tf.fit(net(), federation(), "fedavg", device=d, compile=False, **words)
+        for d in ("cpu", "cuda")
+    ]
+    counts = ("answered", "lost", "late", "stale", "bytes_up")
+    one, two = ([[row[k] for k in counts] for row in run.history] for run in runs)
+    assert one == two
+    torch.testing.assert_close(runs[1].x.cpu(), runs[0].x, rtol=1e-8, atol=1e-10)
 
 
 def test_the_same_bits_again():
