@@ -49,5 +49,6 @@ class Polyak(Step):
         """Go as far as the gap allows."""
         sq = row_sq(d)
         gap = (phi.here() - self.lower).clamp(min=0)
-        lr = torch.where(sq > 0, gap / (self.c * sq), 0.0).clamp(max=self.max_lr)
+        some = (gap > 0) & (sq > 0)  # of a tiny gradient even c |d|^2 may be 0
+        lr = torch.where(some, gap / (self.c * sq), 0.0).clamp(max=self.max_lr)
         return along(y, d, lr), lr, scratch

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from tunefree.clients import Adam, Armijo, Constant, DoG, Momentum, Phi, Plan, Round, Tick, Work
+from tunefree.clients.polyak import Polyak
+from tunefree.clients.rule import row_sq
 from tunefree.models import Layout
 
 
@@ -204,3 +206,14 @@ def test_armijo_refuses_trials_that_are_not_finite():
     new, lr, _ = step.take(y, 2 * y, phi, tick(), {}, step.begin(y, {}))
     close(lr, rows(0.5))
     close(new, rows([0.0]))
+
+
+@pytest.mark.parametrize("loss", [0.0, 1e-30])
+def test_a_polyak_step_of_a_tiny_gradient_is_a_number(loss):
+    """Its square is the smallest number there is, and a tenth of that is 0."""
+    y, d = torch.ones(1, 1), torch.full((1, 1), 3.8e-23)
+    assert row_sq(d) > 0
+    assert 0.1 * row_sq(d) == 0
+    phi = Phi(torch.tensor([loss]), lambda z: 0.0, lambda z: torch.tensor([loss]), y)
+    _, lr, _ = Polyak(c=0.1).take(y, d, phi, None, {}, {})
+    assert lr.item() == (1.0 if loss else 0.0)
