@@ -14,16 +14,23 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from trust.fuzz.drive import chosen, drive
 from trust.fuzz.target import MAKERS as _MAKERS
-from trust.fuzz.target import judged
+from trust.fuzz.target import Target, judged, missing
 from trust.fuzz.targets import MAKERS
 
 SLOW = {"folder resume": 3, "words command line": 6, "folder report": 6}
 COSTLY = ("folder comparison", "folder tuning")  # trained before they are read
 
 
+def skip_without(name):
+    if missing(name):
+        pytest.skip(f"{missing(name)} is not installed")
+
+
 @pytest.mark.parametrize("name", [n for n in MAKERS if n not in COSTLY])
 def test_a_few_inputs(name):
+    skip_without(name)
     target = MAKERS[name]()
     try:
         said = [judged(target, seed) for seed in target.seeds[:6]]
@@ -52,9 +59,15 @@ def test_every_reader_is_listed():
     assert len(MAKERS) > 40
 
 
+def test_a_name_means_one_reader_and_a_beginning_all_that_begin_so():
+    assert chosen(["file cifar10"]) == ["file cifar10"]
+    assert chosen(["file cifar"]) == ["file cifar10", "file cifar100"]
+
+
 @pytest.mark.trust
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_million_inputs(name, tmp_path):
+    skip_without(name)
     words = [sys.executable, "-m", "trust.fuzz.drive", name, "--keep", str(tmp_path)]
     done = subprocess.run(
         words, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
@@ -64,9 +77,6 @@ def test_a_million_inputs(name, tmp_path):
 
 
 def test_a_wrong_reader_would_be_found():
-    from trust.fuzz.drive import drive
-    from trust.fuzz.target import Target
-
     def read(data: bytes) -> None:
         if b"\xff" in data:
             raise KeyError("not ours")

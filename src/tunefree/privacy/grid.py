@@ -19,12 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import ArgumentError, DataError, positive, whole
+from ..errors import ArgumentError, DataError, at_least, whole
 from ..types import Channels
 
 Whole = NDArray[np.unsignedinteger[Any]]
 BITS: dict[int, np.dtype[Any]] = {32: np.dtype("<u4"), 64: np.dtype("<u8")}
 EXACT = 2**50  # steps that a number may be long
+LEAST = 2.0**-900  # a bound; float64 must hold its step, and one over it
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Channel:
     bound: float
 
     def __post_init__(self) -> None:
-        positive("Channel", "bound", self.bound)
+        at_least("Channel", "bound", self.bound, LEAST)
 
     @property
     def size(self) -> int:

@@ -30,6 +30,7 @@ from .keys import KEY, ProtocolError, agree, digest, mask, new_key, public_key, 
 from .letters import KEYS, SEALED, SERVER, Terms, ThresholdError, read, read_rows, rows, write
 
 STAGES = ("new", "advertised", "shared", "masked", "opened")
+SECRETS = ("seal", "mask", "seed", "own", "binding")
 MOST = 2**20  # members of a session
 
 
@@ -143,9 +144,8 @@ class Member:
 
         A state serves once: two members of one state would answer twice what may be answered once.
         """
-        secret = {"seal": self._seal_key, "mask": self._mask_key, "seed": self._seed}
-        secret |= {"own": self._own, "binding": self._binding}
-        text: dict[str, Any] = {name: v.hex() for name, v in secret.items()}
+        secret = (self._seal_key, self._mask_key, self._seed, self._own, self._binding)
+        text: dict[str, Any] = {name: v.hex() for name, v in zip(SECRETS, secret, strict=True)}
         for name, table in (("roster", self._roster), ("inbox", self._inbox)):
             text[name] = {str(v): part.hex() for v, part in table.items()}
         return json.dumps({"client": self.client, "stage": self.stage, **text}).encode()
@@ -155,20 +155,28 @@ class Member:
         """Return the member of a state."""
         try:
             found = json.loads(state)
-            member = cls(int(found["client"]), terms, least)
-            widths = {"seal": KEY, "mask": KEY, "seed": KEY}
-            member._seal_key, member._mask_key, member._seed, member._own, member._binding = (
-                bytes.fromhex(found[n]) for n in ("seal", "mask", "seed", "own", "binding")
+            client, stage = int(found["client"]), STAGES[STAGES.index(found["stage"])]
+            seal, mask, seed, own, binding = (bytes.fromhex(found[name]) for name in SECRETS)
+            roster, inbox = (
+                {int(v): bytes.fromhex(part) for v, part in found[name].items()}
+                for name in ("roster", "inbox")
             )
-            for name in ("roster", "inbox"):
-                table = {int(v): bytes.fromhex(part) for v, part in found[name].items()}
-                setattr(member, f"_{name}", table)
-            right = all(len(bytes.fromhex(found[n])) == width for n, width in widths.items())
-            member.stage = STAGES[STAGES.index(found["stage"])]
-        except (ValueError, KeyError, TypeError, AttributeError):
+            right = (
+                len(seal) == len(mask) == len(seed) == KEY
+                and len(own) in (0, 2 * shamir.SHARE)
+                and all(0 <= v < SERVER for v in (client, *roster))
+                and all(len(keys) == KEYS for keys in roster.values())
+                and all(len(sealed) == SEALED for sealed in inbox.values())
+                and inbox.keys() <= roster.keys()
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             right = False
         if not right:
             raise ProtocolError("This is not the state of a member.")
+        member = cls(client, terms, least)
+        member._seal_key, member._mask_key, member._seed = seal, mask, seed
+        member._own, member._binding = own, binding
+        member._roster, member._inbox, member.stage = roster, inbox, stage
         return member
 
 

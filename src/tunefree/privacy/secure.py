@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, positive, whole
+from ..errors import ArgumentError, at_least, whole
 from ..types import Channels
 from .collector import Collector
-from .grid import Grid, Whole, grid_for
+from .grid import LEAST, Grid, Whole, grid_for
 from .letters import Terms, usual
 from .member import Member
 
@@ -130,7 +130,7 @@ class Secure:
 
     def __post_init__(self) -> None:
         for bound in self.bound.values() if isinstance(self.bound, Mapping) else [self.bound]:
-            positive("Secure", "bound", bound)
+            at_least("Secure", "bound", bound, LEAST)
         Grid((), 1, self.bits)
         if self.threshold is not None:
             whole("Secure", "threshold", self.threshold, 2)

@@ -29,9 +29,10 @@ def make(name: str, given: Mapping[str, Any]) -> Method:
     >>> make("scaffold+fedexp", {"lr": 0.1}).name
     'scaffold+fedexp'
     """
+    known = settings(name)
     for key in given:
-        if key not in settings(name):
-            raise unknown(f"argument of {name}", key, settings(name))
+        if key not in known:
+            raise unknown(f"argument of {name}", key, known)
     first, plus, second = name.partition("+")
     if not plus:
         return methods.get(name, **given)

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 from trust.fuzz import targets
-from trust.fuzz.target import Target, judged
+from trust.fuzz.target import Target, judged, missing
 
 ROOM = 512 << 20  # bytes
 
@@ -65,20 +65,31 @@ def drive(target: Target, count: int, random: Random) -> tuple[Counter[str], lis
     return said, [(key, *rest) for key, rest in found.items()]
 
 
+def chosen(names: list[str]) -> list[str]:
+    """Return the targets of these names, or of these beginnings of names."""
+    known = [*targets.MAKERS]
+    return [k for k in known if not names or any(_meant(n, k) for n in names)]
+
+
+def _meant(name: str, known: str) -> bool:
+    return name == known or (name not in targets.MAKERS and known.startswith(name))
+
+
 def main(words: list[str] | None = None) -> int:
     """Drive the targets named; print one line of JSON each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="beginnings of names; all without any")
+    parser.add_argument("names", nargs="*", help="names or their beginnings; all without any")
     parser.add_argument("--count", type=int, help="inputs each; by default the long form's")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, default=Path("../build/fuzz-findings"))
     asked = parser.parse_args(words)
     warnings.simplefilter("error")
     wrong = 0
-    for name, make in targets.MAKERS.items():
-        if asked.names and not any(name.startswith(n) for n in asked.names):
+    for name in chosen(asked.names):
+        if missing(name):
+            print(json.dumps({"reader": name, "needs": missing(name)}), flush=True)
             continue
-        target = make()
+        target = targets.MAKERS[name]()
         right = [judged(target, seed) for seed in target.seeds]
         assert right.count("accepted") > len(right) / 2, f"{name}: {right}"
         soft = resource.getrlimit(resource.RLIMIT_AS)

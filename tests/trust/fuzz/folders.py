@@ -12,10 +12,12 @@ from safetensors.torch import save
 
 import tunefree as tf
 from trust.fuzz.mutate import edited, odd_json
-from trust.fuzz.target import Target, chosen, room, swapped, target
+from trust.fuzz.target import Target, chosen, put, room, swapped, target
 from tunefree.cli import run as run_command
 from tunefree.engines.flower.store import Store
+from tunefree.fit import options, train
 from tunefree.folder import Folder, unpack_tensors
+from tunefree.job import bind
 from tunefree.report import gather
 from tunefree.report.page import as_data
 from tunefree.report.shape import payload
@@ -60,7 +62,7 @@ def _store() -> Target:
         path.write_bytes(hashlib.sha256(data).digest() + data)
         store.read("12-5f0c9a3e")
 
-    return Target(read, [data], odd_tensors, FEW)
+    return Target(read, [data], odd_tensors)
 
 
 def problem():
@@ -85,14 +87,12 @@ class Kept:
         found = {path for pattern in patterns for path in home.glob(pattern)}
         self.paths = sorted(path for path in found if path.is_file())
         self.parts = [path.read_bytes() for path in self.paths]
-        self._last = 0
 
     def put(self, data: bytes) -> Path:
         """Write the chosen file; give a checkpoint the sum of a state that was changed."""
-        self.paths[self._last].write_bytes(self.parts[self._last])
-        at = self._last = (data[0] if data else 0) % len(self.parts)
-        path = self.paths[at]
-        path.write_bytes(data[1:])
+        for path, part in zip(self.paths, put(self.parts, data), strict=True):
+            path.write_bytes(part)
+        path = self.paths[(data[0] if data else 0) % len(self.paths)]
         if path.name.startswith("state-"):
             other = self.paths.index(path.parent / "checkpoint.json")
             listed = json.loads(self.parts[other])
@@ -199,11 +199,12 @@ def _checkpoint() -> Target:
 def _resume() -> Target:
     kept = Kept(run_folder("resume", method="scaffold"), RUN)
     model, fed = problem()
+    job = bind(options(model=model, federation=fed, method="scaffold", **small()))
 
     def read(home: Path) -> None:
-        tf.fit(model, fed, "scaffold", out=home, **small())
+        train(job, Folder(home), resume=True, checkpoint_every=None, callbacks=())
 
-    return kept.target(read, FEW // 10)  # trains at times
+    return kept.target(read)
 
 
 @target("folder report")
@@ -271,9 +272,11 @@ def _record() -> Target:
         record.load(path)
         play.kept(path)
 
-    small = json.loads(source.read_text())
-    small = {
-        k: v[:1] if isinstance(v, list) else v for k, v in small.items() if k != "specification"
-    }
+    def cut(tree):
+        if isinstance(tree, dict):
+            return {k: cut(v) for k, v in list(tree.items())[:30]}
+        return [cut(v) for v in tree[:1]] if isinstance(tree, list) else tree
+
+    small = cut(json.loads(source.read_text()))
     small |= {"status": "finished", "history": [{"round": 0, "seconds": 1.0}], "settings": {}}
     return Target(read, [json.dumps(small).encode()], odd_json)

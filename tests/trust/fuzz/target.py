@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
@@ -37,17 +38,25 @@ class Target:
 
 
 MAKERS: dict[str, Callable[[], Target]] = {}
+NEEDS: dict[str, str] = {}  # packages that are not always there
 
 
-def target(name: str) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
+def target(name: str, needs: str = "") -> Callable[[Callable[[], Target]], Callable[[], Target]]:
     """Enter a maker into the table."""
 
     def enter(make: Callable[[], Target]) -> Callable[[], Target]:
         assert name not in MAKERS
         MAKERS[name] = make
+        NEEDS.update({name: needs} if needs else {})
         return make
 
     return enter
+
+
+def missing(name: str) -> str:
+    """Return the package that a target lacks here, or nothing."""
+    needs = NEEDS.get(name, "")
+    return needs if needs and find_spec(needs) is None else ""
 
 
 def judged(target: Target, data: bytes) -> str:

@@ -3,10 +3,14 @@
 import contextlib
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
-import tunefree as tf
+import attrs
+from cyclopts import App, Argument
+
 from trust.fuzz.mutate import edited
 from trust.fuzz.target import Target, room, target
 from tunefree import attacks, faults, penalties, recipe, robust, wire
@@ -15,6 +19,7 @@ from tunefree.data import partition, sources
 from tunefree.errors import DataError
 from tunefree.report import watch
 from tunefree.reproduce import spec
+from tunefree.reproduce.spec import find
 from tunefree.study import names
 from tunefree.study.searching import read_grid
 
@@ -98,6 +103,30 @@ def _stop(*given: object, **more: object) -> object:
     raise DataError("Here the work would begin.")
 
 
+def _one_paper() -> dict[str, Path]:
+    """Return one experiment: to list all of them takes a second, whatever the line was."""
+    return {"P3-figure1": find()["P3-figure1"]}
+
+
+def _once(assemble: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes the arguments of a command once: they do not depend on the line."""
+    made: dict[Any, tuple[Any, list[tuple[Any, dict[str, Any]]]]] = {}
+
+    def again(command: App, **settings: Any) -> Any:
+        key = id(command), tuple(sorted(settings.items()))
+        if key not in made:
+            found = assemble(command, **settings)
+            fields = [field.name for field in attrs.fields(Argument)]
+            made[key] = found, [(part, {n: getattr(part, n) for n in fields}) for part in found]
+        found, parts = made[key]
+        for part, fresh in parts:
+            for name, value in fresh.items():
+                object.__setattr__(part, name, [] if name == "tokens" else value)
+        return found
+
+    return again
+
+
 def _no_network(*given: object) -> Path:
     raise DataError("Nothing is fetched here.")
 
@@ -111,11 +140,14 @@ def _command_line() -> Target:
     os.environ |= {"TERM": "dumb", "COLUMNS": "80"}
     os.environ.pop("TUNEFREE_DATA", None)
     owners = ((run, "fit"), (compare, "contest"), (tune, "search"), (watch, "serve"))
-    owners += ((sources, "_fetch"), (reproduce.papers, "run"))
+    owners += ((sources, "_fetch"), (reproduce.papers, "run"), (reproduce.papers, "find"))
+    owners += ((App, "assemble_argument_collection"),)
     owners += tuple((bench, n) for n in ("run_suite", "measure") if hasattr(bench, n))
     kept = [(owner, name, getattr(owner, name)) for owner, name in owners]
+    other = {"_fetch": _no_network, "find": _one_paper}
+    other["assemble_argument_collection"] = _once(App.assemble_argument_collection)
     for owner, name in owners:
-        setattr(owner, name, _no_network if name == "_fetch" else _stop)
+        setattr(owner, name, other.get(name, _stop))
 
     def close() -> None:
         os.chdir(before[0])
@@ -147,9 +179,6 @@ def _command_line() -> Target:
 
 @target("bytes specification")
 def _specification() -> Target:
-    home = Path(tf.__file__).parents[2] / "experiments"
-    files = sorted(home.glob("P*/*.toml"), key=lambda p: p.stat().st_size)
-    files = [path for path in files if path.name != "expected.toml"][:3]
     place = room() / "P9"
     place.mkdir()
     path = place / "table.toml"
@@ -175,9 +204,50 @@ def _specification() -> Target:
             return edited(data, random, VALUES)
         return b"\n".join(lines)
 
-    return Target(read, [path.read_bytes() for path in files], change)
+    return Target(read, [RUNS, COSTS], change)
 
 
+RUNS = b"""title = "a"
+measure = "test_loss"
+show = ["last"]
+[common]
+rounds = 5
+[scale.small]
+seeds = 1
+[[task]]
+name = "T"
+data = "toy"
+split = "owner"
+model = "regression"
+[[method]]
+name = "A"
+method = "fedavg"
+grid = {lr = [0.1]}
+[[method]]
+name = "B"
+method = "scaffold+fedexp"
+set = {lr = 0.1}
+[[sweep]]
+methods = ["B"]
+setting = "lr"
+values = [0.2]
+[[claim]]
+says = "b"
+better = ["B"]
+than = ["A"]
+"""
+COSTS = b"""title = "a"
+kind = "prox-cost"
+[scale.small]
+[scale.paper]
+[[task]]
+name = "T"
+size = 9
+[[method]]
+name = "l1"
+penalty = "l1:1e-3"
+small = {penalty = "l1:1"}
+"""
 VALUES = (
     b"1", b"-1", b"0", b"true", b"1e400", b"nan", b'""', b'"x"', b"[]", b"[1]", b'["a"]', b"{}",
     b"{a = 1}", b"[[]]", b"1979-05-27", b"9223372036854775807", b"'../x'", b"[{}]", b"{small = 1}",

@@ -70,7 +70,7 @@ class Deal:
             grid = Grid(channels, int(found["people"]), int(found["bits"]))
             session, threshold = bytes.fromhex(found["session"]), int(found["threshold"])
             return cls(Terms(session, threshold, grid.length, grid.bits), grid, what)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise DataError(f"The terms of a session are damaged: {error}") from None
 
 

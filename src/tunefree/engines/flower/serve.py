@@ -88,8 +88,10 @@ def _known(folder: Folder | None, clients: int) -> _Known | None:
         raise ResumeError(
             f"The run in {str(folder.path)!r} is no federation's; choose another folder."
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}.") from None
+    if not all(0 < n < 2**63 for n in known.sizes):
+        raise CheckpointError(f"{path} is damaged: a client has no such number of examples.")
     if len(known.sizes) != clients:
         raise ResumeError(
             f"The run in {str(folder.path)!r} has {len(known.sizes)} clients, not {clients}; "
