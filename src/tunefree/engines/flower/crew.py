@@ -18,6 +18,7 @@ from ...clients.rule import Plan, Round, What, Who
 from ...errors import ArgumentError
 from ...methods import Method
 from ...privacy import Secure
+from ...random import cohort
 from ...rounds import Answer, first_memory
 from ...server.aggregate import Aggregation, plain, shares
 from ...types import Channels, Vector
@@ -82,6 +83,10 @@ class Remote:
         self._memories = Memories(bool(first_memory(method, start, plan)))
         self._passes = 0.0
         self._sent: tuple[Ledger | None, Counter[str]] = (None, Counter())
+
+    def invite(self, t: int) -> Tensor:
+        """Return who takes part in round t: those who would in a simulation."""
+        return cohort(self.plan.seed, t, self.plan.clients, self.plan.cohort)
 
     def fraction(self, ids: Tensor) -> float:
         """Return these clients' share of the population's weight."""
