@@ -56,7 +56,7 @@ class Rough(Simulation):
         faults: Faults | None,
         attack: Attack | None,
     ) -> None:
-        self._plan, self._seed, self._crowd = plan, seed, None
+        self._seed, self._crowd = seed, None
         self._faults, self._failing = faults or Faults(), faults is not None
         if attack is not None:
             attack.check(method, federation)
