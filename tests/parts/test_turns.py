@@ -67,6 +67,39 @@ def test_bits_do_not_depend_on_threads(threads):
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
+def walked(p, given, lr):
+    walk = Looped(p).descent(len(given.key))
+    walk.begin(rows(p, len(given.key)))
+    for key in range(3):
+        walk.step(replace(given, key=given.key + key), lr)
+    return walk.end()
+
+
+def test_strides_are_steps_along_the_gradient(threads):
+    """The same bits as gradients in rows; who has no step left, or no samples, stays."""
+    p, given = problem(), batch()
+    lr = torch.tensor([0.5, 0.3, 0.1, 0.0, 0.7, 0.0, 0.2])
+    y, total = rows(p), torch.zeros(7)
+    for key in range(3):
+        values, grads = Looped(p).value_and_grad(y, replace(given, key=given.key + key))
+        y, total = y - lr[:, None] * grads, total + (lr > 0) * values
+    for n in (1, 2, 3):
+        threads(n)
+        found = walked(p, given, lr)
+        assert torch.equal(found[0], y)
+        assert torch.equal(found[1], total)
+    for i in (2, 3, 5):
+        assert torch.equal(found[0][i], rows(p)[i])
+
+
+def test_strides_of_who_stays_whatever_its_gradient():
+    p, given = problem(), batch()
+    given.inputs[4] = torch.nan
+    y, total = walked(p, given, torch.tensor([0.1, 0.1, 0.1, 0.1, 0.0, 0.1, 0.1]))
+    assert bool(torch.isfinite(y).all())
+    assert bool(torch.isfinite(total).all())
+
+
 def test_the_rows_are_right():
     p, given = problem(torch.float64), batch(dtype=torch.float64)
     value, again, grad = results(p, given)

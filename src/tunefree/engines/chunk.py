@@ -18,6 +18,7 @@ log = logging.getLogger("tunefree")
 T = TypeVar("T")
 
 CACHE = 5 << 19  # bytes of client rows that a CPU keeps close; larger chunks were slower
+FEW = 4  # clients with large activations that are compiled into one call
 ROWS = 12  # rows of d numbers that rules hold for a client: its point, gradient, memory, ...
 PART = 0.8  # of the free memory of a GPU that clients may fill
 
@@ -67,8 +68,16 @@ class Chunks:
 
 def in_cache(cohort: int, row: int) -> int:
     """Return the largest divisor of the cohort whose rows, of so many bytes, stay in the cache."""
-    most = max(1, CACHE // row)
-    return max(c for c in range(1, cohort + 1) if cohort % c == 0 and c <= most)
+    return divisor(cohort, CACHE // row)
+
+
+def divisor(cohort: int, most: int) -> int:
+    """Return the cohort's largest divisor up to `most`, at least 1.
+
+    >>> divisor(10, 4)
+    2
+    """
+    return max(c for c in range(1, cohort + 1) if cohort % c == 0 and c <= max(1, most))
 
 
 def in_memory(problem: Problem, feed: Feed, cohort: int, batched: bool) -> int:

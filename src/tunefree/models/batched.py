@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ..errors import first_line
 from ..types import Inputs, Rows, tensors
 from .capture import Captured
+from .compiler import compiled
 from .convolution import Lowered
 from .descent import Descent
 from .losses import Batch, Order, gathered
@@ -99,25 +100,27 @@ class Vmapped:
             out = self._recorded[shape](*args)
             return out
 
-    def _direct(self, function: Callable[..., Any], gather: Gather | None, args: Any) -> Any:
+    def _direct(
+        self, function: Callable[..., Any], gather: Gather | None, args: Any, compile: bool = False
+    ) -> Any:
         if gather is not None:  # here, so that it is recorded too
             y, code = args
             args = (y, *gather(code).parts)
-        with Lowered() if self._gpu else nullcontext():
+        with Lowered(samples_last=not self._gpu) if self._gpu or compile else nullcontext():
             return function(*args)
 
     def _record(
         self, function: Callable[..., Any], gather: Gather | None, args: Any, compile: bool
     ) -> Any:
         def direct(*args: Any) -> Any:
-            return self._direct(function, gather, args)
+            return self._direct(function, gather, args, compile)
 
         graph: Callable[..., Any] = direct
         if compile or not self._gpu:
             graph = make_fx(direct, decomposition_table=products() if compile else None)(*args)
         if compile:  # the first shape, that of training; recorded ones have eager's bits
             self._compiled.add(function)
-            graph = torch.compile(graph, dynamic=False)
+            graph = compiled(graph)
         if not self._gpu:
             return graph
         try:

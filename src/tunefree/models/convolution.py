@@ -18,19 +18,30 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.overrides import TorchFunctionMode
 
-from .products import Form, forward, grad_input, grad_weight
+from . import columns
+from .products import Form, Two, forward, grad_input, grad_weight
 
 
 class Lowered(TorchFunctionMode):
-    """Within it, vmap batches convolutions over clients as products."""
+    """Within it, vmap batches convolutions over clients as products.
+
+    Args:
+        samples_last: Whether as a CPU likes them (`columns`), pools too; else channels are last.
+    """
+
+    def __init__(self, samples_last: bool = False) -> None:
+        super().__init__()
+        self._samples_last = samples_last
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Take over convolutions and group normalisation; everything else goes its way."""
-        named = kwargs or {}
+        """Take over convolutions, normalisation and pools; everything else goes its way."""
+        named, found = kwargs or {}, None
         if func in (F.group_norm, torch.group_norm):
-            return _normalise(*args, **named)
-        axes = _AXES.get(func)
-        found = None if axes is None else _convolve(axes, *args, **named)
+            found = _normalise(*args, **named)
+        elif func in _AXES:
+            found = _convolve(self._samples_last, _AXES[func], *args, **named)
+        elif func in _POOLS and self._samples_last:
+            found = _pool(*args, **named)
         return func(*args, **named) if found is None else found
 
 
@@ -54,9 +65,34 @@ def _normalise(
 
 
 _AXES = {torch.conv1d: 1, torch.conv2d: 2}
+_POOLS = {F.max_pool2d, torch.max_pool2d}
+SMALL = 9  # pixels of a window that are compared one by one
+
+
+def _pool(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor | None:
+    kernel = _pair(kernel_size)
+    apart = kernel if stride is None or stride == [] else _pair(stride)
+    plain = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and input.ndim == 4
+    if not plain or ceil_mode or return_indices or kernel != apart or kernel[0] * kernel[1] > SMALL:
+        return None
+    return columns.pool(input, kernel)
+
+
+def _pair(value: Any) -> Two:
+    first, second = _each(value, 2)
+    return first, second
 
 
 def _convolve(
+    samples_last: bool,
     axes: int,
     input: Tensor,
     weight: Tensor,
@@ -79,10 +115,15 @@ def _convolve(
     if axes == 1:  # an image one pixel high
         input, weight = input.unsqueeze(2), weight.unsqueeze(2)
         stride, padding, dilation = (1, *stride), (0, *padding), (1, *dilation)
-    out: Tensor = _Forward.apply(input, weight, (stride, padding, dilation))  # type: ignore[no-untyped-call]
-    if axes == 1:
-        out = out.squeeze(2)
-    return out if bias is None else out + bias.to(out.dtype).reshape(-1, *[1] * axes)
+    form: Any = (stride, padding, dilation)
+    if samples_last:
+        add = weight.new_zeros(weight.shape[0]) if bias is None else bias.to(weight.dtype)
+        out = columns.convolve(input, weight, add, form)
+    else:
+        out = _Forward.apply(input, weight, form)  # type: ignore[no-untyped-call]
+        if bias is not None:
+            out = out + bias.to(out.dtype).reshape(-1, 1, 1)
+    return out.squeeze(2) if axes == 1 else out
 
 
 def _each(value: Any, axes: int) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ are kept in it too, beside the exact ones, so that no step begins with casting t
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..types import Inputs, Rows
 from .capture import Captured
+from .compiler import compiled
 from .convolution import Lowered
 from .losses import Batch, Order, gathered
 from .narrow import products
@@ -53,7 +53,7 @@ class Descent:
             parts: list[Tensor], low: list[Tensor], total: Rows, lr: Rows, *args: Any
         ) -> list[Tensor]:
             batch = args if gather is None else gather(*args).parts
-            with Lowered() if self._gpu else nullcontext():
+            with Lowered(samples_last=not self._gpu):
                 grads, loss = gradients(tuple(parts), *batch)
             each = [lr.reshape(-1, *[1] * (p.ndim - 1)) for p in parts]
             moved = zip(parts, each, grads, strict=True)
@@ -77,7 +77,7 @@ class Descent:
 
             # a graph of its own: the compiler keeps few versions of one function, then gives up
             whole = make_fx(walk)(self._parts, self._low, self._total, self._lr, *rest)
-            fast = torch.compile(whole, dynamic=False)
+            fast = compiled(whole)
 
             def here(first: Tensor, *args: Any) -> Tensor:
                 found: Tensor = fast(self._parts, self._low, self._total, self._lr, *args)

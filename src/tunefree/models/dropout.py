@@ -2,7 +2,7 @@
 
 Srivastava et al., JMLR 2014. With u the random 64 bits of (key, layer, call, position):
 
-    out = x / (1 - p)  where u >= p 2^64,  else 0
+    out = x keep / (1 - p),  keep = 1 where u >= p 2^64,  else 0
 
 Differences from nn.Dropout: only where the bits come from. A client's mask then does not depend
 on who else is in the chunk, on the device, or on how often the step was tried (line search).
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ArgumentError
-from ..random import bits, mix
+from ..random import mix, stream
 from ..types import Inputs, tensors
 
 _UNITS = (nn.Dropout,)
@@ -57,9 +57,10 @@ class CounterDropout(nn.Module):
         if self.features:
             shape = torch.Size([*x.shape[:2], *(1 for _ in x.shape[2:])])
         position = torch.arange(shape.numel(), device=x.device).reshape(shape)
-        draws = bits(mix(self.key ^ (self.layer + (call << 32))), position)
+        draws = stream(mix(self.key ^ (self.layer + (call << 32))), position)
         keep = draws >= int(self.p * 2**64) - 2**63  # draws are signed: the lowest is -2^63
-        return torch.where(keep, x / (1 - self.p), 0.0)
+        exact = torch.promote_types(x.dtype, torch.float32)
+        return (x * (keep.to(exact) / (1 - self.p))).to(x.dtype)
 
     def extra_repr(self) -> str:
         """Return the arguments, for printing."""

@@ -1,5 +1,7 @@
 """Every client by itself, for modules that cannot be batched, and where that is faster.
 
+Where a local step is plain descent, each client's tensors are changed in place (`Strides`).
+
 On a CPU as many clients run at once as PyTorch has threads, each of them on one thread: less is
 lost than with all threads on one client. A row is then one thread's work from beginning to end, so
 its bits depend neither on the number of threads nor on who finishes first. No more rows than half
@@ -65,8 +67,9 @@ class Looped:
         self._run(task, batch)
         return values, grads
 
-    def descent(self, m: int) -> None:
-        """Return nothing: steps are as fast as their parts."""
+    def descent(self, m: int) -> "Strides | None":
+        """Return whole steps of m clients; not on a GPU, where they would wait for numbers."""
+        return Strides(self._problem, self._run) if self._problem.device.type == "cpu" else None
 
     def release(self) -> None:
         """Nothing is held between calls but threads and their modules."""
@@ -110,6 +113,48 @@ class Looped:
             except BaseException:
                 todo.clear()
                 raise
+
+
+class Strides:
+    """Whole steps of gradient descent, each client's in place.
+
+    Args:
+        problem: What is descended.
+        run: Does a task for every client that has samples.
+    """
+
+    def __init__(self, problem: Problem, run: Callable[[Task, Batch], None]) -> None:
+        self._problem, self._run = problem, run
+
+    def begin(self, y: Rows) -> None:
+        """Let the clients stand at y (m, d)."""
+        self._total, split = y.new_zeros(len(y)), self._problem.layout.split
+        self._points = [[p.detach().clone().requires_grad_() for p in split(row)] for row in y]
+
+    def step(self, batch: Batch | Order, lr: Rows) -> None:
+        """Move on; clients with lr 0 stay, whatever their gradients."""
+        batch = gathered(batch)
+        full, rates = batch.mask.all(1).tolist(), lr.tolist()
+
+        def task(problem: Problem, i: int) -> None:
+            if rates[i] == 0:
+                return
+            point = self._points[i]
+            with torch.enable_grad():
+                loss = problem.value(point, *_row(batch, i, full[i]))
+                parts = torch.autograd.grad(loss, point, materialize_grads=True)
+            with torch.no_grad():
+                torch._foreach_sub_(point, torch._foreach_mul(parts, rates[i]))
+            self._total[i] += loss.detach()
+
+        self._run(task, batch)
+
+    def end(self) -> tuple[Rows, Rows]:
+        """Return where the clients stand, and each one's losses on the way, added up."""
+        y = self._total.new_empty(len(self._points), self._problem.layout.size)
+        for row, point in zip(y, self._points, strict=True):
+            torch.cat([p.detach().reshape(-1) for p in point], out=row)
+        return y, self._total
 
 
 def _row(batch: Batch, i: int, full: bool) -> tuple[Inputs, Tensor, Tensor, Tensor]:

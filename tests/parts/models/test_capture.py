@@ -150,7 +150,7 @@ def test_places_that_come_again_get_recordings(by_hand, monkeypatch):
 @pytest.mark.parametrize(("method", "shape"), [("scaffold", [True, True]), ("fedavg", [True])])
 def test_what_is_compiled_is_the_form_of_training(method, shape, by_hand, monkeypatch):
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda graph, dynamic: compiled.append(graph) or graph)
+    monkeypatch.setattr(torch, "compile", lambda graph, **options: compiled.append(graph) or graph)
     monkeypatch.setattr(Feed, "probe", Feed.order)  # as on a GPU
     monkeypatch.setattr(Problem, "kept", lambda *args: 0)
     monkeypatch.setattr(Order, "row", lambda order, i: (), raising=False)

@@ -3,9 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import tunefree as tf
 from tunefree.models import kernels, products
 from tunefree.models.convolution import Lowered
 
@@ -20,6 +22,7 @@ CASES = {  # inputs, outputs, kernel, stride, padding, dilation, size
     "same, uneven": (2, 3, (2, 2), 1, "same", 1, (6, 7)),
     "valid": (2, 3, (3, 3), 1, "valid", 1, (6, 7)),
     "one axis": (2, 3, (3,), 2, 1, 2, (13,)),
+    "many channels": (16, 3, (3, 2), (1, 2), 1, 1, (6, 7)),
 }
 
 
@@ -45,17 +48,60 @@ def flat(result):
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=.same. with even kernel")
+@pytest.mark.parametrize("samples_last", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_values_and_gradients(case):
+def test_values_and_gradients(case, samples_last):
     each, args = problem(case)
     expected = flat(each(*args))
-    with Lowered():
+    with Lowered(samples_last):
         found = flat(each(*args))
         graph = make_fx(each)(*args)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
-    left = [n for n in graph.graph.nodes if "convolution" in str(n.target)]
-    assert bool(left) == (case == "same, uneven")  # PyTorch's own pads the two sides unlike
+    left = {str(n.target) for n in graph.graph.nodes if "convolution" in str(n.target)}
+    own = case == "same, uneven" or (samples_last and case == "many channels")
+    assert bool(left) == own  # PyTorch's own pads the two sides unlike
+
+
+POOLS = {  # window, size, further arguments, and whether they are compared pixel by pixel
+    "two by two": (2, (8, 6), {}, True),
+    "with a rest": ((2, 3), (7, 8), {}, True),
+    "side by side, said": (3, (9, 7), {"stride": 3}, True),
+    "overlapping": (3, (9, 7), {"stride": 2, "padding": 1}, False),
+    "large": (4, (8, 8), {}, False),
+}
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("case", POOLS)
+def test_pools(case, ties):
+    window, size, named, own = POOLS[case]
+    x = torch.randn(4, 3, 2, *size, generator=torch.Generator().manual_seed(0)).double()
+    x = x.relu().round() if ties else x
+
+    def loss(x):
+        out = F.max_pool2d(x, window, **named)
+        return (out * torch.arange(out.numel()).reshape(out.shape)).sum()
+
+    each = vmap(grad_and_value(loss))
+    expected = each(x)
+    with Lowered(samples_last=True):
+        found = each(x)
+        graph = make_fx(each)(x)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+    assert own != any("max_pool" in str(n.target) for n in graph.graph.nodes)
+
+
+def test_pools_hand_on_what_is_not_a_number():
+    x = torch.zeros(2, 1, 1, 4, 4)
+    x[0, 0, 0, 0, 1] = x[1, 0, 0, 2, 2] = torch.nan
+    each = vmap(lambda x: F.max_pool2d(x, 2))
+    with Lowered(samples_last=True):
+        assert torch.equal(
+            each(x).isnan(), F.max_pool2d(x.flatten(0, 1), 2).reshape(2, 1, 1, 2, 2).isnan()
+        )
+    assert each(x).isnan().sum() == 2
 
 
 def test_grouped_convolutions_are_left_alone():
@@ -65,7 +111,8 @@ def test_grouped_convolutions_are_left_alone():
         assert torch.equal(each(x, w), vmap(lambda x, w: F.conv2d(x, w, groups=6))(x, w))
 
 
-def test_weights_or_images_that_all_clients_share():
+@pytest.mark.parametrize("samples_last", [False, True])
+def test_weights_or_images_that_all_clients_share(samples_last):
     x, w = torch.randn(4, 2, 3, 6, 6).double(), torch.randn(5, 3, 3, 3).double()
     image, weights = torch.randn(2, 3, 6, 6).double(), torch.randn(4, 5, 3, 3, 3).double()
 
@@ -75,7 +122,7 @@ def test_weights_or_images_that_all_clients_share():
     for axes, args in (((0, None), (x, w)), ((None, 0), (image, weights))):
         each = vmap(grad_and_value(loss, argnums=(0, 1)), in_dims=axes)
         expected = flat(each(*args))
-        with Lowered():
+        with Lowered(samples_last):
             found = flat(each(*args))
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
@@ -164,3 +211,25 @@ def test_group_normalisation_under_autocast_is_exact():
     assert out.dtype == torch.float32
     exact = F.group_norm(x.bfloat16().float(), 2)
     torch.testing.assert_close(out[:, 0], exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # torch's own use
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_compiled_for_a_cpu(method):
+    """Few channels and many, a pool between them, a rest of the images: the same model."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 2, 11, 9, generator=draw), torch.randint(3, (40,), generator=draw)
+    fed = tf.Federation(x, y, torch.arange(40) % 4, test=(x, y), classes=3)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Conv2d(2, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 4, 3),
+            nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4, 3),
+        )  # fmt: skip
+    given = {"rounds": 3, "cohort": 4, "steps": 4, "batch": 5, "device": "cpu"}
+    found = [
+        tf.fit(net, fed, tf.methods.get(method, lr=0.3), compile=compile, engine="vmap", **given)
+        for compile in (True, False)
+    ]
+    assert found[0].settings["engine"] == "vmap, compiled"
+    torch.testing.assert_close(found[0].x, found[1].x, rtol=1e-4, atol=1e-5)
