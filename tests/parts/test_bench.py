@@ -109,6 +109,18 @@ def test_the_watch_takes_turns(monkeypatch):
     assert timer.memory > 10**7
 
 
+def test_the_watch_takes_turns_in_blocks(monkeypatch):
+    """Rounds of 1, 2, 3, ... s; after every two of them two plain ones, of 10 s and more."""
+    clock, plain = Clock(monkeypatch), iter(range(10, 30))
+    timer = watch.Watch(CPU, warm=1, plain=lambda: clock.passes(next(plain)), repeats=2, block=2)
+    for t in range(7):
+        clock.passes(t + 1)
+        timer(SimpleNamespace(round=t))
+    assert timer.took == [1, 2, 3, 4, 5, 6, 7]
+    assert timer.ours == [2.5, 4.5, 6.5]
+    assert timer.plain == [12.5, 14.5]  # 10 and 11 are the warm-up
+
+
 def test_the_watch_without_a_plain_loop(monkeypatch):
     clock = Clock(monkeypatch)
     timer = watch.Watch(CPU, warm=1, plain=lambda: clock.passes(7), repeats=0)
@@ -125,7 +137,7 @@ def test_one_row(monkeypatch):
     class Timer:
         ours, plain, setup, memory = [0.1, 0.2, 0.4], [0.8, 0.4], 3.0, 5
 
-        def __init__(self, *given):
+        def __init__(self, *given, **named):
             pass
 
         def __call__(self, event):
@@ -151,7 +163,7 @@ def test_a_run_that_ends_early_is_not_reported(monkeypatch):
 
 def test_every_network_is_in_the_suite_of_the_cpu():
     assert set(cpu.DATA) == set(nets.names())
-    assert set(cpu.SLOW) < set(cpu.DATA)
+    assert set(cpu.SIZES) < set(cpu.DATA)
 
 
 def test_the_works_of_the_gpu():

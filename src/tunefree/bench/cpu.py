@@ -1,8 +1,8 @@
 """Suite cpu: every reference network on data of its shape, 20 clients, batches of 32.
 
 `bert` has two layers of width 128 here. Networks that take long get fewer steps and repetitions,
-and are left to `fit`'s own choice whether to compile, so that the whole suite takes minutes; each
-row says what it was measured with.
+and are left to `fit`'s own choice whether to compile, so that the whole suite takes minutes; those
+whose rounds are short play several in a row. Each row says what it was measured with.
 """
 
 from dataclasses import dataclass
@@ -45,10 +45,14 @@ class Size:
     steps: int = 20
     repeats: int = 7
     warm: int = 2
+    block: int = 1  # rounds in a row
     compile: bool | None = True  # None leaves the choice to fit
 
 
-SLOW = {
+SIZES = {
+    "linear": Size(block=10),
+    "regression": Size(block=10),
+    "mlp": Size(block=5),
     "convex": Size(steps=10, repeats=5),
     "cnn-p4": Size(steps=10, repeats=5),
     "cnn-p1": Size(steps=2, repeats=3, warm=1, compile=None),
@@ -56,7 +60,7 @@ SLOW = {
     "vit": Size(steps=1, repeats=3, warm=1, compile=None),
     "lstm": Size(steps=1, repeats=3, warm=1, compile=None),
     "bert": Size(steps=1, repeats=3, warm=1, compile=None),
-    "resnet18": Size(clients=10, steps=1, repeats=3, warm=1, compile=None),
+    "resnet18": Size(clients=10, steps=1, repeats=3, compile=None),
 }
 
 
@@ -69,7 +73,8 @@ class Cpu:
         clients: Clients of the cohort, all trained each round; 20, but 10 for resnet18.
         batch: Samples per local step.
         steps: Local steps per round; 20, but 10, 2 or 1 for networks that take long.
-        repeats: Rounds measured on each side; 7, but 5 or 3 for networks that take long.
+        repeats: Rounds measured on each side; 7, but 5 or 3 for networks that take long, and blocks
+            of 10 or 5 rounds for linear, regression and mlp.
         eager: Leave out compilation.
         device: auto, cpu, cuda, ...
         threads: Threads of PyTorch on the CPU; 0 leaves its own choice.
@@ -104,7 +109,7 @@ def measure(settings: Cpu, say: Say = silent) -> list[dict[str, Any]]:
     rows = []
     for name in settings.models:
         say(f"{name}: set-up and rounds, beside the plain loop")
-        size = SLOW.get(name, Size())
+        size = SIZES.get(name, Size())
         shape, classes = DATA[name]
         work = Work(
             net=name,
@@ -118,7 +123,13 @@ def measure(settings: Cpu, say: Say = silent) -> list[dict[str, Any]]:
         repeats = settings.repeats or size.repeats
         compile = False if settings.eager else size.compile
         row = beside(
-            work, device, warm=size.warm, repeats=repeats, plain_repeats=repeats, compile=compile
+            work,
+            device,
+            warm=size.warm,
+            repeats=repeats,
+            plain_repeats=repeats,
+            block=size.block,
+            compile=compile,
         )
         say(f"{name}: {number(row['ours_ms'])} ms, plain loop {number(row['plain_ms'])} ms")
         rows.append(row)

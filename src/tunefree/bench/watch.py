@@ -3,8 +3,10 @@
 A round of ours lasts from the end of this callback to its next call, the device idle at both ends:
 the draw of the cohort, gathering, training, the ledger, the history, whatever `fit` does. After a
 round of ours the callback plays and times one round of the plain loop, so that a noisy machine
-disturbs both alike. The first rounds are not counted on either side: engines compile or record
-graphs in them. Set-up is the time until the first round is over, less one round as they are later.
+disturbs both alike; where rounds are short, several of ours and then as many plain ones: in a run,
+too, a round finds in the caches what the last one left. The first rounds are not counted on either
+side: engines compile or record graphs in them. Set-up is the time until the first round is over,
+less one round as they are later.
 """
 
 import resource
@@ -73,10 +75,12 @@ class Watch:
         repeats: How many plain rounds are timed, one after each of our first counted rounds; one
             more is played before them.
         every: Wait for the device after every so many rounds; 1 times each round by itself.
+        block: Rounds of ours between which no plain one is played, then as many plain ones; they
+            are reported by their mean.
 
     Attributes:
         took: Seconds of each of our rounds; the first one's are from the making of this object.
-        plain: Seconds of each plain round.
+        plain: Seconds of a plain round, one number a block.
         memory: Bytes at the most; the plain loop, which trains one client at a time, needs less.
     """
 
@@ -87,8 +91,9 @@ class Watch:
         plain: Callable[[], object] | None = None,
         repeats: int = 0,
         every: int = 1,
+        block: int = 1,
     ) -> None:
-        self.device, self.warm, self.every = device, warm, every
+        self.device, self.warm, self.every, self.block = device, warm, every, block
         self._play, self._repeats = plain, repeats if plain is not None else 0
         self.took: list[float] = []
         self.plain: list[float] = []
@@ -98,21 +103,23 @@ class Watch:
 
     def __call__(self, event: Event) -> None:
         """Stop the clock, let the plain loop play, start the clock."""
-        counted = event.round + 1 - self.warm
-        turn = 0 <= counted <= self._repeats and self._play is not None
+        counted, rest = divmod(event.round + 1 - self.warm, self.block)
+        turn = 0 <= counted <= self._repeats and rest == 0 and self._play is not None
         if turn or (event.round + 1) % self.every == 0:
             synchronize(self.device)
         self.took.append(time.perf_counter() - self._since)
         self.memory = self._peak.peak()
         if turn and self._play is not None:
-            took = seconds(self._play, self.device)
-            self.plain += [took] if counted else []
+            took = [seconds(self._play, self.device) for _ in range(self.block)]
+            self.plain += [statistics.mean(took)] if counted else []
         self._since = time.perf_counter()
 
     @property
     def ours(self) -> list[float]:
-        """Seconds of each counted round."""
-        return self.took[self.warm :]
+        """Seconds of a counted round, one number a block."""
+        rounds = self.took[self.warm :]
+        blocks = (rounds[i : i + self.block] for i in range(0, len(rounds), self.block))
+        return [statistics.mean(block) for block in blocks]
 
     @property
     def setup(self) -> float:
@@ -135,6 +142,7 @@ def beside(
     warm: int,
     repeats: int,
     plain_repeats: int,
+    block: int = 1,
     method: str = "fedavg",
     compile: bool | None = None,
     precision: Precision = "auto",
@@ -142,7 +150,7 @@ def beside(
     """Return one row: `fit` beside the plain loop, in milliseconds per cohort-step.
 
     A cohort-step is one local step of every client of the cohort; a round's time is divided by its
-    local steps. The ratio is that of the medians, its range over rounds that followed each other.
+    local steps. The ratio is that of the medians, its range over blocks that followed each other.
     """
     pair, model = work.data(), work.model()
     began = time.perf_counter()
@@ -157,12 +165,12 @@ def beside(
         steps=work.steps,
         precision=precision,
     )
-    watch = Watch(device, warm, plain.round, plain_repeats)
+    watch = Watch(device, warm, plain.round, plain_repeats, block=block)
     run = fit(
         model,
         data,
         get(method, lr=LR),
-        rounds=warm + repeats,
+        rounds=warm + repeats * block,
         cohort=cohort,
         steps=work.steps,
         batch=work.batch,
@@ -191,6 +199,7 @@ def beside(
         "ratio": ratio,
         "ratio_range": middle("ratio", pairs)["ratio_range"],
         "repeats": len(watch.ours),
+        "block": block,
         "plain_repeats": len(watch.plain),
         "setup_s": watch.setup,
         "federation_s": dealt,

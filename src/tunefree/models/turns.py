@@ -144,7 +144,7 @@ class Strides:
                 loss = problem.value(point, *_row(batch, i, full[i]))
                 parts = torch.autograd.grad(loss, point, materialize_grads=True)
             with torch.no_grad():
-                torch._foreach_sub_(point, torch._foreach_mul(parts, rates[i]))
+                torch._foreach_add_(point, parts, alpha=-rates[i])
             self._total[i] += loss.detach()
 
         self._run(task, batch)
