@@ -8,10 +8,10 @@ order of clients, any chunk size and any number of processes. Nothing here has s
     key:     k = mix(mix(seed) + G + mix(purpose)),
              then for each part  k = mix((k ^ mix(part + G)) + G)
     bits:    mix(mix(key ^ mix(position ^ G)) + G)
-    stream:  mix(key ^ position g)
+    stream:  mix((key ^ position) G)
 
-with G the golden ratio's 64 bits, g its 32; everything modulo 2^64, shifts logical. (A compiler
-that folds `position * G` into an index does so without wrapping around: positions enter by xor.)
+with G the golden ratio's 64 bits; everything modulo 2^64, shifts logical. (Positions enter by
+xor: a compiler that folds `position * G` into an index does so without wrapping around.)
 """
 
 import hashlib
@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # as signed 64-bit; tensor arithmetic wraps
-_SHORT = 0x9E3779B1  # of 32 bits: times a position below 2^31 nothing wraps
 _M1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _M2 = 0x94D049BB133111EB - (1 << 64)
 _WORD = (1 << 64) - 1
@@ -83,11 +82,11 @@ def bits(key: Tensor, position: Tensor) -> Tensor:
 
 
 def stream(key: Tensor, position: Tensor) -> Tensor:
-    """Return 64 random bits (int64) for each position below 2^31 under a key that is scrambled.
+    """Return 64 random bits (int64) for each position under a key that is itself scrambled.
 
-    A third of the work of `bits`, which also serves keys that are alike and any position.
+    A third of the work of `bits`, which also serves keys that are alike.
     """
-    return mix(key ^ position * _SHORT)
+    return mix((key ^ position) * _GOLDEN)
 
 
 def uniform(key: Tensor, position: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
