@@ -23,6 +23,7 @@ from torch import Tensor
 from .products import Form, Two
 
 MANY = 16  # channels of the images from which PyTorch's own convolution is faster
+WIDE = 49  # pixels of a kernel above which `back` would be too much code
 
 
 class Shape(NamedTuple):
@@ -41,7 +42,8 @@ class Shape(NamedTuple):
 
 def convolve(x: Tensor, w: Tensor, b: Tensor, form: Form) -> Tensor:
     """Return the convolution of images (B, C, H, W) by weights (O, C, KH, KW), plus b (O,)."""
-    kind = _InTurn if w.shape[1] >= MANY else _Convolution
+    own = w.shape[1] >= MANY or w.shape[2] * w.shape[3] > WIDE
+    kind = _InTurn if own else _Convolution
     out: Tensor = kind.apply(x, w, b, form)[0]  # type: ignore[no-untyped-call]
     return out
 

@@ -1,13 +1,13 @@
 """Convolutions of many clients, each with its own weights, as one batched product.
 
 vmap turns a convolution with m weights into one convolution with m groups, which libraries run
-slowly. `Lowered` is a mode in which vmap forms products instead (`products`): any module that calls
-conv1d or conv2d inside it gets them, nothing is replaced in the module. Grouped convolutions are
-left as they are.
+slowly. `Lowered` is a mode in which vmap forms products instead (`products` on a GPU, `columns`
+when compiled for a CPU): any module that calls conv1d or conv2d inside it gets them, nothing is
+replaced in the module. Grouped convolutions are left as they are.
 
-Products leave images with their channels last in memory. PyTorch's group normalisation asks for
-that order, which vmap cannot answer, and compiled for a GPU after a pool its gradients were wrong
-(torch 2.11); inside the mode it is the plain formula.
+On a GPU products leave images with their channels last in memory. PyTorch's group normalisation
+asks for that order, which vmap cannot answer, and compiled for a GPU after a pool its gradients
+were wrong (torch 2.11); inside the mode it is the plain formula.
 """
 
 from typing import Any
@@ -80,9 +80,11 @@ def _pool(
 ) -> Tensor | None:
     kernel = _pair(kernel_size)
     apart = kernel if stride is None or stride == [] else _pair(stride)
-    plain = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and input.ndim == 4
-    if not plain or ceil_mode or return_indices or kernel != apart or kernel[0] * kernel[1] > SMALL:
+    plain = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and kernel == apart
+    if not plain or ceil_mode or return_indices or kernel[0] * kernel[1] > SMALL:
         return None
+    if input.ndim != 4 or input.shape[2] < kernel[0] or input.shape[3] < kernel[1]:
+        return None  # the last two are PyTorch's to refuse
     return columns.pool(input, kernel)
 
 
