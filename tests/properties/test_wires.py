@@ -96,7 +96,8 @@ def test_contractions_without_chance_contract_always(wire, given):
     arrived = wire.pack(rows, {}, who, layout).rows.double()
     off, size = (arrived - rows.double()).square().sum(1), rows.double().square().sum(1)
     slack = 1e-5 if rows.dtype == torch.float32 else 1e-12
-    assert bool((off <= (wire.contraction(layout) + slack) * size).all())
+    lost = layout.size * torch.finfo(rows.dtype).tiny ** 2  # half of the least number is 0
+    assert bool((off <= (wire.contraction(layout) + slack) * size + lost).all())
 
 
 @given(vectors(), RATIO, st.booleans(), st.integers(-30, 30))
