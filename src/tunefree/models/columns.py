@@ -79,7 +79,7 @@ class _Convolution(torch.autograd.Function):
     def vmap(
         info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor, form: Form
     ) -> tuple[tuple[Tensor, Tensor], int]:
-        x, w, b = _rows(info, dims[:3], x, w, b)
+        x, w, b = rows(info, dims[:3], x, w, b)
         return _convolved(x, w, b, form), 0
 
 
@@ -97,7 +97,7 @@ class _Gradients(torch.autograd.Function):
     def vmap(
         info: Any, dims: Any, g: Tensor, w: Tensor, cols: Tensor, shape: Shape
     ) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
-        g, w, cols = _rows(info, dims[:3], g, w, cols)
+        g, w, cols = rows(info, dims[:3], g, w, cols)
         return _gradients(g, w, cols, shape), 0
 
 
@@ -121,7 +121,7 @@ class _InTurn(torch.autograd.Function):
     def vmap(
         info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor, form: Form
     ) -> tuple[tuple[Tensor], int]:
-        each = zip(*_rows(info, dims[:3], x, w, b), strict=True)
+        each = zip(*rows(info, dims[:3], x, w, b), strict=True)
         return (torch.stack([torch.conv2d(x, w, b, *form) for x, w, b in each]),), 0
 
 
@@ -142,7 +142,7 @@ class _InTurnGradients(torch.autograd.Function):
     def vmap(
         info: Any, dims: Any, g: Tensor, x: Tensor, w: Tensor, shape: Shape
     ) -> tuple[tuple[Tensor, ...], int]:
-        each = zip(*_rows(info, dims[:3], g, x, w), strict=True)
+        each = zip(*rows(info, dims[:3], g, x, w), strict=True)
         found = [_InTurnGradients.forward(g, x, w, shape) for g, x, w in each]
         return tuple(torch.stack(parts) for parts in zip(*found, strict=True)), 0
 
@@ -165,7 +165,7 @@ class _Pool(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, x: Tensor, kernel: Two) -> tuple[tuple[Tensor, Tensor], int]:
-        return _largest(_rows(info, dims[:1], x)[0], kernel), 0
+        return _largest(rows(info, dims[:1], x)[0], kernel), 0
 
 
 class _Unpool(torch.autograd.Function):
@@ -181,11 +181,11 @@ class _Unpool(torch.autograd.Function):
     def vmap(
         info: Any, dims: Any, g: Tensor, which: Tensor, kernel: Two, size: Two
     ) -> tuple[Tensor, int]:
-        g, which = _rows(info, dims[:2], g, which)
+        g, which = rows(info, dims[:2], g, which)
         return _put(g, which, kernel, size), 0
 
 
-def _rows(info: Any, dims: Any, *values: Tensor) -> list[Tensor]:
+def rows(info: Any, dims: Any, *values: Tensor) -> list[Tensor]:
     """Return the values with the clients' axis first; a shared one is repeated, not copied."""
     return [
         v.expand(info.batch_size, *v.shape) if d is None else v.movedim(d, 0)

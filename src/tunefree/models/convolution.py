@@ -166,10 +166,10 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: Any, x: Tensor, w: Tensor, form: Form) -> tuple[Tensor, int]:
         if dims[1] is None:  # one set of weights: samples of all clients are one batch
-            rows = _rows(info, dims[:1], x)[0]
+            rows = columns.rows(info, dims[:1], x)[0]
             out = F.conv2d(rows.flatten(0, 1), w, None, *form)
             return out.reshape(*rows.shape[:2], *out.shape[1:]), 0
-        x, w = _rows(info, dims[:2], x, w)
+        x, w = columns.rows(info, dims[:2], x, w)
         return _images(forward(_last(x), _last_weights(w), form)), 0
 
 
@@ -187,11 +187,11 @@ class _GradInput(torch.autograd.Function):
         info: Any, dims: Any, g: Tensor, w: Tensor, shape: torch.Size, form: Form
     ) -> tuple[Tensor, int]:
         if dims[1] is None:
-            rows = _rows(info, dims[:1], g)[0]
+            rows = columns.rows(info, dims[:1], g)[0]
             flat = rows.flatten(0, 1)
             out = conv2d_input((len(flat), *shape[1:]), w, flat, *form)  # type: ignore[no-untyped-call]
             return out.reshape(*rows.shape[:2], *shape[1:]), 0
-        g, w = _rows(info, dims[:2], g, w)
+        g, w = columns.rows(info, dims[:2], g, w)
         size = (shape[-2], shape[-1])
         return _images(grad_input(_last(g), _last_weights(w), size, form)), 0
 
@@ -209,17 +209,9 @@ class _GradWeight(torch.autograd.Function):
     def vmap(
         info: Any, dims: Any, x: Tensor, g: Tensor, shape: torch.Size, form: Form
     ) -> tuple[Tensor, int]:
-        x, g = _rows(info, dims[:2], x, g)
+        x, g = columns.rows(info, dims[:2], x, g)
         kernel = (shape[-2], shape[-1])
         return grad_weight(_last(x), _last(g), kernel, form).permute(0, 4, 3, 1, 2), 0
-
-
-def _rows(info: Any, dims: Any, *values: Tensor) -> list[Tensor]:
-    """Return the values with the clients' axis first; a shared one is repeated, not copied."""
-    return [
-        v.expand(info.batch_size, *v.shape) if d is None else v.movedim(d, 0)
-        for v, d in zip(values, dims, strict=True)
-    ]
 
 
 def _last(images: Tensor) -> Tensor:
