@@ -1,6 +1,7 @@
 """Before round 0: check every argument of a run, and bind what depends on it."""
 
 import hashlib
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -254,7 +255,7 @@ def _check(o: Options) -> None:
 def find_device(device: str | torch.device) -> torch.device:
     """Return the device that a name stands for; "auto" takes a GPU if there is one."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         place = torch.device(device)
         torch.empty(0, device=place)
@@ -263,6 +264,8 @@ def find_device(device: str | torch.device) -> torch.device:
         raise ArgumentError(
             f"fit(device=...) must be 'auto' or a device of this machine, got {device!r}: {first}"
         ) from None
+    if place.type == "cuda":  # read when products are first asked for: the same kernels every time
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return place
 
 

@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ..errors import first_line
 from ..types import Inputs, Rows, tensors
 from .capture import Captured
+from .compiler import compiled
 from .convolution import Lowered
 from .descent import Descent
 from .losses import Batch, Order, gathered
@@ -119,7 +120,7 @@ class Vmapped:
             graph = make_fx(direct, decomposition_table=products() if compile else None)(*args)
         if compile:  # the first shape, that of training; recorded ones have eager's bits
             self._compiled.add(function)
-            graph = torch.compile(graph, dynamic=False)
+            graph = compiled(graph, self._problem.device)
         if not self._gpu:
             return graph
         try:

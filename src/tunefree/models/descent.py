@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..types import Inputs, Rows
 from .capture import Captured
+from .compiler import compiled
 from .convolution import Lowered
 from .losses import Batch, Order, gathered
 from .narrow import products
@@ -76,7 +77,7 @@ class Descent:
 
             # a graph of its own: the compiler keeps few versions of one function, then gives up
             whole = make_fx(walk)(self._parts, self._low, self._total, self._lr, *rest)
-            fast = torch.compile(whole, dynamic=False)
+            fast = compiled(whole, problem.device)
 
             def here(first: Tensor, *args: Any) -> Tensor:
                 found: Tensor = fast(self._parts, self._low, self._total, self._lr, *args)

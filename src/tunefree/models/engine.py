@@ -5,6 +5,7 @@ from typing import Literal
 
 from ..errors import ArgumentError, first_line, unknown
 from .batched import Vmapped
+from .compiler import in_place
 from .losses import Batch, Losses, Order
 from .problem import Problem
 from .turns import Looped
@@ -51,7 +52,7 @@ def choose(
     if compile:
         try:
             fast = Vmapped(problem, compile=True)
-            if descends:
+            if descends and in_place(problem.device):
                 fast.compile_descent(probe)
             else:
                 fast.value_and_grad(y, probe)

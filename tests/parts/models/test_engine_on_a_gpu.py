@@ -1,5 +1,10 @@
 """What only a GPU can show: recordings, products and precisions agree with plain PyTorch."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -128,6 +133,24 @@ def test_the_same_bits_again():
     for precision in ("tf32", "bf16"):
         one, two = (fit(precision=precision).x for _ in range(2))
         assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_the_same_bits_in_another_process(precision, tmp_path):
+    """Compiled anew, with nothing kept from the first time: no kernel is chosen by a clock."""
+    own = Path(__file__)
+    code = f"import sys; sys.path.insert(0, {str(own.parent)!r}); import {own.stem} as here; "
+    code += f"run = here.fit(compile=True, precision={precision!r}); "
+    code += "print(run.settings['engine'], run.x.double().sum().item().hex())"
+    found = set()
+    for name in "ab":
+        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
+    assert found.pop().startswith("vmap, compiled")
 
 
 def test_the_chunk_comes_from_free_memory(monkeypatch):
