@@ -20,12 +20,17 @@ def ranged(row: Mapping[str, Any], name: str, unit: str = "") -> str:
 
     >>> ranged({"ms": 1.0, "ms_range": (0.5, 2.0)}, "ms")
     '1.00 (0.50 to 2.00)'
+
+    Of one measurement there is no range.
+
+    >>> ranged({"ms": 1.0, "ms_range": (2.0, 2.0)}, "ms")
+    '1.00'
     """
     if row[name] is None:
         return ""
     low, high = row[f"{name}_range"]
     if low == high:
-        return f"{number(low)}{unit}"
+        return f"{number(row[name])}{unit}"
     return f"{number(row[name])}{unit} ({number(low)} to {number(high)})"
 
 

@@ -16,8 +16,8 @@ def compiled(graph: Callable[..., Any], device: torch.device) -> Callable[..., A
     Left to itself, the compiler times several kernels on a GPU and keeps the fastest: their sums
     round differently, so that the same seed would give other bits in the next process.
     """
-    told = {"deterministic": True, "shape_padding": False} if device.type == "cuda" else None
-    return torch.compile(graph, dynamic=False, options=told)
+    told: dict[str, Any] = {"deterministic": True, "shape_padding": False}
+    return torch.compile(graph, dynamic=False, options=told if device.type == "cuda" else None)
 
 
 def in_place(device: torch.device) -> bool:
