@@ -42,9 +42,7 @@ class Shape(NamedTuple):
 
 def convolve(x: Tensor, w: Tensor, b: Tensor, form: Form) -> Tensor:
     """Return the convolution of images (B, C, H, W) by weights (O, C, KH, KW), plus b (O,)."""
-    own = w.shape[1] >= MANY or w.shape[2] * w.shape[3] > WIDE
-    kind = _InTurn if own else _Convolution
-    out: Tensor = kind.apply(x, w, b, form)[0]  # type: ignore[no-untyped-call]
+    out: Tensor = _Convolution.apply(x, w, b, form)[0]  # type: ignore[no-untyped-call]
     return out
 
 
@@ -68,7 +66,7 @@ class _Convolution(torch.autograd.Function):
         x, w, _, form = inputs
         ctx.shape = Shape(form, (x.shape[-2], x.shape[-1]), ctx.needs_input_grad[0])
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(w, output[1])
+        ctx.save_for_backward(x, w, output[1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -85,8 +83,10 @@ class _Convolution(torch.autograd.Function):
 
 class _Gradients(torch.autograd.Function):
     @staticmethod
-    def forward(g: Tensor, w: Tensor, cols: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
-        gx, gw, gb = _gradients(g[None], w[None], cols[None], shape)
+    def forward(
+        g: Tensor, x: Tensor, w: Tensor, cols: Tensor, shape: Shape
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gx, gw, gb = _gradients(g[None], x[None], w[None], cols[None], shape)
         return gx[0], gw[0], gb[0]
 
     @staticmethod
@@ -95,56 +95,10 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, dims: Any, g: Tensor, w: Tensor, cols: Tensor, shape: Shape
+        info: Any, dims: Any, g: Tensor, x: Tensor, w: Tensor, cols: Tensor, shape: Shape
     ) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
-        g, w, cols = rows(info, dims[:3], g, w, cols)
-        return _gradients(g, w, cols, shape), 0
-
-
-class _InTurn(torch.autograd.Function):
-    @staticmethod
-    def forward(x: Tensor, w: Tensor, b: Tensor, form: Form) -> tuple[Tensor]:
-        return (torch.conv2d(x, w, b, *form),)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, w, _, form = inputs
-        ctx.shape = Shape(form, (x.shape[-2], x.shape[-1]), ctx.needs_input_grad[0])
-        ctx.save_for_backward(x, w)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        gx, gw, gb = _InTurnGradients.apply(grads[0], *ctx.saved_tensors, ctx.shape)  # type: ignore[no-untyped-call]
-        return gx if ctx.shape.input else None, gw, gb, None
-
-    @staticmethod
-    def vmap(
-        info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor, form: Form
-    ) -> tuple[tuple[Tensor], int]:
-        each = zip(*rows(info, dims[:3], x, w, b), strict=True)
-        return (torch.stack([torch.conv2d(x, w, b, *form) for x, w, b in each]),), 0
-
-
-class _InTurnGradients(torch.autograd.Function):
-    @staticmethod
-    def forward(g: Tensor, x: Tensor, w: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
-        asked = (shape.input, True, True)
-        gx, gw, gb = torch.ops.aten.convolution_backward(
-            g, x, w, [len(w)], *shape.form, False, (0, 0), 1, asked
-        )
-        return gx if shape.input else g.new_empty(0), gw, gb
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def vmap(
-        info: Any, dims: Any, g: Tensor, x: Tensor, w: Tensor, shape: Shape
-    ) -> tuple[tuple[Tensor, ...], int]:
-        each = zip(*rows(info, dims[:3], g, x, w), strict=True)
-        found = [_InTurnGradients.forward(g, x, w, shape) for g, x, w in each]
-        return tuple(torch.stack(parts) for parts in zip(*found, strict=True)), 0
+        g, x, w, cols = rows(info, dims[:4], g, x, w, cols)
+        return _gradients(g, x, w, cols, shape), 0
 
 
 class _Pool(torch.autograd.Function):
@@ -193,20 +147,38 @@ def rows(info: Any, dims: Any, *values: Tensor) -> list[Tensor]:
     ]
 
 
+def _own(w: Tensor) -> bool:
+    """Return whether PyTorch's own convolution by weights (m, O, C, KH, KW) is better."""
+    return w.shape[2] >= MANY or w.shape[3] * w.shape[4] > WIDE
+
+
 def _convolved(x: Tensor, w: Tensor, b: Tensor, form: Form) -> tuple[Tensor, Tensor]:
-    """(m, B, C, H, W) -> (m, B, O, OH, OW), and the columns (m, C, KH, KW, OH, OW, B)."""
+    """(m, B, C, H, W) -> (m, B, O, OH, OW), and the columns (m, C, KH, KW, OH, OW, B), if any."""
+    if _own(w):
+        each = [torch.conv2d(*one, *form) for one in zip(x, w, b, strict=True)]
+        return torch.stack(each), x.new_empty(len(x), 0)
     cols = _columns(x.movedim(1, -1), (w.shape[3], w.shape[4]), form)
     out = torch.bmm(w.flatten(2), _flat(cols)) + b[:, :, None]
     return out.reshape(*w.shape[:2], *cols.shape[4:]).movedim(-1, 1), cols
 
 
-def _gradients(g: Tensor, w: Tensor, cols: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(
+    g: Tensor, x: Tensor, w: Tensor, cols: Tensor, shape: Shape
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients by images (none where nobody asks), weights and biases."""
+    none = g.new_empty(len(g), 0)
+    if _own(w):
+        fixed = ([w.shape[1]], *shape.form, False, (0, 0), 1, (shape.input, True, True))
+        each = [
+            torch.ops.aten.convolution_backward(*one, *fixed) for one in zip(g, x, w, strict=True)
+        ]
+        by_x, by_w, by_b = zip(*each, strict=True)
+        return torch.stack(by_x) if shape.input else none, torch.stack(by_w), torch.stack(by_b)
     last = _written(g.movedim(1, -1))
     flat = last.flatten(2)
     gw, gb = torch.bmm(flat, _flat(cols).mT).reshape(w.shape), flat.sum(2)
     if not shape.input:
-        return g.new_empty(len(g), 0), gw, gb
+        return none, gw, gb
     parts = torch.bmm(w.flatten(2).mT, flat).reshape(len(w), *w.shape[2:], *last.shape[2:])
     return _back(parts, shape).movedim(-1, 1), gw, gb
 
