@@ -253,7 +253,10 @@ def _check(o: Options) -> None:
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """Return the device that a name stands for; "auto" takes a GPU if there is one."""
+    """Return the device that a name stands for; "auto" takes a GPU if there is one.
+
+    For a GPU, $CUBLAS_WORKSPACE_CONFIG is set unless it is: products then have the same bits again.
+    """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -264,7 +267,7 @@ def find_device(device: str | torch.device) -> torch.device:
         raise ArgumentError(
             f"fit(device=...) must be 'auto' or a device of this machine, got {device!r}: {first}"
         ) from None
-    if place.type == "cuda":  # read when products are first asked for: the same kernels every time
+    if place.type == "cuda":  # read when products are first asked for
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return place
 
