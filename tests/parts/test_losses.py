@@ -12,7 +12,7 @@ import tunefree as tf
 from parts.problems import fit, labelled
 from tunefree.engines import simulate
 from tunefree.errors import ArgumentError
-from tunefree.models import batched, descent
+from tunefree.models import batched, rewrite
 from tunefree.models.batched import Vmapped
 from tunefree.models.descent import Descent
 from tunefree.models.engine import choose
@@ -253,8 +253,8 @@ def test_in_bfloat16_tensors_are_cast_once(monkeypatch):
     p = Problem(net, "cross_entropy", torch.float32, precision="bf16")
     given = replace(batch(), inputs=batch().inputs.float())
     found = []
-    for cast in (descent._cast_beforehand, lambda graph, count: []):
-        monkeypatch.setattr(descent, "_cast_beforehand", cast)
+    for cast in (rewrite.cast_beforehand, lambda graph, count: []):
+        monkeypatch.setattr(rewrite, "cast_beforehand", cast)
         walk = choose(p, given, "auto", True, descends=True).descent(3)
         walk.begin(p.start + 0.1 * torch.arange(3)[:, None])
         for _ in range(4):

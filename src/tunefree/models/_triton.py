@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN202, E741
-"""The three kernels behind `kernels.py`, in Triton; sizes of a layer are compile-time constants.
+"""The kernels behind `kernels.py`, in Triton; sizes of a layer are compile-time constants.
 
 Each is a matrix product per client whose activation operand is gathered from the image while it
 runs, so the unfolded image never exists. Program axis 1 is the client. A weight is read as the
@@ -25,6 +25,7 @@ except ImportError:  # the module can still be imported, and its text read
 def forward(
     x,
     w,
+    b,
     out,
     B,
     H: tl.constexpr,
@@ -43,6 +44,8 @@ def forward(
     DW: tl.constexpr,
     WK: tl.constexpr,
     WO: tl.constexpr,
+    BIAS: tl.constexpr,
+    RELU: tl.constexpr,
     PRECISION: tl.constexpr,
     FLAT: tl.constexpr,
     BM: tl.constexpr,
@@ -93,9 +96,13 @@ def forward(
             a_at = (corner + (dh * W + dw) * C)[:, None] + c[None, :]
             a_in = seen[:, None] & some[None, :]
         a = tl.load(x + a_at, a_in, 0.0)
-        b_at = k[:, None] * WK + cols[None, :] * WO
-        b = tl.load(w + b_at, some[:, None] & (cols < O)[None, :], 0.0)
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        w_at = k[:, None] * WK + cols[None, :] * WO
+        tile = tl.load(w + w_at, some[:, None] & (cols < O)[None, :], 0.0)
+        acc = tl.dot(a, tile, acc, input_precision=PRECISION)
+    if BIAS:
+        acc += tl.load(b + client * O + cols, cols < O, 0.0).to(tl.float32)[None, :]
+    if RELU:
+        acc = tl.where(acc <= 0, 0.0, acc)  # a NaN stays one
     at = rows[:, None] * O + cols[None, :]
     tl.store(out + at, acc.to(out.dtype.element_ty), here[:, None] & (cols < O)[None, :])
 
@@ -268,3 +275,87 @@ def grad_weight(
         acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
     at = k[:, None] * O + cols[None, :]
     tl.store(out + at, acc, some[:, None] & (cols < O)[None, :])
+
+
+@jit
+def descend(
+    part,
+    low,
+    left,
+    right,
+    lr,
+    O,
+    I,
+    K,
+    LM,
+    LO,
+    LK,
+    RM,
+    RK,
+    RI,
+    LOW: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+) -> None:
+    """Rows: o. Columns: i. Reduced: k < BK. Strides of the factors: (LM, LO, LK) and (RM, RK, RI).
+
+    Weights come and go meanwhile, which takes longer than the product.
+    """
+    client = tl.program_id(1).to(tl.int64)
+    rate = tl.load(lr + client)
+    if rate > 0:
+        tiles = tl.cdiv(I, BN)
+        rows = tl.program_id(0) // tiles * BM + tl.arange(0, BM)
+        cols = tl.program_id(0) % tiles * BN + tl.arange(0, BN)
+        k = tl.arange(0, BK)
+        at = client * O * I + rows[:, None] * I + cols[None, :]
+        here = (rows < O)[:, None] & (cols < I)[None, :]
+        moved = tl.load(part + at, here, 0.0)
+        a_at = client * LM + rows[:, None] * LO + k[None, :] * LK
+        a = tl.load(left + a_at, (rows < O)[:, None] & (k < K)[None, :], 0.0)
+        b_at = client * RM + k[:, None] * RK + cols[None, :] * RI
+        b = tl.load(right + b_at, (k < K)[:, None] & (cols < I)[None, :], 0.0)
+        moved -= rate * tl.dot(a, b, input_precision=PRECISION)
+        tl.store(part + at, moved, here)
+        if LOW:
+            tl.store(low + at, moved.to(low.dtype.element_ty), here)
+
+
+@jit
+def sums(
+    x,
+    g,
+    centre,
+    first,
+    second,
+    P,
+    C,
+    OWN: tl.constexpr,
+    BP: tl.constexpr,
+    BC: tl.constexpr,
+) -> None:
+    """Program axis 0 is the sample, axis 1 the block of channels; reduced are the pixels.
+
+    With d = x - centre: the sums of d and d d where OWN, else of g and g d.
+    """
+    sample = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    x += sample * P * C
+    g += sample * P * C
+    middle = tl.load(centre + sample * C + c, c < C, 0.0)
+    one = tl.zeros((BP, BC), tl.float32)
+    two = tl.zeros((BP, BC), tl.float32)
+    for start in range(0, P, BP):
+        pixel = start + tl.arange(0, BP)
+        here = (pixel < P)[:, None] & (c < C)[None, :]
+        at = pixel[:, None] * C + c[None, :]
+        away = tl.load(x + at, here, 0.0).to(tl.float32) - middle[None, :]
+        away = tl.where(here, away, 0.0)
+        by = away if OWN else tl.load(g + at, here, 0.0).to(tl.float32)
+        one += by
+        two += by * away
+    at = sample * C + c
+    tl.store(first + at, tl.sum(one, 0), c < C)
+    tl.store(second + at, tl.sum(two, 0), c < C)

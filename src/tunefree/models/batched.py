@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..errors import first_line
 from ..types import Inputs, Rows, tensors
-from .capture import Captured
+from .capture import Captured, on_gpu
 from .compiler import compiled
 from .convolution import Lowered
 from .descent import Descent
@@ -28,11 +28,6 @@ Gather = Callable[[Tensor], Batch]
 TRACE_AFTER = 20  # calls in one shape before it is worth recording as a graph
 CAPTURE_AFTER = 2  # the same on a GPU, where recording is cheap
 MOST_SHAPES = 16  # beyond this, shapes vary too much for graphs to pay
-
-
-def on_gpu(problem: Problem) -> bool:
-    """Return whether calls can be recorded as CUDA graphs."""
-    return problem.device.type == "cuda"
 
 
 class Vmapped:
@@ -106,7 +101,8 @@ class Vmapped:
         if gather is not None:  # here, so that it is recorded too
             y, code = args
             args = (y, *gather(code).parts)
-        with Lowered(samples_last=not self._gpu) if self._gpu or compile else nullcontext():
+        lowered = Lowered(samples_last=not self._gpu, pools=compile)
+        with lowered if self._gpu or compile else nullcontext():
             return function(*args)
 
     def _record(

@@ -15,10 +15,17 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .problem import Problem
+
 WARM = 3  # calls before recording, in which libraries choose their kernels
 PLACES = 6  # recordings for so many places of the rows
 OFTEN = 2  # with all of them taken, a place seen so often replaces the one unused for longest
 MOST = 24  # recordings in all; beyond, rows at a new place are copied to one that has a recording
+
+
+def on_gpu(problem: Problem) -> bool:
+    """Return whether calls can be recorded."""
+    return problem.device.type == "cuda"
 
 
 class Captured:

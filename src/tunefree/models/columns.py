@@ -1,4 +1,4 @@
-"""Convolutions and pools of m clients on a CPU, samples last in memory.
+"""Convolutions of m clients on a CPU, samples last in memory.
 
 x (m, C, H, W, B), w (m, O, C, KH, KW) and g (m, O, OH, OW, B); cols has a row for every pixel of
 the kernel and a column for every output pixel of every sample:
@@ -9,8 +9,8 @@ the kernel and a column for every output pixel of every sample:
 
 Products with few channels then have long rows, and whatever goes over images pixel by pixel fills
 vectors with samples: PyTorch's own are slower where channels are few. Where they are many, its own
-convolutions are called, one client after another. Made for the compiler, which turns `back` and the
-pool into one loop each; as operations one by one they are slow.
+convolutions are called, one client after another. Made for the compiler, which turns `back` into
+one loop; as operations one by one it is slow.
 """
 
 from itertools import product
@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .products import Form, Two
+from .products import Form, Two, rows, written
 
 MANY = 16  # channels of the images from which PyTorch's own convolution is faster
 WIDE = 49  # pixels of a kernel above which `back` would be too much code
@@ -43,15 +43,6 @@ class Shape(NamedTuple):
 def convolve(x: Tensor, w: Tensor, b: Tensor, form: Form) -> Tensor:
     """Return the convolution of images (B, C, H, W) by weights (O, C, KH, KW), plus b (O,)."""
     out: Tensor = _Convolution.apply(x, w, b, form)[0]  # type: ignore[no-untyped-call]
-    return out
-
-
-def pool(x: Tensor, kernel: Two) -> Tensor:
-    """Return the largest pixel of every window of images (B, C, H, W), windows side by side.
-
-    Of equal ones the first, and a NaN where there is one, as PyTorch's pools do.
-    """
-    out: Tensor = _Pool.apply(x, kernel)[0]  # type: ignore[no-untyped-call]
     return out
 
 
@@ -101,52 +92,6 @@ class _Gradients(torch.autograd.Function):
         return _gradients(g, x, w, cols, shape), 0
 
 
-class _Pool(torch.autograd.Function):
-    @staticmethod
-    def forward(x: Tensor, kernel: Two) -> tuple[Tensor, Tensor]:
-        return _largest(x, kernel)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, kernel = inputs
-        ctx.sizes = kernel, (x.shape[-2], x.shape[-1])
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return _Unpool.apply(grads[0], *ctx.saved_tensors, *ctx.sizes), None  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, x: Tensor, kernel: Two) -> tuple[tuple[Tensor, Tensor], int]:
-        return _largest(rows(info, dims[:1], x)[0], kernel), 0
-
-
-class _Unpool(torch.autograd.Function):
-    @staticmethod
-    def forward(g: Tensor, which: Tensor, kernel: Two, size: Two) -> Tensor:
-        return _put(g, which, kernel, size)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def vmap(
-        info: Any, dims: Any, g: Tensor, which: Tensor, kernel: Two, size: Two
-    ) -> tuple[Tensor, int]:
-        g, which = rows(info, dims[:2], g, which)
-        return _put(g, which, kernel, size), 0
-
-
-def rows(info: Any, dims: Any, *values: Tensor) -> list[Tensor]:
-    """Return the values with the clients' axis first; a shared one is repeated, not copied."""
-    return [
-        v.expand(info.batch_size, *v.shape) if d is None else v.movedim(d, 0)
-        for v, d in zip(values, dims, strict=True)
-    ]
-
-
 def _own(w: Tensor) -> bool:
     """Return whether PyTorch's own convolution by weights (m, O, C, KH, KW) is better."""
     return w.shape[2] >= MANY or w.shape[3] * w.shape[4] > WIDE
@@ -174,7 +119,7 @@ def _gradients(
         ]
         by_x, by_w, by_b = zip(*each, strict=True)
         return torch.stack(by_x) if shape.input else none, torch.stack(by_w), torch.stack(by_b)
-    last = _written(g.movedim(1, -1))
+    last = written(g.movedim(1, -1))
     flat = last.flatten(2)
     gw, gb = torch.bmm(flat, _flat(cols).mT).reshape(w.shape), flat.sum(2)
     if not shape.input:
@@ -191,7 +136,7 @@ def _flat(cols: Tensor) -> Tensor:
 def _columns(x: Tensor, kernel: Two, form: Form) -> Tensor:
     """Return what every pixel of the kernel reads: (m, C, H, W, B) -> (m, C, KH, KW, OH, OW, B)."""
     stride, (high, wide), dilation = form
-    x = _written(F.pad(x, (0, 0, wide, wide, high, high)) if high or wide else x)
+    x = written(F.pad(x, (0, 0, wide, wide, high, high)) if high or wide else x)
     m, channels, *sides, samples = x.shape
     out = [
         (n - d * (k - 1) - 1) // s + 1
@@ -215,7 +160,7 @@ def _back(parts: Tensor, shape: Shape) -> Tensor:
         placed = F.pad(part, (0, 0, before[1], after[1], before[0], after[0]))
         total = placed if total is None else total + placed
     assert total is not None
-    return _written(total)
+    return written(total)
 
 
 def _apart(x: Tensor, stride: Two) -> Tensor:
@@ -227,34 +172,3 @@ def _apart(x: Tensor, stride: Two) -> Tensor:
     x = F.pad(x, (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1))
     x = x.reshape(m, c, high * stride[0], wide * stride[1], b)
     return x[:, :, : (high - 1) * stride[0] + 1, : (wide - 1) * stride[1] + 1]
-
-
-def _largest(x: Tensor, kernel: Two) -> tuple[Tensor, Tensor]:
-    """Return each window's largest pixel, and its place in the window."""
-    high, wide = (n // k for n, k in zip(x.shape[-2:], kernel, strict=True))
-    x = x[..., : high * kernel[0], : wide * kernel[1]]
-    out = x[..., :: kernel[0], :: kernel[1]]
-    which = torch.zeros_like(out)
-    for a, b in product(range(kernel[0]), range(kernel[1])):
-        pixel = x[..., a :: kernel[0], b :: kernel[1]]
-        better = (pixel > out) | (pixel != pixel)
-        out = torch.where(better, pixel, out)
-        which = torch.where(better, float(a * kernel[1] + b), which)
-    return out, which
-
-
-def _put(g: Tensor, which: Tensor, kernel: Two, size: Two) -> Tensor:
-    """Put every number where its window's largest pixel was, zeros elsewhere."""
-    places = torch.arange(kernel[0] * kernel[1], dtype=which.dtype, device=which.device)
-    places = places.reshape(kernel[0], 1, kernel[1])
-    g, which = g[..., :, None, :, None], which[..., :, None, :, None]
-    full = torch.where(which == places, g, 0.0)  # (..., OH, KH, OW, KW)
-    full = full.flatten(-4, -3).flatten(-2)
-    rest = [n - s for n, s in zip(size, full.shape[-2:], strict=True)]
-    return F.pad(full, (0, rest[1], 0, rest[0])) if any(rest) else full
-
-
-def _written(x: Tensor) -> Tensor:
-    """Return x, contiguous; the compiler writes it, rather than work it out at every use."""
-    x = x.contiguous()
-    return x.as_strided(x.shape, x.stride())

@@ -10,13 +10,21 @@ import torch
 SAFE_IN_PLACE = (2, 12)
 
 
+LONG = 60  # operations on a number before it is written; dropout's masks take half of them
+
+
 def compiled(graph: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
     """Return the graph compiled for the shapes it will be called with.
 
     Left to itself, the compiler times several kernels on a GPU and keeps the fastest: their sums
-    round differently, so that the same seed would give other bits in the next process.
+    round differently, so that the same seed would give other bits in the next process. And it would
+    write the bits that decide dropout's masks, 64 for each unit, rather than work them out again.
     """
-    told: dict[str, Any] = {"deterministic": True, "shape_padding": False}
+    told: dict[str, Any] = {
+        "deterministic": True,
+        "shape_padding": False,
+        "realize_opcount_threshold": LONG,
+    }
     return torch.compile(graph, dynamic=False, options=told if device.type == "cuda" else None)
 
 

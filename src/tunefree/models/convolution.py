@@ -5,9 +5,8 @@ slowly. `Lowered` is a mode in which vmap forms products instead (`products` on 
 when compiled for a CPU): any module that calls conv1d or conv2d inside it gets them, nothing is
 replaced in the module. Grouped convolutions are left as they are.
 
-On a GPU products leave images with their channels last in memory. PyTorch's group normalisation
-asks for that order, which vmap cannot answer, and compiled for a GPU after a pool its gradients
-were wrong (torch 2.11); inside the mode it is the plain formula.
+On a GPU products leave images with their channels last in memory; group normalisation that likes
+them so (`normalise`) takes the place of PyTorch's.
 """
 
 from typing import Any
@@ -18,50 +17,33 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.overrides import TorchFunctionMode
 
-from . import columns
-from .products import Form, Two, forward, grad_input, grad_weight
+from . import columns, pools
+from .normalise import normalise
+from .products import Form, Two, forward, grad_input, grad_weight, rows
 
 
 class Lowered(TorchFunctionMode):
     """Within it, vmap batches convolutions over clients as products.
 
     Args:
-        samples_last: Whether as a CPU likes them (`columns`), pools too; else channels are last.
+        samples_last: Whether as a CPU likes them (`columns`); else channels are last.
+        pools: Whether to take over pools too (`pools`), for a compiler.
     """
 
-    def __init__(self, samples_last: bool = False) -> None:
+    def __init__(self, samples_last: bool = False, pools: bool = False) -> None:
         super().__init__()
-        self._samples_last = samples_last
+        self._samples_last, self._pools = samples_last, pools
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Take over convolutions, normalisation and pools; everything else goes its way."""
         named, found = kwargs or {}, None
         if func in (F.group_norm, torch.group_norm):
-            found = _normalise(*args, **named)
+            found = normalise(*args, **named)
         elif func in _AXES:
             found = _convolve(self._samples_last, _AXES[func], *args, **named)
-        elif func in _POOLS and self._samples_last:
-            found = _pool(*args, **named)
+        elif func in _POOLS and self._pools:
+            found = _pool(self._samples_last, *args, **named)
         return func(*args, **named) if found is None else found
-
-
-def _normalise(
-    input: Tensor,
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    cudnn_enabled: bool = True,
-) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) of each sample's groups, times weight, plus bias."""
-    x = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
-    parts = x.reshape(len(x), num_groups, -1, *x.shape[2:])
-    axes = tuple(range(2, parts.ndim))
-    var, mean = torch.var_mean(parts, axes, correction=0, keepdim=True)
-    out: Tensor = ((parts - mean) * torch.rsqrt(var + eps)).flatten(1, 2)
-    each = (-1, *[1] * (x.ndim - 2))  # one number a channel
-    out = out if weight is None else out * weight.reshape(each)
-    return out if bias is None else out + bias.reshape(each)
 
 
 _AXES = {torch.conv1d: 1, torch.conv2d: 2}
@@ -70,6 +52,7 @@ SMALL = 9  # pixels of a window that are compared one by one
 
 
 def _pool(
+    samples_last: bool,
     input: Tensor,
     kernel_size: Any,
     stride: Any = None,
@@ -85,7 +68,7 @@ def _pool(
         return None
     if input.ndim != 4 or input.shape[2] < kernel[0] or input.shape[3] < kernel[1]:
         return None  # the last two are PyTorch's to refuse
-    return columns.pool(input, kernel)
+    return pools.pool(input, kernel, pools.SAMPLES if samples_last else pools.CHANNELS)
 
 
 def _pair(value: Any) -> Two:
@@ -122,9 +105,8 @@ def _convolve(
         add = weight.new_zeros(weight.shape[0]) if bias is None else bias.to(weight.dtype)
         out = columns.convolve(input, weight, add, form)
     else:
-        out = _Forward.apply(input, weight, form)  # type: ignore[no-untyped-call]
-        if bias is not None:
-            out = out + bias.to(out.dtype).reshape(-1, 1, 1)
+        add_to = None if bias is None else bias.to(weight.dtype)
+        out = _Forward.apply(input, weight, add_to, form)  # type: ignore[no-untyped-call]
     return out.squeeze(2) if axes == 1 else out
 
 
@@ -142,35 +124,39 @@ def _named(padding: str, kernel: torch.Size, dilation: tuple[int, ...]) -> tuple
 
 
 class _Forward(torch.autograd.Function):
-    """Images (B, C, H, W) and weights (O, C, KH, KW) to images (B, O, OH, OW)."""
+    """Images (B, C, H, W), weights (O, C, KH, KW), maybe biases (O,) to images (B, O, OH, OW)."""
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, form: Form) -> Tensor:
-        return F.conv2d(x, w, None, *form)
+    def forward(x: Tensor, w: Tensor, b: Tensor | None, form: Form) -> Tensor:
+        return F.conv2d(x, w, b, *form)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, w, ctx.form = inputs
+        x, w, b, ctx.form = inputs
+        ctx.bias = b is not None
         ctx.save_for_backward(x, w)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (g,), (x, w) = grads, ctx.saved_tensors
-        gx = gw = None
+        gx = gw = gb = None
         if ctx.needs_input_grad[0]:
             gx = _GradInput.apply(g, w, x.shape, ctx.form)  # type: ignore[no-untyped-call]
-        if ctx.needs_input_grad[1]:
-            gw = _GradWeight.apply(x, g, w.shape, ctx.form)  # type: ignore[no-untyped-call]
-        return gx, gw, None
+        if ctx.needs_input_grad[1] or ctx.bias:
+            gw, gb = _GradWeight.apply(x, g, w.shape, ctx.form, ctx.bias)  # type: ignore[no-untyped-call]
+        return gx, gw, gb if ctx.bias else None, None
 
     @staticmethod
-    def vmap(info: Any, dims: Any, x: Tensor, w: Tensor, form: Form) -> tuple[Tensor, int]:
-        if dims[1] is None:  # one set of weights: samples of all clients are one batch
-            rows = columns.rows(info, dims[:1], x)[0]
-            out = F.conv2d(rows.flatten(0, 1), w, None, *form)
-            return out.reshape(*rows.shape[:2], *out.shape[1:]), 0
-        x, w = columns.rows(info, dims[:2], x, w)
-        return _images(forward(_last(x), _last_weights(w), form)), 0
+    def vmap(
+        info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor | None, form: Form
+    ) -> tuple[Tensor, int]:
+        if dims[1] is None and dims[2] is None:  # one set of weights: all samples are one batch
+            x = rows(info, dims[:1], x)[0]
+            out = F.conv2d(x.flatten(0, 1), w, b, *form)
+            return out.reshape(*x.shape[:2], *out.shape[1:]), 0
+        x, w = rows(info, dims[:2], x, w)
+        each = None if b is None else rows(info, dims[2:3], b)[0]
+        return _images(forward(_last(x), _last_weights(w), each, form)), 0
 
 
 class _GradInput(torch.autograd.Function):
@@ -187,19 +173,22 @@ class _GradInput(torch.autograd.Function):
         info: Any, dims: Any, g: Tensor, w: Tensor, shape: torch.Size, form: Form
     ) -> tuple[Tensor, int]:
         if dims[1] is None:
-            rows = columns.rows(info, dims[:1], g)[0]
-            flat = rows.flatten(0, 1)
+            g = rows(info, dims[:1], g)[0]
+            flat = g.flatten(0, 1)
             out = conv2d_input((len(flat), *shape[1:]), w, flat, *form)  # type: ignore[no-untyped-call]
-            return out.reshape(*rows.shape[:2], *shape[1:]), 0
-        g, w = columns.rows(info, dims[:2], g, w)
+            return out.reshape(*g.shape[:2], *shape[1:]), 0
+        g, w = rows(info, dims[:2], g, w)
         size = (shape[-2], shape[-1])
         return _images(grad_input(_last(g), _last_weights(w), size, form)), 0
 
 
 class _GradWeight(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, g: Tensor, shape: torch.Size, form: Form) -> Tensor:
-        return conv2d_weight(x, shape, g, *form)  # type: ignore[no-any-return, no-untyped-call]
+    def forward(
+        x: Tensor, g: Tensor, shape: torch.Size, form: Form, bias: bool
+    ) -> tuple[Tensor, Tensor]:
+        gw = conv2d_weight(x, shape, g, *form)  # type: ignore[no-untyped-call]
+        return gw, g.sum((0, 2, 3)) if bias else g.new_empty(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -207,11 +196,11 @@ class _GradWeight(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, dims: Any, x: Tensor, g: Tensor, shape: torch.Size, form: Form
-    ) -> tuple[Tensor, int]:
-        x, g = columns.rows(info, dims[:2], x, g)
-        kernel = (shape[-2], shape[-1])
-        return grad_weight(_last(x), _last(g), kernel, form).permute(0, 4, 3, 1, 2), 0
+        info: Any, dims: Any, x: Tensor, g: Tensor, shape: torch.Size, form: Form, bias: bool
+    ) -> tuple[tuple[Tensor, Tensor], int]:
+        x, g = rows(info, dims[:2], x, g)
+        gw, gb = grad_weight(_last(x), _last(g), (shape[-2], shape[-1]), form, bias)
+        return (gw.permute(0, 4, 3, 1, 2), gb), 0
 
 
 def _last(images: Tensor) -> Tensor:

@@ -3,8 +3,10 @@
     y <- y - lr grad F(y)          in place, tensor by tensor, by the kernels that end the gradient
 
 While clients walk, their rows lie cut into the model's tensors: each begins where a processor likes
-it to, and is written once a step instead of three times. Where products are in bfloat16, tensors
-are kept in it too, beside the exact ones, so that no step begins with casting them.
+it to, in the order in which its products read it, and is written once a step instead of three
+times. Where products are in bfloat16, tensors are kept in it too, beside the exact ones, so that no
+step begins with casting them. On a GPU, a gradient that is a product with a short sum is formed by
+the kernel that moves its weight (`kernels.descend`).
 """
 
 from collections.abc import Callable
@@ -12,11 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from ..types import Inputs, Rows
-from .capture import Captured
+from . import kernels, rewrite
+from .capture import Captured, on_gpu
 from .compiler import compiled
 from .convolution import Lowered
 from .losses import Batch, Order, gathered
@@ -36,52 +39,64 @@ class Descent:
     """
 
     def __init__(self, problem: Problem, gradients: Gradients, probe: Batch | Order) -> None:
-        self._problem, self._gpu = problem, problem.device.type == "cuda"
+        self._problem, self._gpu = problem, on_gpu(problem)
         gather = probe.gather if isinstance(probe, Order) and self._gpu else None
         self._ordered = gather is not None
         rest = self._arguments(probe)
         self._rows = m = len(rest[-1])
         y = problem.start.expand(m, -1)
-        parts = problem.layout.split(y.contiguous())
-        self._parts = [p.clone(memory_format=torch.contiguous_format) for p in parts]
+        order = _as_kernels_read if self._gpu else Tensor.contiguous
+        self._parts = [order(p.clone()) for p in problem.layout.split(y.contiguous())]
         low = problem.precision == "bf16"
         self._low = [p.to(torch.bfloat16) for p in self._parts] if low else []
         self._total, self._lr = y.new_zeros(m), y.new_zeros(m)  # nobody moves while this is set up
         self._given: Rows | None = None  # what was last copied to _lr
 
-        def step(
-            parts: list[Tensor], low: list[Tensor], total: Rows, lr: Rows, *args: Any
-        ) -> list[Tensor]:
+        def slopes(parts: list[Tensor], low: list[Tensor], *args: Any) -> list[Tensor]:
             batch = args if gather is None else gather(*args).parts
-            with Lowered(samples_last=not self._gpu):
+            with Lowered(samples_last=not self._gpu, pools=True):
                 grads, loss = gradients(tuple(parts), *batch)
-            each = [lr.reshape(-1, *[1] * (p.ndim - 1)) for p in parts]
-            moved = zip(parts, each, grads, strict=True)
-            out = [torch.where(a > 0, p - a * g, p) for p, a, g in moved]
-            return [torch.where(lr > 0, total + loss, total), *out]
+            return [loss, *grads]
 
         with problem.arithmetic():
-            traced = make_fx(step, decomposition_table=products())
-            graph = traced(self._parts, self._low, self._total, self._lr, *rest)
-            used = _cast_beforehand(graph, len(self._low))
+            graph = make_fx(slopes, decomposition_table=products())(self._parts, self._low, *rest)
+            rewrite.flatten(graph)
+            used = rewrite.cast_beforehand(graph, len(self._low))
+            self._lie: dict[int, rewrite.Images] = {}
+            apart: list[int] = []
+            if self._gpu:
+                rewrite.written_once(graph)
+                rewrite.rectified_at_once(graph)
+                count = len(self._parts)
+                self._lie = rewrite.images_as_they_lie(graph, count, count + len(self._low))
+                if problem.precision in ("tf32", "bf16") and kernels.available(problem.device):
+                    apart = rewrite.products_apart(graph, kernels.SHORT)
 
             def walk(
                 parts: list[Tensor], low: list[Tensor], total: Rows, lr: Rows, *args: Any
-            ) -> Tensor:
-                found: list[Tensor] = graph(parts, low, total, lr, *args)
-                for place, new in zip([total, *parts], found, strict=True):
-                    place.copy_(new)
-                for k in used:
-                    low[k].copy_(found[1 + k])
-                return total
+            ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+                loss, *grads = graph(*parts, *low, *tree_leaves(args))
+                total.copy_(torch.where(lr > 0, total + loss, total))
+                for k, (part, grad) in enumerate(zip(parts, grads, strict=True)):
+                    if k not in apart:
+                        each = lr.reshape(-1, *[1] * (part.ndim - 1))
+                        moved = torch.where(each > 0, part - each * grad, part)
+                        part.copy_(moved)
+                        if k in used:
+                            low[k].copy_(moved)
+                return total, [grads[k] for k in apart]
 
             # a graph of its own: the compiler keeps few versions of one function, then gives up
             whole = make_fx(walk)(self._parts, self._low, self._total, self._lr, *rest)
             fast = compiled(whole, problem.device)
 
             def here(first: Tensor, *args: Any) -> Tensor:
-                found: Tensor = fast(self._parts, self._low, self._total, self._lr, *args)
-                return found
+                total: Tensor
+                total, pairs = fast(self._parts, self._low, self._total, self._lr, *args)
+                for k, (left, right) in zip(apart, pairs, strict=True):
+                    low = self._low[k] if k in used else None
+                    kernels.descend(self._parts[k], low, left, right, self._lr)
+                return total
 
             here(self._total, *rest)
             self._walk = Captured(here, self._total, *rest) if self._gpu else here
@@ -98,8 +113,9 @@ class Descent:
 
     def begin(self, y: Rows) -> None:
         """Let the clients stand at y (m, d)."""
-        for part, new in zip(self._parts, self._problem.layout.split(y), strict=True):
-            part.copy_(new)
+        for k, new in enumerate(self._problem.layout.split(y)):
+            place = self._seen(k)
+            place.copy_(new.reshape(place.shape))
         for low, part in zip(self._low, self._parts, strict=False):
             low.copy_(part)
         self._total.zero_()
@@ -114,40 +130,17 @@ class Descent:
 
     def end(self) -> tuple[Rows, Rows]:
         """Return where the clients stand, and each one's losses on the way, added up."""
-        return self._problem.layout.join(self._parts, lead=1), self._total.clone()
+        parts = [self._seen(k) for k in range(len(self._parts))]
+        return self._problem.layout.join(parts, lead=1), self._total.clone()
+
+    def _seen(self, k: int) -> Tensor:
+        """Return a tensor of the model in the order of its own axes, where it lies."""
+        part = self._parts[k]
+        return self._lie[k].seen(part) if k in self._lie else part
 
 
-_VIEWS = {
-    torch.ops.aten.view.default,
-    torch.ops.aten._unsafe_view.default,
-    torch.ops.aten.t.default,
-    torch.ops.aten.transpose.int,
-    torch.ops.aten.permute.default,
-    torch.ops.aten.unsqueeze.default,
-    torch.ops.aten.expand.default,
-}
-
-
-def _cast_beforehand(graph: GraphModule, count: int) -> list[int]:
-    """Let the graph read the casts of its first arguments in the `count` arguments after them.
-
-    Returns:
-        Which of them it reads.
-    """
-    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    for part, low in zip(inputs[:count], inputs[count : 2 * count], strict=True):
-        _replace_casts(graph, part, low)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    return [k for k in range(count) if inputs[count + k].users]
-
-
-def _replace_casts(graph: GraphModule, exact: Node, low: Node) -> None:
-    for user in list(exact.users):
-        if user.target is torch.ops.aten._to_copy.default:
-            if user.kwargs.get("dtype") == torch.bfloat16:
-                user.replace_all_uses_with(low)
-        elif user.target in _VIEWS:
-            with graph.graph.inserting_after(user):
-                same = graph.graph.call_function(user.target, (low, *user.args[1:]), user.kwargs)
-            _replace_casts(graph, user, same)
+def _as_kernels_read(weights: Tensor) -> Tensor:
+    """Let weights of convolutions (m, O, C, ...) lie in memory as (m, ..., C, O); others as is."""
+    if weights.ndim < 4:
+        return weights.contiguous()
+    return weights.movedim((2, 1), (-2, -1)).contiguous().movedim((-2, -1), (2, 1))

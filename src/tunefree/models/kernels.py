@@ -23,6 +23,8 @@ from ..errors import ArgumentError
 
 Pair = tuple[int, int]
 
+SHORT = 32  # terms of a product that `descend` forms
+
 
 class Blocks(NamedTuple):
     """How one product is cut into programs; any choice gives the same result up to rounding.
@@ -62,10 +64,13 @@ def forward(
     dilation: Pair,
     tf32: bool,
     blocks: Blocks | None = None,
+    bias: Tensor | None = None,
+    relu: bool = False,
 ) -> Tensor:
     """Return the convolutions (m, B, OH, OW, O) of x (m, B, H, W, C) and w (m, KH, KW, C, O).
 
-    `w` is contiguous, or a view of a contiguous (m, O, KH, KW, C); likewise in `grad_input`.
+    `bias` (m, O) is added, and with `relu` what is below zero is zero. `w` is contiguous, or a view
+    of a contiguous (m, O, KH, KW, C); likewise in `grad_input`.
     """
     from . import _triton
 
@@ -74,15 +79,20 @@ def forward(
     OH, OW = outputs((H, W), (KH, KW), stride, padding, dilation)
     out = x.new_empty((m, B, OH, OW, O))
     _check(x, out)
+    if bias is not None and not bias.is_contiguous():
+        raise ArgumentError(f"Biases must be contiguous, got strides {bias.stride()}.")
     at = blocks or _forward_blocks(B * OH * OW, C, O, KH * KW, x.dtype, tf32)
     grid = (_tiles(B * OH * OW, at.rows) * _tiles(O, at.cols), m)
     sizes = (H, W, C, O, OH, OW, KH, KW, *stride, *padding, *dilation, *_order(w))
     _triton.forward[grid](
         x,
         w,
+        w if bias is None else bias,
         out,
         B,
         *sizes,
+        bias is not None,
+        relu,
         _precision(tf32),
         at.flat,
         *at[:3],
@@ -141,14 +151,17 @@ def grad_weight(
     tf32: bool,
     blocks: Blocks | None = None,
 ) -> Tensor:
-    """Return the gradient (m, *kernel, C, O) of sum(g * forward(x, w)) in w, in float32."""
+    """Return the gradient of sum(g * forward(x, w)) in w, in float32, as sums of its parts.
+
+    To be added up over the first axis: (parts, m, *kernel, C, O).
+    """
     from . import _triton
 
     m, B, H, W, C = x.shape
     OH, OW, O = g.shape[2:]
     KH, KW = kernel
     _check(x, g)
-    at = blocks or _weight_blocks(m, B * OH * OW, C, O, KH * KW, x.dtype, tf32)
+    at = blocks or weight_blocks(x, g, kernel, tf32)
     tiles = _tiles(KH * KW * C, at.rows) if at.flat else KH * KW * _tiles(C, at.rows)
     span = _tiles(_tiles(B * OH * OW, at.parts), at.depth) * at.depth
     sums = x.new_empty((at.parts, m, KH, KW, C, O), dtype=torch.float32)
@@ -166,7 +179,71 @@ def grad_weight(
         num_warps=at.warps,
         num_stages=at.stages,
     )
-    return sums[0] if at.parts == 1 else sums.sum(0)
+    return sums
+
+
+def sums(x: Tensor, centre: Tensor, g: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return sums over the pixels of x (m, B, H, W, C), two of (m, B, C), in float32.
+
+    With d = x - centre, for centre (m, B, C): of d and d d; given g like x, of g and g d.
+    """
+    from . import _triton
+
+    m, B, H, W, C = x.shape
+    _check(x, x if g is None else g)
+    first, second = (centre.new_empty((m, B, C), dtype=torch.float32) for _ in range(2))
+    channels, warps = _cover(C, 128), 2 if H * W > 64 else 1  # more would have to wait for another
+    _triton.sums[(m * B, _tiles(C, channels))](
+        x,
+        x if g is None else g,
+        centre,
+        first,
+        second,
+        H * W,
+        C,
+        g is None,
+        1024 * warps // channels,
+        channels,
+        num_warps=warps,
+        num_stages=1,
+    )
+    return first, second
+
+
+def descend(part: Tensor, low: Tensor | None, left: Tensor, right: Tensor, lr: Tensor) -> None:
+    """Move weights (m, O, I) in place: part <- part - lr left @ right, and `low` to the same.
+
+    Args:
+        part: float32, contiguous.
+        low: The same in bfloat16, or None.
+        left, right: Factors (m, O, K) and (m, K, I) of the gradient, K <= SHORT.
+        lr: Steps (m,); clients with lr 0 stay where they are, whatever the factors.
+    """
+    from . import _triton
+
+    (m, O, I), K = part.shape, left.shape[2]
+    _check(part)
+    if K > SHORT:
+        raise ArgumentError(f"descend(left=...) must have at most {SHORT} columns, got {K}.")
+    rows, cols = (16, 128) if left.dtype == torch.bfloat16 else (32, 64)
+    _triton.descend[(_tiles(O, rows) * _tiles(I, cols), m)](
+        part,
+        part if low is None else low,
+        left,
+        right,
+        lr,
+        O,
+        I,
+        K,
+        *left.stride(),
+        *right.stride(),
+        low is not None,
+        _precision(bool(torch.backends.cuda.matmul.allow_tf32)),
+        rows,
+        cols,
+        _cover(K, SHORT),
+        num_warps=2,
+    )
 
 
 # What was fastest on an H200 among a dozen choices for each layer of the reference networks.
@@ -190,12 +267,15 @@ def _input_blocks(pixels: int, C: int, O: int, dtype: torch.dtype, tf32: bool) -
     return at._replace(cols=_cover(C, 256)) if at.cols == 128 and tf32 else at
 
 
-def _weight_blocks(
-    m: int, pixels: int, C: int, O: int, taps: int, dtype: torch.dtype, tf32: bool
-) -> Blocks:
-    flat = (32 if tf32 else 64) > C
-    rows, cols = _cover(taps * C if flat else C, 128), _cover(O, 128)
-    if dtype == torch.bfloat16:
+def weight_blocks(x: Tensor, g: Tensor, kernel: Pair, tf32: bool) -> Blocks:
+    """Return how `grad_weight` is cut."""
+    m, C, O, dtype = len(x), x.shape[-1], g.shape[-1], x.dtype
+    pixels, taps = math.prod(g.shape[1:4]), math.prod(kernel)
+    flat = (64 if dtype == torch.bfloat16 or not tf32 else 32) > C
+    rows, cols, stages = _cover(taps * C if flat else C, 128), _cover(O, 128), 3
+    if dtype == torch.bfloat16 and 16 <= C < 64:
+        rows, depth, warps, stages = 64, 32, 4, 4
+    elif dtype == torch.bfloat16:
         depth, warps = 64, 4
         rows = rows if C <= 64 else 64
     elif tf32:  # both operands lie across the reduction, which Hopper's own product cannot read
@@ -205,7 +285,7 @@ def _weight_blocks(
         rows, cols, depth, warps = min(rows, 64), min(cols, 64), 32, 4
     tiles = m * _tiles(O, cols) * (_tiles(taps * C, rows) if flat else taps * _tiles(C, rows))
     parts = max(1, min(_tiles(1024, tiles), pixels // (16 * depth)))
-    return Blocks(rows, cols, depth, warps, 3, flat, parts)
+    return Blocks(rows, cols, depth, warps, stages, flat, parts)
 
 
 def _cover(n: int, most: int) -> int:

@@ -1,10 +1,11 @@
 """Products behind the convolutions of m clients, channels last.
 
-x (m, B, H, W, C), w (m, KH, KW, C, O) and g (m, B, OH, OW, O); cols is the window of every output
-pixel as a row:
+x (m, B, H, W, C), w (m, KH, KW, C, O), b (m, O) and g (m, B, OH, OW, O); cols is the window of
+every output pixel as a row:
 
-    out[i]    = cols(x[i]) @ w[i]
+    out[i]    = cols(x[i]) @ w[i] + b[i]
     grad_w[i] = cols(x[i])^T @ g[i]
+    grad_b[i] = sum of g[i] over its pixels
     grad_x[i] = cols(spread(g[i])) @ flip(w[i])^T
 
 In tf32 or bfloat16 on a GPU with Triton, the same sums without writing windows (`kernels`).
@@ -23,19 +24,21 @@ Form: TypeAlias = tuple[Two, Two, Two]
 """Stride, padding and dilation of a convolution over two axes."""
 
 
-def forward(x: Tensor, w: Tensor, form: Form) -> Tensor:
+def forward(x: Tensor, w: Tensor, b: Tensor | None, form: Form) -> Tensor:
     """Return the convolutions: (m, B, H, W, C), (m, KH, KW, C, O) -> (m, B, OH, OW, O)."""
     if _in_kernels(x):
         first = x.dtype == torch.float32  # tf32 reads weights best with c innermost
         packed = w.permute(0, 4, 1, 2, 3) if first else w
+        b = None if b is None else b.contiguous()  # of rows, it is a piece of each
         out: Tensor = _kernel_forward(
-            x.contiguous(), packed.contiguous(), first, *_numbers(form), _tf32()
+            written(x), written(packed), b, first, *_numbers(form), _tf32(), False
         )
         return out
     stride, padding, dilation = form
     kernel = (w.shape[1], w.shape[2])
     cols = _windows(_padded(x, padding, padding), kernel, stride, dilation)
     out = torch.bmm(cols.flatten(1, 3), w.flatten(1, 3))
+    out = out if b is None else out + b[:, None]
     return out.reshape(*cols.shape[:4], -1)
 
 
@@ -43,7 +46,7 @@ def grad_input(g: Tensor, w: Tensor, size: Two, form: Form) -> Tensor:
     """Return the gradient by the images, (m, B, H, W, C), from that by the outputs."""
     if _in_kernels(g):
         numbers = _numbers(form)
-        out: Tensor = _kernel_input(g.contiguous(), w.contiguous(), list(size), *numbers, _tf32())
+        out: Tensor = _kernel_input(written(g), written(w), list(size), *numbers, _tf32())
         return out
     stride, padding, dilation = form
     kernel = (w.shape[1], w.shape[2])
@@ -57,18 +60,20 @@ def grad_input(g: Tensor, w: Tensor, size: Two, form: Form) -> Tensor:
     return out.reshape(*cols.shape[:4], -1)
 
 
-def grad_weight(x: Tensor, g: Tensor, kernel: Two, form: Form) -> Tensor:
-    """Return the gradient by the weights, (m, KH, KW, C, O)."""
+def grad_weight(x: Tensor, g: Tensor, kernel: Two, form: Form, bias: bool) -> tuple[Tensor, Tensor]:
+    """Return the gradients by the weights, (m, KH, KW, C, O), and, if asked, the biases, (m, O)."""
     if _in_kernels(x):
-        numbers = _numbers(form)
-        out: Tensor = _kernel_weight(
-            x.contiguous(), g.contiguous(), list(kernel), *numbers, _tf32()
-        )
-        return out.to(x.dtype)
+        numbers, g = _numbers(form), written(g)
+        parts: Tensor = _kernel_weight(written(x), g, list(kernel), *numbers, _tf32())
+        return parts.sum(0).to(x.dtype), _sums(g, bias)
     stride, padding, dilation = form
     cols = _windows(_padded(x, padding, padding), kernel, stride, dilation)
     out = torch.bmm(cols.flatten(1, 3).transpose(1, 2), g.flatten(1, 3))
-    return out.reshape(len(x), *kernel, x.shape[-1], -1)
+    return out.reshape(len(x), *kernel, x.shape[-1], -1), _sums(g, bias)
+
+
+def _sums(g: Tensor, wanted: bool) -> Tensor:
+    return g.sum((1, 2, 3)) if wanted else g.new_empty(len(g), 0)
 
 
 def _tf32() -> bool:
@@ -88,19 +93,22 @@ def _numbers(form: Form) -> list[list[int]]:
 def _kernel_forward(
     x: Tensor,
     w: Tensor,
+    b: Tensor | None,
     first: bool,
     stride: list[int],
     padding: list[int],
     dilation: list[int],
     tf32: bool,
+    relu: bool,
 ) -> Tensor:
     form = (_two(stride), _two(padding), _two(dilation))
-    return kernels.forward(x, w.permute(0, 2, 3, 4, 1) if first else w, *form, tf32)
+    w = w.permute(0, 2, 3, 4, 1) if first else w
+    return kernels.forward(x, w, *form, tf32, bias=b, relu=relu)
 
 
 @_kernel_forward.register_fake
 def _(
-    x: Tensor, w: Tensor, first: bool, stride: Any, padding: Any, dilation: Any, _: Any
+    x: Tensor, w: Tensor, b: Any, first: bool, stride: Any, padding: Any, dilation: Any, *_: Any
 ) -> Tensor:
     kernel, outputs = (w.shape[2:4], w.shape[1]) if first else (w.shape[1:3], w.shape[4])
     sizes = kernels.outputs(_two(x.shape[2:4]), _two(kernel), stride, padding, dilation)
@@ -142,12 +150,27 @@ def _kernel_weight(
 
 @_kernel_weight.register_fake
 def _(x: Tensor, g: Tensor, kernel: Any, *form: Any) -> Tensor:
-    return x.new_empty((len(x), *kernel, x.shape[-1], g.shape[-1]), dtype=torch.float32)
+    parts = kernels.weight_blocks(x, g, _two(kernel), form[-1]).parts
+    return x.new_empty((parts, len(x), *kernel, x.shape[-1], g.shape[-1]), dtype=torch.float32)
 
 
 def _two(numbers: Any) -> Two:
     first, second = numbers
     return int(first), int(second)
+
+
+def rows(info: Any, dims: Any, *values: Tensor) -> list[Tensor]:
+    """Return the values with the clients' axis first; a shared one is repeated, not copied."""
+    return [
+        v.expand(info.batch_size, *v.shape) if d is None else v.movedim(d, 0)
+        for v, d in zip(values, dims, strict=True)
+    ]
+
+
+def written(x: Tensor) -> Tensor:
+    """Return x, contiguous; the compiler writes it, rather than work it out at every use."""
+    x = x.contiguous()
+    return x.as_strided(x.shape, x.stride())
 
 
 def _padded(x: Tensor, before: Two, after: Two) -> Tensor:

@@ -6,7 +6,7 @@ from torch import nn
 
 import tunefree as tf
 from tunefree.models import engine
-from tunefree.models.compiler import compiled, in_place
+from tunefree.models.compiler import LONG, compiled, in_place
 
 
 def test_on_a_gpu_kernels_are_not_chosen_by_a_clock(monkeypatch):
@@ -15,7 +15,11 @@ def test_on_a_gpu_kernels_are_not_chosen_by_a_clock(monkeypatch):
     compiled(torch.sin, torch.device("cuda"))
     assert told == {
         "dynamic": False,
-        "options": {"deterministic": True, "shape_padding": False},
+        "options": {
+            "deterministic": True,
+            "shape_padding": False,
+            "realize_opcount_threshold": LONG,
+        },
     }
     assert set(told["options"]) <= set(torch._inductor.list_options())
     compiled(torch.sin, torch.device("cpu"))

@@ -1,0 +1,135 @@
+"""Group normalisation in as few passes over the images as there can be.
+
+Wu & He, ECCV 2018, arXiv:1803.08494. With mean and var those of a group of a sample's channels:
+
+    out = h w + b,   h = (x - mean) s,   s = 1 / sqrt(var + eps)
+
+Every sum over pixels is taken channel by channel, which reads images in the order in which they
+lie, channels last; groups are then joined from numbers that are few. Forwards these are sums of
+x - c and of its square, with c a pixel of the channel, so that they cancel little. Backwards, with
+n the numbers in a group and g the gradient by `out`:
+
+    p = sum of g,   q = sum of g h                   over the pixels of a channel
+    grad_b = sum of p,   grad_w = sum of q           over samples
+    grad_x = s (w g - P - h Q),   P, Q = sums of w p, w q over the group's channels, divided by n
+
+PyTorch's own asks for an order in memory that vmap cannot answer, and compiled for a GPU after a
+pool its gradients were wrong (torch 2.11).
+
+Differences from PyTorch's under autocast: of bfloat16 the result is bfloat16 again, as all
+activations are; sums and the numbers of groups and channels are float32 in both.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import kernels
+from .products import rows, written
+
+
+def normalise(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """Return what `F.group_norm` does, for (B, C, ...)."""
+    pixels, channels = input.shape[2:], input.shape[1]
+    exact = torch.promote_types(input.dtype, torch.float32)
+    ones = torch.ones(channels, dtype=exact, device=input.device)
+    w = ones if weight is None else weight.to(exact)
+    b = torch.zeros_like(ones) if bias is None else bias.to(exact)
+    images = input if pixels else input.unsqueeze(2)
+    out: Tensor = _Normalise.apply(images, w, b, num_groups, eps)[0]  # type: ignore[no-untyped-call]
+    return out if pixels else out.squeeze(2)
+
+
+class _Normalise(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor, w: Tensor, b: Tensor, groups: int, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        pivot = x.flatten(2)[:, :, 0].to(w.dtype)
+        first, second = (t / x[0, 0].numel() for t in _sums(x, pivot))
+        mean, var = pivot + first, second - first.square()  # (B, C), of channels
+        middle = _joined(mean, groups)
+        s = torch.rsqrt(_joined(var + (mean - middle).square(), groups) + eps)
+        out = (x.to(w.dtype) - _each(middle, x)) * _each(s * w, x) + _each(b, x)
+        return out.to(x.dtype), middle, s
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, w, _, ctx.groups, _ = inputs
+        _, mean, s = output
+        ctx.mark_non_differentiable(mean, s)
+        ctx.save_for_backward(x, w, mean, s)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        g, (x, w, mean, s) = grads[0], ctx.saved_tensors
+        p, q = _sums(x, mean, g)
+        q = q * s
+        by_p, by_q = (_joined(w * t, ctx.groups) / x[0, 0].numel() for t in (p, q))
+        away = (x.to(w.dtype) - _each(mean, x)) * _each(s * s * by_q, x)
+        gx = g.to(w.dtype) * _each(s * w, x) - away - _each(s * by_p, x)
+        return gx.to(x.dtype), q.sum(0), p.sum(0), None, None
+
+
+def _joined(channels: Tensor, groups: int) -> Tensor:
+    """Return the mean over each group's channels, in the place of each of them: (B, C)."""
+    each = channels.reshape(len(channels), groups, -1)
+    return each.mean(2, keepdim=True).expand_as(each).reshape(channels.shape)
+
+
+def _each(numbers: Tensor, x: Tensor) -> Tensor:
+    """Return numbers (B, C) or (C,) so that they meet every pixel of x (B, C, ...)."""
+    return numbers.reshape(*numbers.shape, *[1] * (x.ndim - 2))
+
+
+def _sums(x: Tensor, centre: Tensor, g: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the sums over pixels of d and d d, with d = x - centre; given g, of g and g d."""
+    found: tuple[Tensor, Tensor] = _Sums.apply(x, centre, g)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, centre: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor]:
+        away = x.to(centre.dtype) - _each(centre, x)
+        by = away if g is None else g.to(centre.dtype)
+        pixels = tuple(range(centre.ndim, x.ndim))
+        return by.sum(pixels), (by * away).sum(pixels)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: Any, x: Tensor, centre: Tensor, g: Tensor | None
+    ) -> tuple[tuple[Tensor, Tensor], int]:
+        x, centre = rows(info, dims[:2], x, centre)
+        by = None if g is None else rows(info, dims[2:], g)[0]
+        if x.ndim == 5 and centre.dtype == torch.float32 and kernels.available(x.device):
+            read = [None if t is None else written(t.permute(0, 1, 3, 4, 2)) for t in (x, by)]
+            found: tuple[Tensor, Tensor] = _kernel_sums(read[0], centre, read[1])
+            return found, 0
+        flat, middle = x.flatten(0, 1), centre.flatten(0, 1)
+        out = _Sums.forward(flat, middle, None if by is None else by.flatten(0, 1))
+        return (out[0].reshape(centre.shape), out[1].reshape(centre.shape)), 0
+
+
+@torch.library.custom_op("tunefree::pixel_sums", mutates_args=())
+def _kernel_sums(x: Tensor, centre: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor]:
+    return kernels.sums(x, centre.contiguous(), g)
+
+
+@_kernel_sums.register_fake
+def _(x: Tensor, centre: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(centre), torch.empty_like(centre)

@@ -1,0 +1,128 @@
+"""Whole steps as a GPU takes them, with plain products behind its kernels: they are the steps."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import grad_and_value, vmap
+
+from parts.plain_kernels import pretend
+from tunefree.bench.work import samples
+from tunefree.models import descent, nets
+from tunefree.models.descent import Descent
+from tunefree.models.losses import Batch
+from tunefree.models.problem import Problem
+from tunefree.models.turns import Looped
+from tunefree.types import map_inputs
+
+CLIENTS, SAMPLES = 3, 4
+
+
+def wide(inplace):
+    """Images that are normalised, pooled, dropped and flattened; a large layer behind them."""
+    return nn.Sequential(
+        nn.Conv2d(2, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(inplace), nn.Conv2d(8, 40, 3, padding=1),
+        nn.ReLU(inplace), nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten(), nn.Linear(640, 32),
+        nn.ReLU(inplace), nn.Linear(32, 4),
+    )  # fmt: skip
+
+
+def batch(seed):
+    draw = torch.Generator().manual_seed(seed)
+    mask = torch.ones(CLIENTS, SAMPLES, dtype=torch.bool)
+    mask[1, -1] = False
+    return Batch(
+        torch.randn(CLIENTS, SAMPLES, 2, 10, 10, generator=draw),
+        torch.randint(4, (CLIENTS, SAMPLES), generator=draw),
+        mask,
+        torch.arange(CLIENTS) + 10 * seed,
+    )
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Descent as on a GPU from now on, uncompiled; the calls of its kernels."""
+    monkeypatch.setattr(descent, "on_gpu", lambda problem: True)
+    monkeypatch.setattr(descent, "compiled", lambda graph, device: graph)
+    monkeypatch.setattr(descent, "Captured", lambda function, *args: function)
+    return pretend(monkeypatch)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 1e-4), ("bf16", 0.03)])
+def test_steps(precision, tolerance, inplace, as_on_a_gpu):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = wide(inplace)
+    problem = Problem(net, precision="bf16" if precision == "bf16" else "fp32")
+    y = problem.start + 0.02 * torch.randn(
+        CLIENTS, problem.layout.size, generator=torch.Generator().manual_seed(0)
+    )
+    lr = torch.tensor([0.1, 0.2, 0.0])
+    engine, expected, total = Looped(problem), y.clone(), torch.zeros(CLIENTS)
+    for seed in range(3):
+        loss, slope = engine.value_and_grad(expected, batch(seed))
+        expected = expected - lr[:, None] * slope
+        total += torch.where(lr > 0, loss, 0.0)
+
+    problem.precision = precision  # which a CPU does not have
+    calls = as_on_a_gpu
+    walk = Descent(problem, vmap(grad_and_value(problem.value)), batch(0))
+    assert list(walk._lie) == [6]  # the large layer's columns lie as images do
+    walk.begin(y)
+    for seed in range(3):
+        calls.clear()
+        walk.step(batch(seed), lr)
+        assert sorted(set(calls)) == ["descend", "forward", "grad_input", "grad_weight", "sums"]
+        assert calls.count("descend") == 1
+    found, losses = walk.end()
+    assert torch.equal(found[2], y[2])
+    error = (found - expected).norm(dim=1)[:2] / (expected - y).norm(dim=1)[:2]
+    assert bool((error < tolerance).all()), error
+    torch.testing.assert_close(losses, total, rtol=tolerance, atol=tolerance)
+    weight = problem.layout.split(found)[6]
+    again = walk._seen(6).flatten(2)
+    assert torch.equal(weight, again)
+
+
+IMAGES, SMALL = ((3, 32, 32), 10), ((1, 28, 28), 10)
+NETWORKS = {  # shape and classes, which of its tensors lie as images do, whether any is large
+    "linear": (*SMALL, [], False),
+    "mlp": (*SMALL, [], True),
+    "convex": ((1, 8, 8), 5, [], True),
+    "cnn-p1": ((1, 28, 28), 62, [4], True),
+    "cnn-p2": (*SMALL, [4], False),
+    "cnn-p4": (*SMALL, [4], True),
+    "cnn-pfl": (*IMAGES, [4], True),
+    "resnet18": (*IMAGES, [], False),
+    "vit": (*IMAGES, [], False),
+    "lstm": ((20,), 80, [], True),
+    "text": ((12,), 2, [], False),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_step_of_reference_networks(name, as_on_a_gpu):
+    shape, classes, lying, large = NETWORKS[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        problem = Problem(nets.build(name, shape=shape, classes=classes), precision="fp32")
+    x, y = samples(name, shape, classes, 2 * SAMPLES)
+    problem.check(map_inputs(lambda t: t[:2], x), y[:2], classes - 1)
+    given = Batch(
+        map_inputs(lambda t: t.unflatten(0, (2, SAMPLES)), x),
+        y.unflatten(0, (2, SAMPLES)),
+        torch.ones(2, SAMPLES, dtype=torch.bool),
+        torch.arange(2),
+    )
+    draw = torch.Generator().manual_seed(0)
+    rows = problem.start + 0.01 * torch.randn(2, problem.layout.size, generator=draw)
+    _, slope = Looped(problem).value_and_grad(rows, given)
+    problem.precision = "tf32"
+    axes = (0, 0, 0, 0, 0 if problem.random else None)
+    walk = Descent(problem, vmap(grad_and_value(problem.value), in_dims=axes), given)
+    assert list(walk._lie) == lying
+    assert ("descend" in as_on_a_gpu) == large
+    walk.begin(rows)
+    walk.step(given, torch.tensor([0.05, 0.02]))
+    moved = (walk.end()[0] - rows) / -torch.tensor([[0.05], [0.02]])
+    assert float((moved - slope).norm() / slope.norm()) < 2e-4
