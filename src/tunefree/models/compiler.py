@@ -1,5 +1,6 @@
 """The compiler: what it is told, and where it cannot be trusted."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,20 @@ def compiled(graph: Callable[..., Any], device: torch.device) -> Callable[..., A
         "shape_padding": False,
         "realize_opcount_threshold": LONG,
     }
-    return torch.compile(graph, dynamic=False, options=told if device.type == "cuda" else None)
+    if device.type != "cuda":
+        return torch.compile(graph, dynamic=False, options=None)
+    return _quiet(torch.compile(graph, dynamic=False, options=told))
+
+
+def _quiet(fast: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function without what PyTorch 2.11 says of every network with under 8 classes."""
+
+    def call(*args: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"\s*Online softmax is disabled", UserWarning)
+            return fast(*args)
+
+    return call
 
 
 def in_place(device: torch.device) -> bool:

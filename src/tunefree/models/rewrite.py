@@ -4,6 +4,7 @@ A graph here takes the model's tensors of m clients first, perhaps the same in b
 and returns the losses and the gradients.
 """
 
+import operator
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,7 +20,6 @@ Node: TypeAlias = Any  # torch.fx.Node, of whose arguments its types know nothin
 _SAME = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default}
 _VIEWS = _SAME | {aten.t.default, aten.transpose.int, aten.unsqueeze.default}
 _COPIES = _VIEWS | {aten.as_strided.default, aten.clone.default, aten._to_copy.default}
-_SHOWN = _VIEWS | {aten.as_strided.default, aten.slice.Tensor, aten.select.int, aten.squeeze.dims}
 _FLAT = {aten.view.default, aten._unsafe_view.default}
 
 LARGE = 1 << 14  # numbers in a tensor for which that pays
@@ -110,10 +110,18 @@ def written_once(graph: GraphModule) -> None:
 
 
 def _memory(node: Node) -> Node:
-    """Return the node whose memory a node shows."""
-    while node.target in _SHOWN and isinstance(node.args[0], torch.fx.Node):
+    """Return the node whose memory a node shows, or changes."""
+    while node.args and isinstance(node.args[0], torch.fx.Node) and _shows(node.target):
         node = node.args[0]
     return node
+
+
+def _shows(target: Any) -> bool:
+    """Return whether an operation's result lies in its first argument's memory."""
+    if target in (operator.getitem, aten._unsafe_view.default):
+        return True
+    schema = getattr(target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
 
 
 def _overwritten(graph: GraphModule) -> set[Node]:

@@ -1,5 +1,7 @@
 """What the compiler is told, and where it is not trusted."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -24,6 +26,23 @@ def test_on_a_gpu_kernels_are_not_chosen_by_a_clock(monkeypatch):
     assert set(told["options"]) <= set(torch._inductor.list_options())
     compiled(torch.sin, torch.device("cpu"))
     assert told["options"] is None
+
+
+def test_what_the_compiler_says_of_few_classes_is_not_handed_on(monkeypatch):
+    """Nor does it end the compilation where warnings are errors, as they are here."""
+
+    def compile(function, **words):
+        def loud(x):
+            warnings.warn(x, stacklevel=1)
+            return function(x)
+
+        return loud
+
+    monkeypatch.setattr(torch, "compile", compile)
+    fast = compiled(len, torch.device("cuda"))
+    assert fast("\nOnline softmax is disabled on the fly") == 38
+    with pytest.warns(UserWarning, match="anything else"):
+        fast("anything else")
 
 
 @pytest.mark.parametrize(

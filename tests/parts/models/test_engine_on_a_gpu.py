@@ -15,11 +15,7 @@ from tunefree.engines import chunk
 from tunefree.faults import Faults
 from tunefree.models import batched, kernels
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    # which PyTorch 2.11 says of every network with fewer than eight classes
-    pytest.mark.filterwarnings("ignore:\\s*Online softmax is disabled:UserWarning"),
-]
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def federation(clients=6, side=10):

@@ -73,13 +73,24 @@ def test_copies_of_the_same_are_made_once(precision):
         assert torch.equal(a, b)
 
 
-def test_copies_that_are_overwritten_stay_apart():
+def _two_clones(x):
+    one, two = x.clone(), x.clone()
+    one += 1
+    two[:, 0] *= 3
+    return one * two * x.flatten(1).reshape(x.shape)
+
+
+def _before_and_after(x):
+    y = 2 * x
+    before = y.clone()
+    y.diagonal(0, 0, 1).mul_(3)
+    return before + y.clone().sin()
+
+
+@pytest.mark.parametrize("change", [_two_clones, _before_and_after])
+def test_copies_that_are_overwritten_stay_apart(change):
     def loss(w, x):
-        one, two = x.clone(), x.clone()
-        one += 1
-        seen = x.flatten(1)
-        two[:, 0] *= 3
-        return (one * two * w * seen.reshape(x.shape)).sum()
+        return (w * change(x)).sum()
 
     w, x = torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).double()
     graph = make_fx(vmap(grad_and_value(loss)))(w, x)
