@@ -65,25 +65,27 @@ class Descent:
             self._lie: dict[int, rewrite.Images] = {}
             apart: list[int] = []
             if self._gpu:
+                count, given = len(self._parts), len(self._parts) + len(self._low)
                 rewrite.written_once(graph)
                 rewrite.rectified_at_once(graph)
-                count = len(self._parts)
-                self._lie = rewrite.images_as_they_lie(graph, count, count + len(self._low))
+                self._lie = rewrite.images_as_they_lie(graph, count, given)
                 if problem.precision in ("tf32", "bf16") and kernels.available(problem.device):
-                    apart = rewrite.products_apart(graph, kernels.SHORT)
+                    apart = rewrite.products_apart(graph, given, kernels.SHORT)
 
             def walk(
                 parts: list[Tensor], low: list[Tensor], total: Rows, lr: Rows, *args: Any
             ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
                 loss, *grads = graph(*parts, *low, *tree_leaves(args))
-                total.copy_(torch.where(lr > 0, total + loss, total))
+                moved = {}
                 for k, (part, grad) in enumerate(zip(parts, grads, strict=True)):
                     if k not in apart:
                         each = lr.reshape(-1, *[1] * (part.ndim - 1))
-                        moved = torch.where(each > 0, part - each * grad, part)
-                        part.copy_(moved)
-                        if k in used:
-                            low[k].copy_(moved)
+                        moved[k] = torch.where(each > 0, part - each * grad, part)
+                total.copy_(torch.where(lr > 0, total + loss, total))
+                for k, new in moved.items():  # a gradient may be another tensor itself
+                    parts[k].copy_(new)
+                    if k in used:
+                        low[k].copy_(new)
                 return total, [grads[k] for k in apart]
 
             # a graph of its own: the compiler keeps few versions of one function, then gives up

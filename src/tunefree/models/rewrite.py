@@ -272,20 +272,22 @@ def _end(node: Node) -> Node:
     return node
 
 
-def products_apart(graph: GraphModule, short: int) -> list[int]:
+def products_apart(graph: GraphModule, given: int, short: int) -> list[int]:
     """Let the graph return the two factors of gradients that are products with short sums.
 
     Such a gradient is as large as its weight and quick to form: who moves the weight forms it on
-    the way, and it is never written.
+    the way, and it is never written. Not where a factor is one of the model's tensors: it may have
+    moved by then.
 
     Args:
         graph: Changed in place.
+        given: How many of the graph's arguments are the model's tensors, in either precision.
         short: How many terms such a sum has at most.
 
     Returns:
         Which gradients (m, o, i) come as pairs (m, o, k), (m, k, i).
     """
-    found, pairs = results(graph), []
+    found, pairs, model = results(graph), [], set(inputs(graph)[:given])
     for k, last in enumerate(found[1:]):
         node, turned = last, False
         while len(node.users) == 1 and node.target in (aten._to_copy.default, aten.transpose.int):
@@ -294,6 +296,8 @@ def products_apart(graph: GraphModule, short: int) -> list[int]:
         if node.target is not aten.bmm.default or len(node.users) != 1:
             continue
         if prod(_shape(node)[1:]) < LARGE or _shape(node.args[0])[2] > short:
+            continue
+        if model & {_memory(side) for side in node.args}:
             continue
         left, right = node.args
         if turned:

@@ -84,6 +84,34 @@ def test_steps(precision, tolerance, inplace, as_on_a_gpu):
     assert torch.equal(weight, again)
 
 
+class LowRank(nn.Module):
+    """A weight that is a product of two, both of them large."""
+
+    def __init__(self):
+        super().__init__()
+        self.u, self.v = (nn.Parameter(0.1 * torch.randn(s)) for s in ((20, 1024), (1024, 20)))
+        self.first, self.last = nn.Linear(200, 20), nn.Linear(20, 4)
+
+    def forward(self, x):
+        hidden = self.first(x.flatten(1)).relu()
+        return self.last(nn.functional.linear(hidden, self.u @ self.v).relu())
+
+
+def test_tensors_that_are_factors_of_gradients_have_not_moved_before(as_on_a_gpu):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        problem = Problem(LowRank(), precision="fp32")
+    rows = problem.start.expand(CLIENTS, -1).contiguous()
+    _, slope = Looped(problem).value_and_grad(rows, batch(0))
+    problem.precision = "tf32"
+    axes = (0, 0, 0, 0, None)
+    walk = Descent(problem, vmap(grad_and_value(problem.value), in_dims=axes), batch(0))
+    walk.begin(rows)
+    walk.step(batch(0), torch.full((CLIENTS,), 0.5))
+    torch.testing.assert_close(walk.end()[0], rows - 0.5 * slope, rtol=1e-5, atol=1e-6)
+    assert "descend" not in as_on_a_gpu
+
+
 IMAGES, SMALL = ((3, 32, 32), 10), ((1, 28, 28), 10)
 NETWORKS = {  # shape and classes, which of its tensors lie as images do, whether any is large
     "linear": (*SMALL, [], False),
