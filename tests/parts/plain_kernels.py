@@ -2,7 +2,7 @@
 
 import torch
 
-from tunefree.models import kernels, products
+from tunefree.models import kernels, narrow, products
 
 
 def pretend(monkeypatch):
@@ -47,4 +47,5 @@ def pretend(monkeypatch):
     monkeypatch.setattr(kernels, "available", lambda device: True)
     monkeypatch.setattr(kernels, "weight_blocks", lambda *_: kernels.Blocks(16, 16, 16))
     monkeypatch.setattr(products, "_in_kernels", lambda x: True)
+    monkeypatch.setattr(narrow._Products, "__call__", narrow._Products._on_a_gpu)
     return calls

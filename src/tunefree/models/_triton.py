@@ -2,10 +2,10 @@
 # ruff: noqa: ANN001, ANN202, E741
 """The kernels behind `kernels.py`, in Triton; sizes of a layer are compile-time constants.
 
-Each is a matrix product per client whose activation operand is gathered from the image while it
-runs, so the unfolded image never exists. Program axis 1 is the client. A weight is read as the
-matrix w[k, o] with k = (kh KW + kw) C + c and strides (WK, WO). Offsets within a client fit in 32
-bits, those of a client do not.
+The three of a convolution are a matrix product per client whose activation operand is gathered
+from the image while it runs, so the unfolded image never exists; program axis 1 is the client. A
+weight is read as the matrix w[k, o] with k = (kh KW + kw) C + c and strides (WK, WO). Offsets
+within a client fit in 32 bits, those of a client do not.
 """
 
 from __future__ import annotations
@@ -303,12 +303,14 @@ def descend(
 
     Weights come and go meanwhile, which takes longer than the product.
     """
-    client = tl.program_id(1).to(tl.int64)
+    wide = tl.cdiv(I, BN)
+    tiles = tl.cdiv(O, BM) * wide
+    client = (tl.program_id(0) // tiles).to(tl.int64)
     rate = tl.load(lr + client)
     if rate > 0:
-        tiles = tl.cdiv(I, BN)
-        rows = tl.program_id(0) // tiles * BM + tl.arange(0, BM)
-        cols = tl.program_id(0) % tiles * BN + tl.arange(0, BN)
+        tile = tl.program_id(0) % tiles
+        rows = tile // wide * BM + tl.arange(0, BM)
+        cols = tile % wide * BN + tl.arange(0, BN)
         k = tl.arange(0, BK)
         at = client * O * I + rows[:, None] * I + cols[None, :]
         here = (rows < O)[:, None] & (cols < I)[None, :]

@@ -1,5 +1,5 @@
 # ruff: noqa: E741
-"""Convolutions of m clients at once, each with its own weights, in one launch.
+"""What m clients do at once, each with its own weights, in one launch.
 
 With s, p, d the stride, the padding and the dilation, and h = oh s - p + kh d, v = ow s - p + kw d:
 
@@ -7,8 +7,9 @@ With s, p, d the stride, the padding and the dilation, and h = oh s - p + kh d, 
     grad_x[i, b, h, v, c]   = sum over oh, ow, kh, kw, o of   g[i, b, oh, ow, o] w[i, kh, kw, c, o]
     grad_w[i, kh, kw, c, o] = sum over b, oh, ow of           x[i, b, h, v, c] g[i, b, oh, ow, o]
 
-Channels come last. Tensors are float32 or bfloat16; sums are in float32, and grad_w stays so. No
-sum depends on the order in which programs run: the same inputs give the same bits.
+Besides these, sums over the pixels of images (`sums`), and steps along gradients that are products
+(`descend`). Channels come last. Tensors are float32 or bfloat16; sums are in float32, and grad_w
+stays so. No sum depends on the order in which programs run: the same inputs give the same bits.
 """
 
 import importlib.util
@@ -191,6 +192,8 @@ def sums(x: Tensor, centre: Tensor, g: Tensor | None = None) -> tuple[Tensor, Te
 
     m, B, H, W, C = x.shape
     _check(x, x if g is None else g)
+    if not centre.is_contiguous():
+        raise ArgumentError(f"sums(centre=...) must be contiguous, got {centre.stride()}.")
     first, second = (centre.new_empty((m, B, C), dtype=torch.float32) for _ in range(2))
     channels, warps = _cover(C, 128), 2 if H * W > 64 else 1  # more would have to wait for another
     _triton.sums[(m * B, _tiles(C, channels))](
@@ -222,11 +225,13 @@ def descend(part: Tensor, low: Tensor | None, left: Tensor, right: Tensor, lr: T
     from . import _triton
 
     (m, O, I), K = part.shape, left.shape[2]
-    _check(part)
+    for name, t in {"part": part, "low": part if low is None else low, "lr": lr}.items():
+        if not t.is_contiguous():
+            raise ArgumentError(f"descend({name}=...) must be contiguous, got {t.stride()}.")
     if K > SHORT:
         raise ArgumentError(f"descend(left=...) must have at most {SHORT} columns, got {K}.")
     rows, cols = (16, 128) if left.dtype == torch.bfloat16 else (32, 64)
-    _triton.descend[(_tiles(O, rows) * _tiles(I, cols), m)](
+    _triton.descend[(m * _tiles(O, rows) * _tiles(I, cols),)](
         part,
         part if low is None else low,
         left,

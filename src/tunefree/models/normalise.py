@@ -6,8 +6,8 @@ Wu & He, ECCV 2018, arXiv:1803.08494. With mean and var those of a group of a sa
 
 Every sum over pixels is taken channel by channel, which reads images in the order in which they
 lie, channels last; groups are then joined from numbers that are few. Forwards these are sums of
-x - c and of its square, with c a pixel of the channel, so that they cancel little. Backwards, with
-n the numbers in a group and g the gradient by `out`:
+x - c and of its square, with c the mean of a few pixels of the channel, so that they cancel little.
+Backwards, with n the numbers in a group and g the gradient by `out`:
 
     p = sum of g,   q = sum of g h                   over the pixels of a channel
     grad_b = sum of p,   grad_w = sum of q           over samples
@@ -16,8 +16,9 @@ n the numbers in a group and g the gradient by `out`:
 PyTorch's own asks for an order in memory that vmap cannot answer, and compiled for a GPU after a
 pool its gradients were wrong (torch 2.11).
 
-Differences from PyTorch's under autocast: of bfloat16 the result is bfloat16 again, as all
-activations are; sums and the numbers of groups and channels are float32 in both.
+Differences from PyTorch's: it can be differentiated once, not twice. Under autocast, of bfloat16
+the result is bfloat16 again, as all activations are; sums and the numbers of groups and channels
+are float32 in both.
 """
 
 from typing import Any
@@ -27,6 +28,8 @@ from torch import Tensor
 
 from . import kernels
 from .products import rows, written
+
+SPREAD = 4  # pixels along an axis, about, from which a channel's mean is guessed
 
 
 def normalise(
@@ -55,9 +58,9 @@ class _Normalise(torch.autograd.Function):
     def forward(
         x: Tensor, w: Tensor, b: Tensor, groups: int, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        pivot = x.flatten(2)[:, :, 0].to(w.dtype)
-        first, second = (t / x[0, 0].numel() for t in _sums(x, pivot))
-        mean, var = pivot + first, second - first.square()  # (B, C), of channels
+        some = _some(x).to(w.dtype)
+        first, second = (t / x[0, 0].numel() for t in _sums(x, some))
+        mean, var = some + first, second - first.square()  # (B, C), of channels
         middle = _joined(mean, groups)
         s = torch.rsqrt(_joined(var + (mean - middle).square(), groups) + eps)
         out = (x.to(w.dtype) - _each(middle, x)) * _each(s * w, x) + _each(b, x)
@@ -79,6 +82,13 @@ class _Normalise(torch.autograd.Function):
         away = (x.to(w.dtype) - _each(mean, x)) * _each(s * s * by_q, x)
         gx = g.to(w.dtype) * _each(s * w, x) - away - _each(s * by_p, x)
         return gx.to(x.dtype), q.sum(0), p.sum(0), None, None
+
+
+def _some(x: Tensor) -> Tensor:
+    """Return the mean of a few pixels of each channel: one alone may be far from the others."""
+    for axis in range(2, x.ndim):
+        x = x[(slice(None),) * axis + (slice(None, None, max(1, x.shape[axis] // SPREAD)),)]
+    return x.float().flatten(2).mean(2) if x.dtype == torch.bfloat16 else x.flatten(2).mean(2)
 
 
 def _joined(channels: Tensor, groups: int) -> Tensor:

@@ -5,6 +5,7 @@ and returns the losses and the gradients.
 """
 
 import operator
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,7 +23,8 @@ _VIEWS = _SAME | {aten.t.default, aten.transpose.int, aten.unsqueeze.default}
 _COPIES = _VIEWS | {aten.as_strided.default, aten.clone.default, aten._to_copy.default}
 _FLAT = {aten.view.default, aten._unsafe_view.default}
 
-LARGE = 1 << 14  # numbers in a tensor for which that pays
+LARGE = 1 << 14  # numbers in a gradient that is worth handing on as its factors
+KINDS = (torch.float32, torch.bfloat16)  # of factors
 
 
 class Images(NamedTuple):
@@ -36,10 +38,19 @@ class Images(NamedTuple):
     sides: tuple[int, ...]
     order: tuple[int, ...]
 
+    @property
+    def lying(self) -> list[int]:
+        """The sides in the order of memory."""
+        return [self.sides[k] for k in self.order]
+
+    @property
+    def back(self) -> list[int]:
+        """Axes of (m, ., *lying) that make it (m, ., *sides)."""
+        return [0, 1, *(2 + self.order.index(k) for k in range(len(self.order)))]
+
     def seen(self, weight: Tensor) -> Tensor:
         """Return (m, o, columns as they lie) as (m, o, *sides)."""
-        lying = weight.reshape(*weight.shape[:2], *(self.sides[k] for k in self.order))
-        return lying.permute(0, 1, *(2 + self.order.index(k) for k in range(len(self.order))))
+        return weight.reshape(*weight.shape[:2], *self.lying).permute(self.back)
 
 
 def flatten(graph: GraphModule) -> None:
@@ -130,8 +141,13 @@ def _overwritten(graph: GraphModule) -> set[Node]:
     for node in graph.graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable:
-            given = zip(schema.arguments, node.args, strict=False)
-            found |= {_memory(a) for s, a in given if s.alias_info and s.alias_info.is_write}
+            named = [s.name for s in schema.arguments if s.alias_info and s.alias_info.is_write]
+            places = {s.name: k for k, s in enumerate(schema.arguments)}
+            for name in named:
+                at = places[name]
+                value = node.args[at] if at < len(node.args) else node.kwargs.get(name)
+                many = value if isinstance(value, list | tuple) else [value]
+                found |= {_memory(one) for one in many if isinstance(one, torch.fx.Node)}
     return found
 
 
@@ -145,7 +161,7 @@ def rectified_at_once(graph: GraphModule) -> None:
         if conv.target is not torch.ops.tunefree.conv.default:
             continue
         if len(turned.users) == len(conv.users) == 1:
-            conv.args = (*conv.args[:-1], True)
+            conv.args = (*conv.args[:-1], True)  # its last is `relu`
             relu.replace_all_uses_with(turned)
             turned.meta = relu.meta
     graph.graph.eliminate_dead_code()
@@ -169,27 +185,26 @@ def images_as_they_lie(graph: GraphModule, count: int, given: int) -> dict[int, 
     """
     found, changed = {}, _overwritten(graph)
     for row in list(graph.graph.nodes):
-        if (lie := _lying(row)) is None or _memory(row.args[0].args[0]) in changed:
+        if (lie := _lying(row)) is None:
+            continue
+        if changed & {_memory(row.args[0]), _memory(row.args[0].args[0])}:
             continue
         if (meeting := _meeting(graph, row, lie, count, given)) is None:
             continue
         weight, backs = meeting
         source = row.args[0].args[0]
         lead = _shape(row)[:2]
-        lying = [lie.sides[k] for k in lie.order]
+        shape = [*lead, *lie.lying]
         with graph.graph.inserting_before(row):
             turned = _call(graph, aten.permute.default, source, [0, 1, *(2 + k for k in lie.order)])
-            shape = [*lead, *lying]
-            strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
-            whole = _call(graph, aten.as_strided.default, turned, shape, strides)
-            flat = _call(graph, aten.view.default, whole, [*lead, prod(lying)])
+            whole = _call(graph, aten.as_strided.default, turned, shape, _dense(shape))
+            flat = _call(graph, aten.view.default, whole, [*lead, prod(lie.lying)])
         flat.meta = row.meta
         row.replace_all_uses_with(flat)
         for back in backs:
             with graph.graph.inserting_before(back):
-                image = _call(graph, aten.view.default, back.args[0], [*lead, *lying])
-                places = [2 + lie.order.index(k) for k in range(len(lie.order))]
-                again = _call(graph, aten.permute.default, image, [0, 1, *places])
+                image = _call(graph, aten.view.default, back.args[0], shape)
+                again = _call(graph, aten.permute.default, image, lie.back)
             again.meta = back.meta
             back.replace_all_uses_with(again)
         found[weight] = lie
@@ -203,7 +218,7 @@ def _call(graph: GraphModule, target: Any, *args: Any) -> Node:
 
 
 def _lying(row: Node) -> Images | None:
-    """Return how images (m, B, ...) lie that are flattened here, if not in their own order."""
+    """Return how images (m, B, ...) lie that are copied here to be flattened."""
     if row.target not in _FLAT or row.args[0].target is not aten.clone.default:
         return None
     source = row.args[0].args[0]
@@ -214,11 +229,21 @@ def _lying(row: Node) -> Images | None:
     if after[0][:2] != shape[:2]:
         return None
     order = tuple(sorted(range(len(shape) - 2), key=lambda k: -strides[2 + k]))
-    lying = [*shape[:2], *(shape[2 + k] for k in order)]
-    dense = [prod(lying[i + 1 :]) for i in range(len(lying))]
-    if [*strides[:2], *(strides[2 + k] for k in order)] != dense:
+    lie = Images(tuple(shape[2:]), order)
+    whole = [*shape[:2], *lie.lying]
+    if (*strides[:2], *(strides[2 + k] for k in order)) != _told(whole, _dense(whole)):
         return None
-    return Images(tuple(shape[2:]), order)
+    return lie
+
+
+def _dense(shape: Sequence[int]) -> list[int]:
+    """Return the strides of a tensor that lies in the order of its axes."""
+    return [prod(shape[i + 1 :]) for i in range(len(shape))]
+
+
+def _told(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Return strides with zeros for axes of length one, whose stride says nothing."""
+    return tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
 
 
 def _meeting(
@@ -244,6 +269,8 @@ def _meeting(
             return None
     if len(weights) != 1 or (weight := weights.pop()) not in known:
         return None
+    if any(node is not weight and k == known[weight] and node.users for node, k in known.items()):
+        return None  # it is read in the other precision too
     if any(node.target is not aten.bmm.default for node in gradients):
         return None
     ends = {_end(node) for node in gradients}
@@ -299,6 +326,8 @@ def products_apart(graph: GraphModule, given: int, short: int) -> list[int]:
             continue
         if model & {_memory(side) for side in node.args}:
             continue
+        if any(side.meta["tensor_meta"].dtype not in KINDS for side in node.args):
+            continue
         left, right = node.args
         if turned:
             with graph.graph.inserting_before(last):
@@ -315,9 +344,9 @@ def products_apart(graph: GraphModule, given: int, short: int) -> list[int]:
 
 
 def _form(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the shape and the strides that a node had when it was traced."""
+    """Return the shape and the strides (see `_told`) that a node had when it was traced."""
     meta = node.meta.get("tensor_meta") if isinstance(node, torch.fx.Node) else None
-    return None if meta is None else (tuple(meta.shape), tuple(meta.stride))
+    return None if meta is None else (tuple(meta.shape), _told(meta.shape, meta.stride))
 
 
 def _shape(node: Node) -> tuple[int, ...]:

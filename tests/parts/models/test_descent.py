@@ -112,11 +112,57 @@ def test_tensors_that_are_factors_of_gradients_have_not_moved_before(as_on_a_gpu
     assert "descend" not in as_on_a_gpu
 
 
+class Twice(nn.Module):
+    """A weight that meets flattened images in bfloat16, and is read as it is besides."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.dense, self.last = nn.Conv2d(2, 8, 3), nn.Linear(512, 64), nn.Linear(64, 4)
+
+    def forward(self, x):
+        out = self.last(self.dense(self.conv(x).relu().flatten(1)).relu())
+        scale = torch.linspace(0, 9, 512, device=x.device) @ self.dense.weight.detach().float().T
+        return out * (1 + scale.mean())
+
+
+def test_a_weight_that_is_read_in_both_precisions_lies_as_it_did(as_on_a_gpu):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        problem = Problem(Twice(), precision="bf16")
+    rows, lr = problem.start.expand(CLIENTS, -1).contiguous(), torch.full((CLIENTS,), 0.1)
+    loss, slope = Looped(problem).value_and_grad(rows, batch(0))
+    axes = (0, 0, 0, 0, None)
+    walk = Descent(problem, vmap(grad_and_value(problem.value), in_dims=axes), batch(0))
+    walk.begin(rows)
+    walk.step(batch(0), lr)
+    found, total = walk.end()
+    torch.testing.assert_close(total, loss, rtol=1e-2, atol=1e-2)
+    assert float((found - rows + 0.1 * slope).norm() / (0.1 * slope).norm()) < 0.1
+    assert "forward" in as_on_a_gpu
+
+
+def test_one_client_alone(as_on_a_gpu):
+    """As on a machine of its own: the large layer's columns lie as images do."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        problem = Problem(wide(inplace=False), precision="fp32")
+    rows, given = problem.start[None].clone(), batch(0)
+    one = Batch(given.inputs[:1], given.target[:1], given.mask[:1], given.key[:1])
+    _, slope = Looped(problem).value_and_grad(rows, one)
+    problem.precision = "tf32"
+    walk = Descent(problem, vmap(grad_and_value(problem.value)), one)
+    assert list(walk._lie) == [6]
+    walk.begin(rows)
+    walk.step(one, torch.tensor([0.5]))
+    torch.testing.assert_close(walk.end()[0], rows - 0.5 * slope, rtol=1e-4, atol=1e-6)
+    assert "descend" in as_on_a_gpu
+
+
 IMAGES, SMALL = ((3, 32, 32), 10), ((1, 28, 28), 10)
 NETWORKS = {  # shape and classes, which of its tensors lie as images do, whether any is large
     "linear": (*SMALL, [], False),
     "mlp": (*SMALL, [], True),
-    "convex": ((1, 8, 8), 5, [], True),
+    "convex": ((1, 8, 8), 5, [], False),
     "cnn-p1": ((1, 28, 28), 62, [4], True),
     "cnn-p2": (*SMALL, [4], False),
     "cnn-p4": (*SMALL, [4], True),

@@ -173,6 +173,14 @@ def test_strided_tensors_are_refused():
         kernels.forward(x, w, *how, bias=torch.zeros(2, 7)[:, :5])
 
 
+def test_strided_weights_and_centres_are_refused():
+    part, left, right = torch.zeros(1, 2, 3), torch.zeros(1, 2, 4), torch.zeros(1, 4, 3)
+    with pytest.raises(ArgumentError, match=r"descend\(part=\.\.\.\) must be contiguous"):
+        kernels.descend(part.mT, None, right.mT, left.mT, torch.ones(1))
+    with pytest.raises(ArgumentError, match=r"sums\(centre=\.\.\.\) must be contiguous"):
+        kernels.sums(torch.zeros(2, 1, 2, 2, 3), torch.zeros(3, 1, 2).transpose(0, 2))
+
+
 def test_products_with_long_sums_are_refused():
     part, left, right = torch.zeros(1, 2, 3), torch.zeros(1, 2, 33), torch.zeros(1, 33, 3)
     with pytest.raises(ArgumentError, match=r"at most 32 columns, got 33"):
