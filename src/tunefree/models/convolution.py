@@ -6,7 +6,7 @@ when compiled for a CPU): any module that calls conv1d or conv2d inside it gets 
 replaced in the module. Grouped convolutions are left as they are.
 
 On a GPU products leave images with their channels last in memory; group normalisation that likes
-them so (`normalise`) takes the place of PyTorch's.
+them so (`normalise`) takes the place of PyTorch's, on a CPU too. So do pools, if asked for.
 """
 
 from typing import Any
@@ -105,8 +105,8 @@ def _convolve(
         add = weight.new_zeros(weight.shape[0]) if bias is None else bias.to(weight.dtype)
         out = columns.convolve(input, weight, add, form)
     else:
-        add_to = None if bias is None else bias.to(weight.dtype)
-        out = _Forward.apply(input, weight, add_to, form)  # type: ignore[no-untyped-call]
+        shift = None if bias is None else bias.to(weight.dtype)
+        out = _Forward.apply(input, weight, shift, form)  # type: ignore[no-untyped-call]
     return out.squeeze(2) if axes == 1 else out
 
 
