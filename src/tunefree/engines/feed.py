@@ -1,6 +1,7 @@
 """What clients are fed: their batches of a turn, and blocks of all of their data."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -81,6 +82,10 @@ class Feed:
             steps: Local steps, or None.
             ordered: Leave the gathering to the engine.
         """
+        with _one_thread(self.problem.device):
+            return self._lesson(ids, t, turn, steps, ordered)
+
+    def _lesson(self, ids: Tensor, t: int, turn: int, steps: int | None, ordered: bool) -> Lesson:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
         cut = self.cut if steps is None else Cut(batch=self.cut.batch, steps=steps)
         draws = draw(self.seed, t, ids, sizes, starts, cut, width=self.width, turn=turn)
@@ -177,6 +182,24 @@ class Lessons:
         """Draw these clients' batches of a coming round."""
         lesson = self._feed.lesson(ids, t, 0, self._steps, self._ordered)
         self._early = (t, self._steps, ids, lesson)
+
+
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """Let one thread do the host's part beside a GPU.
+
+    It is small and the GPU works meanwhile; but threads that wait for each other on busy cores
+    have been seen to take ten times as long as one.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cuda" or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _rows(t: Tensor, index: Tensor) -> Tensor:

@@ -27,7 +27,8 @@ def one_client(seed, t, i, n, cut):
     def shuffled(e):
         j = torch.arange(n)
         draws = bits(key(seed, "batch", t, i), e * n + j).tolist()
-        return sorted(range(n), key=lambda row: (draws[row], row))
+        last = 2 ** math.ceil(math.log2(n))
+        return sorted(range(n), key=lambda row: (draws[row] // last, row))
 
     if cut.batch is None:
         return [list(range(n))] * (cut.steps or cut.epochs)
@@ -43,21 +44,26 @@ def one_client(seed, t, i, n, cut):
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_agrees_with_the_loop_over_clients(cut):
-    ids = torch.tensor([4, 0, 1, 5, 3, 2])
-    got = draw(3, 11, ids, SIZES[ids], STARTS[ids], cut)
-    assert torch.equal(got.steps, plan_steps(SIZES[ids], cut))
-    assert got.index.shape == got.mask.shape == (6, int(got.steps.max()), width(SIZES, cut))
+@pytest.mark.parametrize(
+    "sizes",
+    [SIZES, torch.full((6,), 9), torch.tensor([2, 16, 3, 17, 64, 65])],
+    ids=["unequal", "equal", "about powers of two"],
+)
+def test_agrees_with_the_loop_over_clients(cut, sizes):
+    ids, starts = torch.tensor([4, 0, 1, 5, 3, 2]), sizes.cumsum(0) - sizes
+    got = draw(3, 11, ids, sizes[ids], starts[ids], cut)
+    assert torch.equal(got.steps, plan_steps(sizes[ids], cut))
+    assert got.index.shape == got.mask.shape == (6, int(got.steps.max()), width(sizes, cut))
     for row, i in enumerate(ids.tolist()):
-        want = one_client(3, 11, i, int(SIZES[i]), cut)
+        want = one_client(3, 11, i, int(sizes[i]), cut)
         assert len(want) == int(got.steps[row])
         for k in range(got.index.shape[1]):
             batch = want[k] if k < len(want) else []
             mask = got.mask[row, k]
             assert mask.tolist() == [True] * len(batch) + [False] * (len(mask) - len(batch))
-            assert (got.index[row, k][mask] - STARTS[i]).tolist() == batch
-            assert (got.index[row, k][~mask] == STARTS[i]).all()
-            assert float(got.share[row, k]) == len(batch) / int(SIZES[i])
+            assert (got.index[row, k][mask] - starts[i]).tolist() == batch
+            assert (got.index[row, k][~mask] == starts[i]).all()
+            assert float(got.share[row, k]) == len(batch) / int(sizes[i])
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
