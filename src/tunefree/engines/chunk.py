@@ -18,7 +18,7 @@ log = logging.getLogger("tunefree")
 T = TypeVar("T")
 
 CACHE = 5 << 19  # bytes of client rows that a CPU keeps close; larger chunks were slower
-FEW = 4  # clients with large activations that are compiled into one call
+FEW = 4  # clients that are compiled into one call however large they are
 ROWS = 12  # rows of d numbers that rules hold for a client: its point, gradient, memory, ...
 PART = 0.8  # of the free memory of a GPU that clients may fill
 
@@ -67,8 +67,16 @@ class Chunks:
 
 
 def in_cache(cohort: int, row: int) -> int:
-    """Return the largest divisor of the cohort whose rows, of so many bytes, stay in the cache."""
-    return divisor(cohort, CACHE // row)
+    """Return the largest divisor of the cohort whose rows, of so many bytes, stay in the cache.
+
+    Up to `FEW` in any case, and not one, which is slower than twenty (products of one client share
+    the threads, those of several are one thread's each).
+
+    >>> in_cache(20, 1 << 30), in_cache(7, 1 << 30), in_cache(1, 1 << 30)
+    (4, 7, 1)
+    """
+    parts = [c for c in range(2, cohort + 1) if cohort % c == 0] or [1]
+    return max((c for c in parts if c <= max(FEW, CACHE // row)), default=parts[0])
 
 
 def divisor(cohort: int, most: int) -> int:
