@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from ..types import Inputs, Rows
-from . import kernels, rewrite
+from . import flattened, graphs, kernels, rewrite
 from .capture import Captured, on_gpu
 from .compiler import compiled
 from .convolution import Lowered
@@ -60,15 +60,15 @@ class Descent:
 
         with problem.arithmetic():
             graph = make_fx(slopes, decomposition_table=products())(self._parts, self._low, *rest)
-            rewrite.flatten(graph)
+            graphs.flatten(graph)
             used = rewrite.cast_beforehand(graph, len(self._low))
-            self._lie: dict[int, rewrite.Images] = {}
+            self._lie: dict[int, flattened.Images] = {}
             apart: list[int] = []
             if self._gpu:
                 count, given = len(self._parts), len(self._parts) + len(self._low)
                 rewrite.written_once(graph)
                 rewrite.rectified_at_once(graph)
-                self._lie = rewrite.images_as_they_lie(graph, count, given)
+                self._lie = flattened.images_as_they_lie(graph, count, given)
                 if problem.precision in ("tf32", "bf16") and kernels.available(problem.device):
                     apart = rewrite.products_apart(graph, given, kernels.SHORT)
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tunefree.models import rewrite
+from tunefree.models import flattened, graphs, rewrite
 from tunefree.models.convolution import Lowered
 from tunefree.models.problem import Problem
 
@@ -53,7 +53,7 @@ def traced(net, precision="auto"):
         return [loss, *grads]
 
     graph = make_fx(slopes)(parts, low, *batch)
-    rewrite.flatten(graph)
+    graphs.flatten(graph)
     rewrite.cast_beforehand(graph, len(low))
     return graph, parts, low, batch
 
@@ -106,8 +106,8 @@ def test_flattened_images_are_left_as_they_lie(precision):
     expected = graph(*parts, *low, *batch)
     rewrite.written_once(graph)
     copied = targets(graph).count(aten.clone.default)
-    lie = rewrite.images_as_they_lie(graph, len(parts), len(parts) + len(low))
-    assert lie == {2: rewrite.Images((8, 6, 6), (1, 2, 0))}
+    lie = flattened.images_as_they_lie(graph, len(parts), len(parts) + len(low))
+    assert lie == {2: flattened.Images((8, 6, 6), (1, 2, 0))}
     assert targets(graph).count(aten.clone.default) < copied
 
     def turned(weight):  # columns (h, w, c) in place of (c, h, w)
@@ -126,7 +126,7 @@ def test_flattened_images_that_are_used_otherwise_are_not_touched():
     graph, parts, low, batch = traced(Twice)
     rewrite.written_once(graph)
     before = targets(graph)
-    assert rewrite.images_as_they_lie(graph, len(parts), len(parts)) == {}
+    assert flattened.images_as_they_lie(graph, len(parts), len(parts)) == {}
     assert targets(graph) == before
     assert not low
     graph(*parts, *batch)
@@ -138,7 +138,7 @@ def test_products_with_short_sums_come_as_their_factors(precision, lying):
     graph, parts, low, batch = traced(64, precision)
     rewrite.written_once(graph)
     if lying:
-        rewrite.images_as_they_lie(graph, len(parts), len(parts) + len(low))
+        flattened.images_as_they_lie(graph, len(parts), len(parts) + len(low))
     expected = graph(*parts, *low, *batch)
     given = len(parts) + len(low)
     assert rewrite.products_apart(graph, given, SAMPLES - 1) == []
