@@ -38,7 +38,7 @@ MEASURED = ("round", "train_", "test_", "validation_", "client_", "bytes_", "sec
 MOST = 1e300
 
 # Recorded, not compared on resume.
-INFORMATION = ("tunefree", "torch", "python", "numpy", "device", "memory", "command")
+INFORMATION = ("tunefree", "torch", "python", "numpy", "device", "memory", "chunk", "command")
 WRITTEN = ("settings.json", "history.jsonl", "checkpoint.json", "model.safetensors", "state-*")
 
 

@@ -163,6 +163,20 @@ def test_without_a_compiler(monkeypatch, caplog, when):
     assert bool(torch.isfinite(values).all())
 
 
+@pytest.mark.parametrize(("net", "engine"), [("cnn-p2", "loop"), ("mlp", "vmap")])
+def test_without_a_compiler_the_choice_is_that_of_runs_without_it(monkeypatch, net, engine):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: 1 / 0)
+    model = tf.models.build(net, shape=(1, 28, 28), classes=10)
+    rows = torch.arange(300)
+    fed = tf.Federation(torch.randn(300, 1, 28, 28), rows % 10, rows % 6)
+    chosen = [
+        tf.fit(model, fed, "fedavg", rounds=1, steps=1, batch=50, device="cpu", compile=c).settings
+        for c in (True, False)
+    ]
+    assert [s["engine"] for s in chosen] == [engine] * 2
+    assert chosen[0]["chunk"] == chosen[1]["chunk"] == 6
+
+
 def test_names():
     p = problem()
     assert choose(p, batch(), "auto", compile=False).name == "vmap"

@@ -67,25 +67,27 @@ class Chunks:
 
 
 def in_cache(cohort: int, row: int) -> int:
-    """Return the largest divisor of the cohort whose rows, of so many bytes, stay in the cache.
+    """Return how many clients whose rows, of so many bytes, stay in the cache run at once.
 
-    Up to `FEW` in any case, and not one, which is slower than twenty (products of one client share
-    the threads, those of several are one thread's each).
+    Up to `FEW` in any case: one alone is slower (several take a thread each, one's products are
+    shared by the threads).
 
-    >>> in_cache(20, 1 << 30), in_cache(7, 1 << 30), in_cache(1, 1 << 30)
-    (4, 7, 1)
+    >>> in_cache(20, 1 << 30), in_cache(20, 1)
+    (4, 20)
     """
-    parts = [c for c in range(2, cohort + 1) if cohort % c == 0] or [1]
-    return max((c for c in parts if c <= max(FEW, CACHE // row)), default=parts[0])
+    return fitting(cohort, max(FEW, CACHE // row))
 
 
-def divisor(cohort: int, most: int) -> int:
-    """Return the cohort's largest divisor up to `most`, at least 1.
+def fitting(cohort: int, most: int) -> int:
+    """Return a size of chunks up to `most`: a divisor above half of it, else that many.
 
-    >>> divisor(10, 4)
-    2
+    What is then left over is a smaller chunk, which is not compiled.
+
+    >>> [fitting(c, 4) for c in (1, 6, 10, 19, 20)]
+    [1, 3, 4, 4, 4]
     """
-    return max(c for c in range(1, cohort + 1) if cohort % c == 0 and c <= max(1, most))
+    most = min(most, cohort)
+    return max((c for c in range(most // 2 + 1, most + 1) if cohort % c == 0), default=most)
 
 
 def in_memory(problem: Problem, feed: Feed, cohort: int, batched: bool) -> int:

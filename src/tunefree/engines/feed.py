@@ -120,21 +120,23 @@ class Feed:
     def blocks(self, ids: Tensor | None, t: int) -> Iterator[tuple[Tensor, Batch]]:
         """Yield all data of these clients, block by block, and each block's weight (m,).
 
-        Without ids, the server's own held sample, as one row.
+        Without ids, the server's own held sample, as one row. Each block drops out units of its
+        own; at another point in the same round, the same ones.
         """
         if ids is None:
             assert self.fed.held is not None
             source, sizes = self.fed.held, torch.tensor([len(self.fed.held[1])])
-            starts, keys = torch.zeros_like(sizes), key(self.seed, "held", t)[None]
+            starts, first = torch.zeros_like(sizes), key(self.seed, "held", t)[None]
         else:
             source, sizes = (self.fed.x, self.fed.y), self.fed.sizes[ids]
-            starts, keys = self.fed.starts[ids], key(self.seed, "full", t, ids)
+            starts, first = self.fed.starts[ids], key(self.seed, "full", t, ids)
         for low in range(0, int(sizes.max()), self.block):
             spot = low + torch.arange(self.block)
             mask = spot < sizes[:, None]  # (m, B)
             weight = self._here((mask.sum(1).double() / sizes).to(self.problem.dtype))
             mask[:, 0] = True  # a client that is through counts with weight 0
             index = starts[:, None] + torch.minimum(spot, sizes[:, None] - 1)
+            keys = bits(first, torch.tensor(low)) if low else first
             yield weight, self._gathered(source, index, mask, keys)
 
     def _batch(self, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
@@ -189,7 +191,7 @@ def _one_thread(device: torch.device) -> Iterator[None]:
     """Let one thread do the host's part beside a GPU.
 
     It is small and the GPU works meanwhile; but threads that wait for each other on busy cores
-    have been seen to take ten times as long as one.
+    have been seen to take several times as long as the round.
     """
     threads = torch.get_num_threads()
     if device.type != "cuda" or threads == 1:

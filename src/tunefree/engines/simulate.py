@@ -22,7 +22,7 @@ from ..rounds import Answer, answer, first_memory, keep, pack
 from ..server.aggregate import Aggregation, Mean, plain, shares
 from ..types import Channels, Rows, State, Vector, map_inputs
 from ..wire import Ledger
-from .chunk import FEW, Chunks, divisor, in_cache, in_memory
+from .chunk import FEW, Chunks, fitting, in_cache, in_memory
 from .desk import TALLY, Desk, costs, tally
 from .feed import Feed
 from .finite import MISSING, Heard, odd, others, picked, refused, settled, traces
@@ -113,11 +113,13 @@ class Simulation:
         elif compile:
             chunk = in_cache(plan.cohort, problem.start.nbytes)
             if turns:
-                chunk = divisor(plan.cohort, FEW) if bytes <= TOO_LARGE else 1
+                chunk = fitting(plan.cohort, FEW) if bytes <= TOO_LARGE else 1
         everyone = torch.arange(chunk)
         probe = self.feed.probe(everyone) if on_cpu else self.feed.order(everyone)
         descends = self.method.rate(1.0) is not None
         losses = choose(problem, probe, local.engine, compile, turns, descends)
+        if compile and on_cpu and losses.name == "vmap":  # it could not be compiled
+            return self._engine(plan, replace(local, compile=False))
         return losses, Chunks(chunk, losses.release)
 
     def invite(self, t: int) -> Tensor:

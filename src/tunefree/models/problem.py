@@ -289,9 +289,10 @@ class Problem:
             with trial:
                 output = self._call(params, inputs, {})
         except Exception as error:
+            named = " (each entry of a dict is a keyword of forward)"
             raise ArgumentError(
                 f"The model {type(self._original).__name__} does not accept samples of shape "
-                f"{shapes}: {first_line(error)}"
+                f"{shapes}{named if isinstance(inputs, dict) else ''}: {first_line(error)}"
             ) from error
         if not isinstance(output, Tensor) or output.shape[:1] != target.shape[:1]:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
