@@ -211,6 +211,36 @@ def test_growth_is_compared_with_the_first_point(monkeypatch):
     ]
 
 
+def test_a_million_clients_are_compared_in_turns(monkeypatch):
+    calls = []
+
+    def point(given, settings):  # a machine that grows slower, and is slowest for one pair
+        calls.append(given["clients"])
+        slow = {6: 5.0}.get(len(calls), 1.0 + len(calls[1:]) // 2)
+        return given | {"round_ms": slow, "setup_s": 1.0, "memory": 1}
+
+    monkeypatch.setattr(scale, "_in_a_process", point)
+    monkeypatch.setattr(
+        scale,
+        "CURVES",
+        {"clients": [c for c in scale.CURVES["clients"] if c["method"] == "fedavg"]},
+    )
+    rows = scale.measure(scale.Scale(curves=("clients",), device="cpu"))
+    assert calls == list(scale.COUNTS) + [scale.COUNTS[0], scale.COUNTS[-1]] * scale.TURNS
+    assert [row["times"] for row in rows] == [1, 1, 2, 1]
+    assert rows[-1]["times_range"] == (1, 5 / 3)
+    assert rows[-1]["met"]
+    words = scale.table([row | {"setup_s": 1.0} | _spread(row) for row in rows])
+    assert [word["to the first point"] for word in words] == [
+        "1.00x", "1.00x", "2.00x", "1.00x (1.00 to 1.67)",
+    ]  # fmt: skip
+
+
+def _spread(row):
+    ms = row["round_ms"]
+    return {"round_ms_range": (ms, ms), "plain_ms": ms, "plain_ms_range": (ms, ms)}
+
+
 def test_a_point_that_fails_says_why(monkeypatch):
     monkeypatch.setattr(scale, "CHILD", "raise SystemExit('no memory')")
     with pytest.raises(TunefreeError, match=r'"clients": 2000.* could not be measured: no memory'):

@@ -55,6 +55,7 @@ class Memory:
         if most is not None:
             whole("Memory", "most", most)
         self._first, self._most = first, clients if most is None else min(most, clients)
+        self._room = 0 if most is None else self._most
         on = next((v.device for v in first.values() if v.device.type != "cpu"), torch.device("cpu"))
         if place == "auto":
             place = "device" if most is None else _choose(on, self.bytes)
@@ -104,7 +105,7 @@ class Memory:
                     self._stores[name] = File(v, self._files[k], self._most)
             else:
                 on = v.device if self.place == "device" else torch.device("cpu")
-                self._stores[name] = Block(v, on)
+                self._stores[name] = Block(v, on, self._room)
 
     def gather(self, ids: Tensor) -> State:
         """Return the rows of these clients, in their order."""

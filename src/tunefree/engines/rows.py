@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -18,10 +19,20 @@ def width(first: Tensor) -> int:
 
 
 class Block:
-    """Rows in one tensor, which doubles."""
+    """Rows in one tensor, which doubles when it is full.
 
-    def __init__(self, first: Tensor, on: torch.device) -> None:
+    Args:
+        first: A row.
+        on: Where they are.
+        room: Rows that may come. On a CPU that much is asked for at once: the system gives pages
+            only when they are written to, and rows never have to move.
+    """
+
+    def __init__(self, first: Tensor, on: torch.device, room: int = 0) -> None:
         self.rows = torch.empty((0, *first.shape), dtype=first.dtype, device=on)
+        if on.type == "cpu":
+            with suppress(RuntimeError):  # a system that promises no more than it has
+                self.rows = self.rows.new_empty((room, *first.shape))
 
     def hold(self, used: int, need: int, limit: int) -> None:
         """Make room for so many rows, of which so many are used."""
