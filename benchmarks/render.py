@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tunefree.bench import SUITES, where
+from benchmarks import SUITES, where
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results", HERE.parent / "docs" / "speed.md"

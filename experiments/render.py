@@ -10,11 +10,11 @@ so that a corrected sentence needs no new run.
 import sys
 from pathlib import Path
 
-from tunefree.reproduce import find, load
-from tunefree.reproduce.figure import svg
-from tunefree.reproduce.record import Record, judged, results
-from tunefree.reproduce.record import load as read
-from tunefree.reproduce.text import markdown, tally
+from experiments import find, load
+from experiments.figure import svg
+from experiments.record import Record, judged, results
+from experiments.record import load as read
+from experiments.text import markdown, tally
 from tunefree.study.text import for_markdown
 from tunefree.study.text import markdown as table
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.keep import machine, versions
 
 import tunefree as tf
-from tunefree.bench.keep import machine, versions
-from tunefree.folder import to_json, write_atomically
+from tunefree.core.files import to_json, write_atomically
 from tunefree.models import nets
 
 HERE = Path(__file__).parent

@@ -9,20 +9,20 @@ from . import (
     models,
     penalties,
     privacy,
-    random,
     robust,
     server,
     sinks,
     testing,
     wire,
 )
-from .advise import advise
+from .advice.advise import advise
+from .core import random
+from .core.errors import TunefreeError
 from .data import ByOwner, Dataset, Dirichlet, Federation, Iid, Shards, load
-from .errors import TunefreeError
-from .fit import Event, fit
 from .methods import Method
-from .run import Run
 from .study import Comparison, Tuning, compare, tune
+from .training.fit import Event, fit
+from .training.run import Run
 from .version import __version__
 
 __all__ = [

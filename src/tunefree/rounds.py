@@ -14,13 +14,15 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from .clients import loop
-from .clients.rule import Ask, ClientPart, Plan, Round, What, Who, Work, row_sq
-from .errors import ArgumentError
+from .clients.rule import ClientPart, Work
+from .core.errors import ArgumentError
+from .core.layout import Layout
+from .core.plan import Ask, Plan, Round, What, Who
+from .core.random import key, purpose
+from .core.types import Channels, Rows, State, Trace, Vector
+from .core.vectors import row_sq
 from .methods import Method
 from .models.losses import Losses
-from .models.problem import Layout
-from .random import key, purpose
-from .types import Channels, Rows, State, Trace, Vector
 from .wire import Dense, Ledger, Sender, Wire
 
 

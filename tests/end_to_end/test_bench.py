@@ -6,11 +6,12 @@ import json
 import re
 from pathlib import Path
 
+import benchmarks as bench
 import pytest
+from benchmarks import pfl_cifar10
 
 import tunefree as tf
-from tunefree import bench, cli
-from tunefree.bench import pfl_cifar10
+from tunefree import cli
 
 ROOT = Path(__file__).parents[2]
 TINY = ("--clients", 2, "--batch", 4, "--steps", 2, "--device", "cpu", "--eager")

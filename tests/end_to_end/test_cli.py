@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import tunefree as tf
 from tunefree import cli
-from tunefree.recipe import Recipe
+from tunefree.training.recipe import Recipe
 
 SMALL = ("--clients", "4", "--cohort", "2", "--steps", "2", "--batch", "10", "--device", "cpu")
 MAIN = "from tunefree.cli import main; main()"

@@ -14,8 +14,8 @@ import pytest
 
 import tunefree as tf
 from tunefree import cli
-from tunefree.recipe import Recipe
 from tunefree.study import work
+from tunefree.training.recipe import Recipe
 
 SMALL = ("--clients", "4", "--steps", "2", "--batch", "10", "--device", "cpu")
 PART = (*SMALL, "--cohort", "2")

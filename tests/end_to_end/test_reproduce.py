@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from experiments import load
+from experiments.record import save
 
 from parts.reproduce.papers import SPEC, write
 from tunefree.cli import main
-from tunefree.reproduce import load
-from tunefree.reproduce.record import save
 
 ROOT = Path(__file__).parents[2]
 

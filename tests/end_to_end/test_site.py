@@ -12,7 +12,7 @@ import pytest
 
 import tunefree as tf
 from tunefree.cli import app
-from tunefree.recipe import read_settings
+from tunefree.training.recipe import read_settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -8,7 +8,7 @@ import torch
 
 import tunefree as tf
 from every.cases import SIZES, federation, net
-from tunefree.engines import Units, units
+from tunefree.simulation import Units, units
 
 # name: down, up, what a client keeps, what the server keeps beyond x and the output part
 V, S = Units, lambda scalars: Units(1, scalars)

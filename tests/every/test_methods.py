@@ -7,7 +7,7 @@ import torch
 
 import tunefree as tf
 from every.cases import METHODS, SIZES, same, timeless, trial
-from tunefree.errors import Interrupted
+from tunefree.core.errors import Interrupted
 
 ROUNDS = 3
 KINDS = ("fedavg", "auto", "fedsls", "scaffold", "fedproxwlod", "comparfrefl")  # of memory

@@ -12,8 +12,8 @@ import torch
 
 import tunefree as tf
 from tunefree.clients import Direction, Local, Phi, Plan, Round, Step, Tick, Work
-from tunefree.errors import ArgumentError
-from tunefree.models import Layout
+from tunefree.core.errors import ArgumentError
+from tunefree.core.layout import Layout
 from tunefree.penalties import Penalty
 from tunefree.server import Mirror, Output, Server
 from tunefree.wire import Sender, Wire

@@ -12,17 +12,8 @@ import torch
 
 import tunefree as tf
 from tunefree import testing
-from tunefree.clients import (
-    Armijo,
-    Constant,
-    Direction,
-    Local,
-    Plain,
-    Proximal,
-    Step,
-    Until,
-)
-from tunefree.errors import ArgumentError
+from tunefree.clients import Armijo, Constant, Direction, Local, Plain, Proximal, Step, Until
+from tunefree.core.errors import ArgumentError
 from tunefree.server import Average, Output, Server
 from tunefree.testing import checks
 from tunefree.wire import Dense, Packed, Wire

@@ -2,9 +2,9 @@
 
 import torch
 
-from tunefree.engines.flower.node import Node
-from tunefree.engines.flower.serve import serve
-from tunefree.engines.flower.settings import Settings
+from tunefree.flower.node import Node
+from tunefree.flower.serve import serve
+from tunefree.flower.settings import Settings
 from tunefree.testing._problem import SIZES, federation, net
 
 CLIENTS = len(SIZES)

@@ -7,7 +7,7 @@ import torch
 
 import tunefree as tf
 from flower.local import CLIENTS, arguments, settings
-from tunefree.engines.flower import client_app, server_app
+from tunefree.flower import client_app, server_app
 from tunefree.testing._problem import federation, net
 
 flwr = pytest.importorskip("flwr.app", reason="needs tunefree[flower]")

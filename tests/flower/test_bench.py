@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from benchmarks import federation
 
-from tunefree.bench import federation
-from tunefree.engines.flower import apps, demo
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
+from tunefree.flower import apps, demo
 
 
 @pytest.fixture

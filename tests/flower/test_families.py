@@ -5,8 +5,8 @@ import torch
 
 import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
-from tunefree.engines.flower.demo import simulated
-from tunefree.engines.flower.loopback import Loopback, new
+from tunefree.flower.demo import simulated
+from tunefree.flower.loopback import Loopback, new
 
 pytest.importorskip("flwr.app", reason="needs tunefree[flower]")
 pytestmark = pytest.mark.federation

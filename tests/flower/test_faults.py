@@ -11,11 +11,11 @@ import torch
 
 import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
-from tunefree.engines.flower.demo import _task
-from tunefree.engines.flower.loopback import REFUSED, Loopback, new
-from tunefree.fit import options
-from tunefree.job import bind
+from tunefree.flower.demo import _task
+from tunefree.flower.loopback import REFUSED, Loopback, new
 from tunefree.rounds import begin, play
+from tunefree.training.bind import bind
+from tunefree.training.fit import options
 
 pytest.importorskip("flwr.app", reason="needs tunefree[flower]")
 pytestmark = pytest.mark.federation

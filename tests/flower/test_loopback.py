@@ -7,8 +7,8 @@ import torch
 
 import tunefree as tf
 from flower.real import MINUTES, finished
-from tunefree.engines.flower.demo import federated, simulated
-from tunefree.engines.flower.loopback import Loopback, new
+from tunefree.flower.demo import federated, simulated
+from tunefree.flower.loopback import Loopback, new
 
 pytest.importorskip("flwr.app", reason="needs tunefree[flower]")
 pytestmark = pytest.mark.federation

@@ -8,11 +8,11 @@ import torch
 import tunefree as tf
 from every.cases import timeless
 from flower.local import CLIENTS, Post, trained
-from tunefree.engines.flower.exchange import TooFewError
-from tunefree.engines.flower.logbook import alone
-from tunefree.engines.flower.store import Store
-from tunefree.errors import DataError, ResumeError, TunefreeError
-from tunefree.random import cohort
+from tunefree.core.errors import DataError, ResumeError, TunefreeError
+from tunefree.core.random import cohort
+from tunefree.flower.exchange import TooFewError
+from tunefree.flower.logbook import alone
+from tunefree.flower.store import Store
 from tunefree.rounds import begin, play
 from tunefree.testing._problem import bound, federation
 

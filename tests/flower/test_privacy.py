@@ -8,7 +8,7 @@ import torch
 import tunefree as tf
 from flower.local import CLIENTS, Post, trained
 from flower.test_parity import simulated
-from tunefree.engines.flower.exchange import TooFewError
+from tunefree.flower.exchange import TooFewError
 from tunefree.privacy import Bounds, Privacy, Secure
 
 METHODS = {  # of each family, and those that ask clients in the middle of a round

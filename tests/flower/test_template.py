@@ -6,9 +6,9 @@ import tomllib
 import pytest
 
 from tunefree import cli
-from tunefree.engines.flower.demo import _task
-from tunefree.engines.flower.node import Node
-from tunefree.engines.flower.parcel import Parcel
+from tunefree.flower.demo import _task
+from tunefree.flower.node import Node
+from tunefree.flower.parcel import Parcel
 
 
 def command(*words):

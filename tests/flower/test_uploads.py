@@ -10,11 +10,12 @@ import torch
 
 import tunefree as tf
 from flower.local import CLIENTS, Post, settings, trained
-from tunefree.clients.rule import Plan, Round
-from tunefree.engines.flower import check
-from tunefree.engines.flower.exchange import TooFewError
-from tunefree.engines.flower.parcel import Parcel, Raw, coded, dense
-from tunefree.models.problem import Layout, Problem
+from tunefree.core.layout import Layout
+from tunefree.core.plan import Plan, Round
+from tunefree.flower import check
+from tunefree.flower.exchange import TooFewError
+from tunefree.flower.parcel import Parcel, Raw, coded, dense
+from tunefree.models.problem import Problem
 from tunefree.testing._problem import net
 
 D = 57

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import tunefree as tf
+import tunefree.core.random
 import tunefree.data.batches
-import tunefree.random
 from oracle import cases, problems
 from oracle import methods as m
 

@@ -13,9 +13,9 @@ from torch import nn
 import tunefree as tf
 from parts.problems import labelled, linear
 from tunefree import cli
-from tunefree.advise import Advice, advise, label_skew, make, read_bytes
-from tunefree.advise_rules import RULES, Situation
-from tunefree.errors import ArgumentError
+from tunefree.advice.advise import Advice, advise, label_skew, make, read_bytes
+from tunefree.advice.rules import RULES, Situation
+from tunefree.core.errors import ArgumentError
 
 DOCS = Path(__file__).parents[2] / "docs"
 

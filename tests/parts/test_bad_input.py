@@ -12,7 +12,7 @@ from torch import nn
 import tunefree as tf
 from parts.problems import fit, labelled, linear
 from tunefree.clients import Armijo, Constant, Direction, DoG, Local, Scaffold, Sum
-from tunefree.errors import (
+from tunefree.core.errors import (
     ArgumentError,
     CheckpointError,
     DataError,

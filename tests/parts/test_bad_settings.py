@@ -21,7 +21,7 @@ from tunefree.clients import (
     Sum,
 )
 from tunefree.clients import Proximal as Pulled
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.penalties import L1, MCP
 from tunefree.server import FedDuAdam, FedExP, LoD, ParFreFL, Proximal, Splitting
 from tunefree.wire import ErrorFeedback, RandK

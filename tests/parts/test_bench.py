@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from benchmarks import cpu, gpu, keep, pfl_cifar10, rules, scale, watch
+from benchmarks.work import LR, Plain, Work, precise
 
 import tunefree as tf
-from tunefree.bench import cpu, gpu, keep, pfl_cifar10, rules, scale, watch
-from tunefree.bench.work import LR, Plain, Work, precise
-from tunefree.errors import TunefreeError
+from tunefree.core.errors import TunefreeError
 from tunefree.models import nets
 
 CPU = torch.device("cpu")

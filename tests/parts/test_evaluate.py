@@ -3,10 +3,10 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from tunefree import evaluate
-from tunefree.errors import ArgumentError
-from tunefree.evaluate import Evaluation, per_client
+from tunefree.core.errors import ArgumentError
 from tunefree.models import Problem
+from tunefree.training import evaluate
+from tunefree.training.evaluate import Evaluation, per_client
 
 
 class Same(nn.Module):

@@ -12,7 +12,7 @@ from torch import nn
 
 import tunefree as tf
 from parts.problems import Quadratics, fit, labelled, linear
-from tunefree.errors import ArgumentError, CheckpointError, Interrupted
+from tunefree.core.errors import ArgumentError, CheckpointError, Interrupted
 
 X = labelled().test[0]
 STILL = tf.methods.get("fedavg", lr=1e-12)  # nothing improves

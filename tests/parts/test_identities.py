@@ -6,7 +6,7 @@ import torch
 import tunefree as tf
 from parts.problems import Quadratics
 from tunefree.clients import Adam, Armijo, Phi, Plan, Round, Tick
-from tunefree.models import Layout
+from tunefree.core.layout import Layout
 from tunefree.server import FedDuAdagrad, FedDuAdam, FedExP, FedExPM
 
 START = [1.0, -2.0]

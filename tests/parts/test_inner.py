@@ -1,7 +1,8 @@
 import pytest
 import torch
+from tunefree.core.inner import BLOCK
 
-from tunefree.inner import BLOCK, inner
+from tunefree.core.vectors import inner
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])

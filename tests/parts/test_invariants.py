@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from tunefree.fit import options
-from tunefree.job import bind
-from tunefree.random import cohort
+from tunefree.core.random import cohort
 from tunefree.rounds import begin, play
+from tunefree.training.bind import bind
+from tunefree.training.fit import options
 
 CLIENTS, D = 6, 3 * 4 + 3
 

@@ -10,8 +10,7 @@ from torch import nn
 
 import tunefree as tf
 from parts.problems import fit, labelled
-from tunefree.engines import simulate
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.models import batched, rewrite
 from tunefree.models.batched import Vmapped
 from tunefree.models.descent import Descent
@@ -19,6 +18,7 @@ from tunefree.models.engine import choose
 from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
 from tunefree.models.turns import Looped
+from tunefree.simulation import simulate
 
 
 class Lstm(nn.Module):

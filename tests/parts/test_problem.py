@@ -6,8 +6,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import tunefree as tf
-from tunefree.errors import ArgumentError
-from tunefree.models import Layout, Problem
+from tunefree.core.errors import ArgumentError
+from tunefree.core.layout import Layout
+from tunefree.models import Problem
 
 X = torch.tensor([[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]], dtype=torch.float64)
 Y = torch.tensor([0, 1])

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from tunefree import random
+from tunefree.core import random
 
 WORD = 2**64
 GOLDEN = 0x9E3779B97F4A7C15

@@ -10,8 +10,8 @@ from torch import nn
 import tunefree as tf
 from tunefree.clients import Constant
 from tunefree.clients.rule import Step
-from tunefree.errors import ArgumentError, ResumeError
-from tunefree.folder import Folder
+from tunefree.core.errors import ArgumentError, ResumeError
+from tunefree.training.folder import Folder
 
 
 def federation(seed=0, features=6, classes=3, sizes=(4, 9, 17, 30), test=True):

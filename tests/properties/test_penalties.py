@@ -6,9 +6,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tunefree import blocks
-from tunefree.errors import ArgumentError
-from tunefree.models import Layout
+from tunefree.core import blocks
+from tunefree.core.errors import ArgumentError
+from tunefree.core.layout import Layout
 from tunefree.penalties import (
     L1,
     L2,

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tunefree import random
 from tunefree.clients import Armijo, DoG, Local, Phi, Plan, Round, Tick
-from tunefree.models import Layout
+from tunefree.core import random
+from tunefree.core.layout import Layout
 from tunefree.server import Averaged, FedDuAdagrad, FedDuAdam, FedExP
 from tunefree.wire import Dense, Sender
 

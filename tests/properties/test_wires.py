@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tunefree import random
-from tunefree.errors import DataError
-from tunefree.models import Layout
+from tunefree.core import random
+from tunefree.core.errors import DataError
+from tunefree.core.layout import Layout
 from tunefree.wire import (
     QSGD,
     Choose,

@@ -25,11 +25,11 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from tunefree.engines import memory
-from tunefree.errors import TunefreeError
+from tunefree.core.errors import TunefreeError
 from tunefree.faults import Faults
-from tunefree.folder import Folder
 from tunefree.report import gather, page
+from tunefree.simulation import memory
+from tunefree.training.folder import Folder
 
 ROUNDS, CLIENTS, COHORT, FEATURES, CLASSES = 8, 6, 4, 1000, 5
 

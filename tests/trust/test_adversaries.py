@@ -13,11 +13,11 @@ from torch import nn
 
 import tunefree as tf
 from tunefree.cli import main
-from tunefree.errors import ArgumentError
-from tunefree.fit import options
-from tunefree.job import bind
+from tunefree.core.errors import ArgumentError
 from tunefree.rounds import begin, play
 from tunefree.server.aggregate import Mean
+from tunefree.training.bind import bind
+from tunefree.training.fit import options
 
 from . import rules
 

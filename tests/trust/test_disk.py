@@ -16,9 +16,9 @@ import torch
 import tunefree as tf
 from trust.kills import left
 from tunefree import cli
-from tunefree.errors import ArgumentError, CheckpointError, ResumeError, TunefreeError
-from tunefree.folder import Folder
+from tunefree.core.errors import ArgumentError, CheckpointError, ResumeError, TunefreeError
 from tunefree.report import gather
+from tunefree.training.folder import Folder
 
 CALLS = ("fsync", "replace", "mkdir", "write")
 

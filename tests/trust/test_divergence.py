@@ -8,10 +8,10 @@ from torch import nn
 
 import tunefree as tf
 from flower import local
-from tunefree.engines import simulate
-from tunefree.errors import TunefreeError
-from tunefree.folder import Folder
+from tunefree.core.errors import TunefreeError
+from tunefree.simulation import simulate
 from tunefree.testing._problem import federation
+from tunefree.training.folder import Folder
 
 BAD = 3
 

@@ -10,13 +10,13 @@ from torch import nn
 
 import tunefree as tf
 from tunefree.cli import main
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.faults import Cycle, Faults, parse
 from tunefree.faults.settings import BEFORE, FINE, SLOW, STALE
-from tunefree.fit import options
-from tunefree.folder import Folder
-from tunefree.job import bind
 from tunefree.rounds import begin, play
+from tunefree.training.bind import bind
+from tunefree.training.fit import options
+from tunefree.training.folder import Folder
 
 CLIENTS, FEATURES, SEED = 8, 4, 3
 D = FEATURES + 1
@@ -284,7 +284,7 @@ def endured(name, rounds):
 @pytest.fixture
 def recorded(monkeypatch):
     """Note what error feedback keeps of every upload: what was meant less what arrived."""
-    from tunefree.engines.rough import Rough
+    from tunefree.simulation.rough import Rough
 
     pack = Rough._pack
 

@@ -17,11 +17,11 @@ import torch
 import tunefree as tf
 from parts.problems import fit
 from trust.fuzz.files import tarred
+from tunefree.core.errors import CheckpointError, DataError
 from tunefree.data import _packed, sources
-from tunefree.engines.flower.store import Store
-from tunefree.errors import CheckpointError, DataError
-from tunefree.folder import Folder
+from tunefree.flower.store import Store
 from tunefree.study.names import place
+from tunefree.training.folder import Folder
 
 SOURCE = Path(tf.__file__).parent
 MODULES = ("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "yaml", "joblib")

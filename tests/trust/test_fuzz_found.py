@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import tunefree as tf
-from tunefree.engines.flower import serve
-from tunefree.engines.flower.seat import Deal
-from tunefree.errors import ArgumentError, CheckpointError, DataError
-from tunefree.folder import Folder
+from tunefree.core.errors import ArgumentError, CheckpointError, DataError
+from tunefree.flower import serve
+from tunefree.flower.seat import Deal
 from tunefree.privacy import Member, ProtocolError, Secure, Terms
 from tunefree.privacy.letters import KEYS, SEALED
+from tunefree.training.folder import Folder
 
 DEEP = "[" * 20_000
 HUGE = float("inf"), 10**400

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from tunefree.history import History
 from tunefree.report import gather, page, watch
+from tunefree.training.history import History
 
 MB = 1 << 20
 

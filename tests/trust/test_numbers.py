@@ -8,7 +8,7 @@ from torch import nn
 
 import tunefree as tf
 from every.cases import METHODS
-from tunefree.errors import DataError, TunefreeError
+from tunefree.core.errors import DataError, TunefreeError
 
 FEW = (  # one of each family
     "auto",

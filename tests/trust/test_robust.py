@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tunefree as tf
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 
 from . import rules
 

@@ -17,8 +17,8 @@ import maths
 import prose
 
 import tunefree as tf
-from tunefree import errors
-from tunefree.engines import units
+from tunefree.core import errors
+from tunefree.simulation import units
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"Plain", "Everyone", "Dense", "Last"}  # parts that need no words on a method's page
@@ -257,7 +257,7 @@ def reference_index() -> str:
             out += ["## `tf.__version__`", "The version, as text."]
     out += [
         "## Errors",
-        *(f"::: tunefree.errors.{e}\n    options:\n      heading_level: 3" for e in ERRORS),
+        *(f"::: tunefree.core.errors.{e}\n    options:\n      heading_level: 3" for e in ERRORS),
     ]
     return "\n\n".join(out) + "\n"
 

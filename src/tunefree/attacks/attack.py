@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..core.errors import ArgumentError
+from ..core.random import key, subset
+from ..core.types import Rows
 from ..data.federation import Federation
-from ..errors import ArgumentError
 from ..methods import Method
-from ..random import key, subset
-from ..types import Rows
 from .moments import Moments
 
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..clients.rule import row_sq
+from ..core.errors import ArgumentError, positive
+from ..core.random import uniform
+from ..core.types import Rows
+from ..core.vectors import row_sq
 from ..data.federation import Federation
-from ..errors import ArgumentError, positive
 from ..methods import Method
-from ..random import uniform
-from ..types import Rows
 from .attack import Attack, View
 
 

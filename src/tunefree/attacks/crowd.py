@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
+from ..core.random import key, purpose
+from ..core.types import Channels
 from ..data.federation import Federation
-from ..random import key, purpose
-from ..types import Channels
 from .attack import Attack, View
 from .moments import Moments
 

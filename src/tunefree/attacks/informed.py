@@ -21,8 +21,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..errors import not_negative, positive
-from ..types import Rows
+from ..core.errors import not_negative, positive
+from ..core.types import Rows
 from .attack import Attack, View
 
 

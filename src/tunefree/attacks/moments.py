@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..types import Rows
+from ..core.types import Rows
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Attacks in words, for the command line."""
 
-from ..words import part
+from ..core.text import part
 from .attack import Attack
 from .blind import Gaussian, LabelFlip, LargeNorm, Misreport, SignFlip
 from .informed import InnerProduct, LittleIsEnough

@@ -4,15 +4,16 @@ import logging
 import os
 import sys
 
+from cyclopts import App
 from rich.markup import escape
 
-from ..errors import TunefreeError
-from . import advise, bench, compare, flower, lists, report, reproduce, run, tune
+from ..core.errors import TunefreeError
+from . import advise, compare, flower, lists, report, run, tune
 from .app import BAD_INPUT, INTERRUPTED, app, err
 
 
-def main(words: list[str] | None = None) -> None:
-    """Run the command line and exit with its code."""
+def main(words: list[str] | None = None, app: App = app) -> None:
+    """Run the command line, or that of another program of this repository; exit with its code."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     try:
         code = app(words, result_action="return_value", exit_on_error=True)
@@ -37,13 +38,11 @@ def main(words: list[str] | None = None) -> None:
 __all__ = [
     "advise",
     "app",
-    "bench",
     "compare",
     "flower",
     "lists",
     "main",
     "report",
-    "reproduce",
     "run",
     "tune",
 ]

@@ -5,11 +5,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ..advise import advise as find
+from ..advice.advise import advise as find
+from ..core.errors import ArgumentError
 from ..data import load
-from ..errors import ArgumentError
 from ..methods import Method
-from ..recipe import Recipe, cohort_size, make_federation, make_model
+from ..training.recipe import Recipe, cohort_size, make_federation, make_model
 from .app import AsJson, app, out, say
 
 Hidden = Parameter(parse=False)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from ..folder import to_json
+from ..core.files import to_json
 from ..version import __version__
 
 BAD_INPUT, DIVERGED, INTERRUPTED = 2, 3, 130  # exit codes

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from ..errors import ArgumentError, Interrupted, whole
-from ..folder import to_json
-from ..recipe import Recipe
+from ..core.errors import ArgumentError, Interrupted, whole
+from ..core.files import to_json
 from ..report.terminal import grid
 from ..study import Comparison, Tuning, contest
 from ..study.comparison import read
 from ..study.names import entrants, read_seeds, seeds
 from ..study.source import RecipeSetup, from_words, in_words
 from ..study.watch import Terminal
+from ..training.recipe import Recipe
 from .app import DIVERGED, INTERRUPTED, AsJson, app, err, out
 
 Hidden = Parameter(parse=False)

@@ -23,7 +23,7 @@ def new(folder: Path) -> int:
     folder: Path
         Where; it must be empty or missing.
     """
-    from ..engines.flower.loopback import new as write
+    from ..flower.loopback import new as write
 
     out.print(f"Written: {write(folder)}. Read its README.md.", markup=False, soft_wrap=True)
     return 0
@@ -61,8 +61,8 @@ def demo(
     folder: Path
         Keep the app, the run and the logs here; by default they are removed.
     """
-    from ..engines.flower.apps import flower as needed
-    from ..engines.flower.demo import federated, simulated, table, verdict
+    from ..flower.apps import flower as needed
+    from ..flower.demo import federated, simulated, table, verdict
 
     needed()
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:

@@ -8,8 +8,8 @@ from cyclopts import Parameter
 
 from .. import methods as catalogue
 from ..data import describe
-from ..engines import units
 from ..report.terminal import grid
+from ..simulation import units
 from .app import app, out
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ..errors import ArgumentError
+from ..core.errors import ArgumentError
 from .app import app, err, out
 
 

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from ..engines.ranks import join
-from ..errors import ArgumentError, Interrupted
-from ..fit import Event, fit, options
-from ..folder import Folder
-from ..job import bind, cost
-from ..recipe import Recipe, arguments, recall
+from ..core.errors import ArgumentError, Interrupted
+from ..core.text import human
 from ..report.terminal import Bar, grid, summary
+from ..simulation.ranks import join
 from ..sinks import Kind, into
-from ..study.text import human
+from ..training.bind import bind, cost
+from ..training.fit import Event, fit, options
+from ..training.folder import Folder
+from ..training.recipe import Recipe, arguments, recall
 from .app import DIVERGED, INTERRUPTED, app, err, out, say
 
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from .. import methods as catalogue
-from ..errors import ArgumentError, Interrupted, whole
-from ..recipe import Recipe, read_settings
+from ..core.errors import ArgumentError, Interrupted, whole
 from ..study import search
 from ..study.keep import recall
 from ..study.names import Entrant, read_seeds, seeds
@@ -16,6 +15,7 @@ from ..study.searching import grid_of, read_grid
 from ..study.source import RecipeSetup, from_words, in_words
 from ..study.tuning import FILE, WARNING, By
 from ..study.watch import Terminal
+from ..training.recipe import Recipe, read_settings
 from .app import DIVERGED, INTERRUPTED, AsJson, app, err
 from .compare import (
     Csv,

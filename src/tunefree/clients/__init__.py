@@ -1,5 +1,6 @@
 """What a client does: directions, steps, and the one local loop."""
 
+from ..core.plan import Ask, Plan, Round
 from .adaalter import AdaAlter
 from .adam import Adam
 from .armijo import Armijo
@@ -22,19 +23,7 @@ from .plain import Everyone, Plain
 from .polyak import Polyak
 from .proximal import Moreau, Proximal
 from .rates import Rates
-from .rule import (
-    Ask,
-    ClientPart,
-    Direction,
-    Local,
-    Phi,
-    Plan,
-    Round,
-    Step,
-    Tick,
-    Turns,
-    Work,
-)
+from .rule import ClientPart, Direction, Local, Phi, Step, Tick, Turns, Work
 from .scafcom import Scafcom
 from .scaffnew import Scaffnew
 from .scaffold import Scaffold

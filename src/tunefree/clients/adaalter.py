@@ -16,9 +16,10 @@ from typing import ClassVar
 
 import torch
 
-from ..errors import not_negative, positive
-from ..types import Channels, Rows, State, Vector
-from .rule import Phi, Plan, Round, Step, Tick, Work
+from ..core.errors import not_negative, positive
+from ..core.plan import Plan, Round
+from ..core.types import Channels, Rows, State, Vector
+from .rule import Phi, Step, Tick, Work
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..errors import at_least, between, positive, unknown, whole
-from ..types import Channels, Rows, State
-from .rule import Phi, Step, Tick, along, row_sq
+from ..core.errors import at_least, between, positive, unknown, whole
+from ..core.types import Channels, Rows, State
+from ..core.vectors import row_sq
+from .rule import Phi, Step, Tick, along
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from ..types import Rows, Vector
+from ..core.types import Rows, Vector
 
 Map: TypeAlias = Callable[[Rows, int], Rows]
 """From rows and the local step's number to rows."""

@@ -16,10 +16,11 @@ from typing import ClassVar
 
 import torch
 
-from ..errors import positive
+from ..core.errors import positive
+from ..core.plan import Plan, Round
+from ..core.types import Channels, State, Vector
 from ..penalties import Penalty, Zero
-from ..types import Channels, State, Vector
-from .rule import Direction, Local, Plan, Round, Work
+from .rule import Direction, Local, Work
 
 
 @dataclass(frozen=True)

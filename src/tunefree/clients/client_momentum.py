@@ -17,9 +17,10 @@ from typing import ClassVar
 
 import torch
 
-from ..errors import portion
-from ..types import Channels, State, Vector
-from .rule import Direction, Local, Plan, Round, Work, settled
+from ..core.errors import portion
+from ..core.plan import Plan, Round
+from ..core.types import Channels, State, Vector
+from .rule import Direction, Local, Work, settled
 
 
 @dataclass(frozen=True)

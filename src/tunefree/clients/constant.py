@@ -8,8 +8,8 @@ Differences from the paper: none (McMahan et al., AISTATS 2017, FederatedAveragi
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..errors import positive
-from ..types import Channels, Rows, State
+from ..core.errors import positive
+from ..core.types import Channels, Rows, State
 from .rule import Phi, Step, Tick, along
 
 

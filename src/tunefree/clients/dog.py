@@ -25,10 +25,11 @@ from typing import ClassVar
 
 import torch
 
-from ..errors import positive
-from ..inner import inner
-from ..types import Channels, Rows, State, Vector
-from .rule import Ask, Phi, Plan, Round, Step, Tick, Work, along, row_sq
+from ..core.errors import positive
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, Rows, State, Vector
+from ..core.vectors import inner, row_sq
+from .rule import Phi, Step, Tick, Work, along
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from typing import ClassVar
 
 import torch
 
-from ..errors import positive
-from ..types import Channels, State, Vector
-from .rule import Direction, Local, Plan, Round, Work, settled
+from ..core.errors import positive
+from ..core.plan import Plan, Round
+from ..core.types import Channels, State, Vector
+from .rule import Direction, Local, Work, settled
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from typing import ClassVar
 
 import torch
 
-from ..errors import not_negative, positive
+from ..core.errors import not_negative, positive
+from ..core.plan import Plan, Round
+from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
-from ..types import Channels, Rows, State, Vector
-from .rule import Direction, Local, Plan, Round, Work
+from .rule import Direction, Local, Work
 
 
 @dataclass(frozen=True)

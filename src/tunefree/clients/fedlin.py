@@ -13,8 +13,9 @@ sparsified gradients are not offered.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..types import Channels, State, Vector
-from .rule import Ask, Direction, Local, Round
+from ..core.plan import Ask, Round
+from ..core.types import Channels, State, Vector
+from .rule import Direction, Local
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ Differences from the paper: Euclidean mirror map, as in its experiments.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..errors import positive
+from ..core.errors import positive
+from ..core.plan import Plan, Round
+from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
-from ..types import Channels, Rows, State, Vector
-from .rule import Direction, Local, Plan, Round
+from .rule import Direction, Local
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,10 @@ client's data.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..types import Channels, Rows, State, Vector
-from .rule import Direction, Local, Phi, Round, Step, Tick, Work, along, row_sq
+from ..core.plan import Round
+from ..core.types import Channels, Rows, State, Vector
+from ..core.vectors import row_sq
+from .rule import Direction, Local, Phi, Step, Tick, Work, along
 
 
 @dataclass(frozen=True)

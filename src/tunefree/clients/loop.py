@@ -16,9 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.plan import Round
+from ..core.types import Channels, Rows, Vector
+from ..core.vectors import row_sq
 from ..models.losses import Batch, Losses, Order
-from ..types import Channels, Rows, Vector
-from .rule import Local, Phi, Round, Step, Tick, Work, row_sq
+from .rule import Local, Phi, Step, Tick, Work
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from typing import ClassVar
 
 import torch
 
-from ..errors import within
-from ..types import Channels, State, Vector
-from .rule import Ask, Direction, Local, Plan, Round, Work
+from ..core.errors import within
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Vector
+from .rule import Direction, Local, Work
 
 
 @dataclass(frozen=True)

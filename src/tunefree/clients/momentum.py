@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import torch
 
-from ..errors import positive, within
-from ..types import Channels, Rows, State
+from ..core.errors import positive, within
+from ..core.types import Channels, Rows, State
 from .rule import Phi, Step, Tick, along
 
 

@@ -10,9 +10,10 @@ from typing import ClassVar
 
 import torch
 
-from ..types import Channels, Rows, State
+from ..core.types import Channels, Rows, State
+from ..core.vectors import row_sq
 from .rates import Rates
-from .rule import Phi, Step, Tick, along, row_sq
+from .rule import Phi, Step, Tick, along
 
 
 @dataclass(frozen=True)

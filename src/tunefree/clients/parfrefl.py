@@ -16,9 +16,10 @@ from typing import ClassVar
 
 import torch
 
-from ..types import Channels, State, Vector
+from ..core.plan import Plan, Round
+from ..core.types import Channels, State, Vector
 from .rates import Rates
-from .rule import Direction, Local, Plan, Round, Work, settled
+from .rule import Direction, Local, Work, settled
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ Differences from the paper: none; this is FedAvg's client (McMahan et al., AISTA
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..types import Channels, State, Vector
-from .rule import Direction, Local, Round
+from ..core.plan import Round
+from ..core.types import Channels, State, Vector
+from .rule import Direction, Local
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from typing import ClassVar
 
 import torch
 
-from ..errors import finite, positive
-from ..types import Channels, Rows, State
-from .rule import Phi, Step, Tick, along, row_sq
+from ..core.errors import finite, positive
+from ..core.types import Channels, Rows, State
+from ..core.vectors import row_sq
+from .rule import Phi, Step, Tick, along
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ Differences from the paper: the inexactness gamma is not tracked; a client takes
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..errors import not_negative
-from ..types import Channels, State, Vector
-from .rule import Direction, Local, Round, Work, row_sq
+from ..core.errors import not_negative
+from ..core.plan import Round
+from ..core.types import Channels, State, Vector
+from ..core.vectors import row_sq
+from .rule import Direction, Local, Work
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ Differences from the paper: beta is cut at 1, which the theorems reach by T >= S
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import portion, positive, unknown
-from .rule import Plan
+from ..core.errors import portion, positive, unknown
+from ..core.plan import Plan
 
 Kind = Literal["parfrefl", "padamfed", "padamfed-vr"]
 

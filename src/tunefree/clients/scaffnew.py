@@ -16,9 +16,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..errors import portion, positive
-from ..types import Channels, State, Vector
-from .rule import Direction, Local, Plan, Round, Turns, Work
+from ..core.errors import portion, positive
+from ..core.plan import Plan, Round
+from ..core.types import Channels, State, Vector
+from .rule import Direction, Local, Turns, Work
 
 
 @dataclass(frozen=True)

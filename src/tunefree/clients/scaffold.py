@@ -18,9 +18,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..errors import unknown
-from ..types import Channels, State, Vector
-from .rule import Direction, Local, Plan, Round, Work, settled
+from ..core.errors import unknown
+from ..core.plan import Plan, Round
+from ..core.types import Channels, State, Vector
+from .rule import Direction, Local, Work, settled
 
 
 @dataclass(frozen=True)

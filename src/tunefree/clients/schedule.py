@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import ArgumentError, not_negative, positive, unknown, whole
+from ..core.errors import ArgumentError, not_negative, positive, unknown, whole
 
 
 @dataclass(frozen=True)

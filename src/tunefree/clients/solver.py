@@ -17,11 +17,13 @@ from typing import ClassVar
 
 import torch
 
-from ..errors import ArgumentError, not_negative, unknown, whole
-from ..types import Channels, Rows, State
+from ..core.errors import ArgumentError, not_negative, unknown, whole
+from ..core.plan import Plan
+from ..core.types import Channels, Rows, State
+from ..core.vectors import row_sq
 from .armijo import Armijo
 from .constant import Constant
-from .rule import Phi, Plan, Step, Tick, row_sq
+from .rule import Phi, Step, Tick
 
 
 def _first_length(d: Rows, length: Rows, tick: Tick, scratch: State) -> Rows:

@@ -27,9 +27,10 @@ from typing import ClassVar
 
 import torch
 
-from ..errors import between, positive, within
-from ..types import Channels, State, Vector
-from .rule import Direction, Local, Plan, Round, Turns, Work, settled
+from ..core.errors import between, positive, within
+from ..core.plan import Plan, Round
+from ..core.types import Channels, State, Vector
+from .rule import Direction, Local, Turns, Work, settled
 
 
 @dataclass(frozen=True)

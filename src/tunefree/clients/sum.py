@@ -10,9 +10,10 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from ..errors import ArgumentError
-from ..types import Channels, State, Vector
-from .rule import Ask, Direction, Local, Plan, Round, Turns, Work
+from ..core.errors import ArgumentError
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Vector
+from .rule import Direction, Local, Turns, Work
 
 
 def _pack(states: list[State]) -> State:

@@ -17,10 +17,11 @@ of the mean gradient, which keeps sum_i c_i = 0.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..errors import positive
+from ..core.errors import positive
+from ..core.plan import Plan, Round
+from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
-from ..types import Channels, Rows, State, Vector
-from .rule import Direction, Local, Plan, Round, Work
+from .rule import Direction, Local, Work
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError, whole
-from ..types import Inputs, Pair, map_inputs, tensors
+from ..core.errors import DataError, whole
+from ..core.types import Inputs, Pair, map_inputs, tensors
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

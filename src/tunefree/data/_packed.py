@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..errors import DataError
+from ..core.errors import DataError
 from ._arrays import Array
 
 LARGEST = 1 << 30  # bytes of one unpacked file

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..core.errors import DataError
 from .dataset import Dataset
 from .sources import Folder, Part, Source, read
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, whole
-from ..random import bits, key
+from ..core.errors import ArgumentError, whole
+from ..core.random import bits, key
 
 _LAST = torch.iinfo(torch.int64).max  # sorted behind all rows
 

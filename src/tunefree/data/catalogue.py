@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..errors import unknown
+from ..core.errors import unknown
 from . import a9a, digits, femnist, images, shakespeare, sources, sst2, synthetic, toy
 from .dataset import Dataset
 from .sources import Folder, Source

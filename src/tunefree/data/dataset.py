@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, DataError
-from ..types import Inputs, Pair, map_inputs
+from ..core.errors import ArgumentError, DataError
+from ..core.types import Inputs, Pair, map_inputs
 from .federation import Federation
 from .partition import ByOwner, Partitioner
 

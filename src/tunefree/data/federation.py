@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, DataError
-from ..random import bits, key
-from ..types import Inputs, Pair, map_inputs
+from ..core.errors import ArgumentError, DataError
+from ..core.random import bits, key
+from ..core.types import Inputs, Pair, map_inputs
 from ._arrays import (
     Array,
     as_ids,

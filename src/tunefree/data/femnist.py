@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError, reading
+from ..core.errors import DataError, reading
 from ._arrays import Array
 from .dataset import Dataset
 from .sources import Folder, cache, places

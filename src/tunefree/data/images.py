@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError, reading
+from ..core.errors import DataError, reading
 from . import _packed
 from ._arrays import Array
 from .dataset import Dataset

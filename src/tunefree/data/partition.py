@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, DataError, unknown, whole
-from ..random import bits, key, purpose
+from ..core.errors import ArgumentError, DataError, unknown, whole
+from ..core.random import bits, key, purpose
 from ._arrays import Array
 from ._dirichlet import cut_classes, deal_evenly, top_up
 

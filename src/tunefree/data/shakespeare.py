@@ -17,7 +17,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from ..errors import ArgumentError, DataError, whole
+from ..core.errors import ArgumentError, DataError, whole
 from ._arrays import Array
 from .dataset import Dataset
 from .sources import Folder, Part, Source, read

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from ..errors import DataError, reading
+from ..core.errors import DataError, reading
 from ._packed import gunzip, members, unxz
 
 Folder: TypeAlias = str | Path | None

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError, whole
+from ..core.errors import DataError, whole
 from .dataset import Dataset
 from .sources import Folder, Part, Source, read
 from .wordpiece import WordPiece

@@ -15,8 +15,8 @@ the training loss.
 import numpy as np
 import torch
 
-from ..errors import whole
-from ..random import purpose
+from ..core.errors import whole
+from ..core.random import purpose
 from .dataset import Dataset
 
 

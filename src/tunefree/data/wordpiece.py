@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError, whole
+from ..core.errors import DataError, whole
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 LONGEST = 100  # characters of a word; longer ones are unknown

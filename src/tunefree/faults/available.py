@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, portion, whole
-from ..random import below, key
+from ..core.errors import ArgumentError, portion, whole
+from ..core.random import below, key
 
 Available = Callable[[int], Any]
 """Returns who is there in a round: N booleans."""

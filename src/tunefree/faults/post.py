@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..types import Channels, State
+from ..core.types import Channels, State
 from ..wire import Ledger
 
 HEAD = "late."

@@ -27,11 +27,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..clients.rule import Plan, Round, Turns
-from ..errors import ArgumentError, not_negative, whole
+from ..clients.rule import Turns
+from ..core.errors import ArgumentError, not_negative, whole
+from ..core.plan import Plan, Round
+from ..core.random import below, key, uniform
+from ..core.text import settings
 from ..methods import Method
-from ..random import below, key, uniform
-from ..words import settings
 from .available import Available, Cycle, Trace, read_available
 
 BEFORE, AFTER, STALE, SLOW, FINE = range(5)

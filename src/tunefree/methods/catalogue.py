@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import ArgumentError, unknown
+from ..core.errors import ArgumentError, unknown
 from . import composite, controls, self_setting, server_side
 from .method import Method
 

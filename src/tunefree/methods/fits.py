@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ..clients import Constant, Step
-from ..errors import ArgumentError
+from ..core.errors import ArgumentError
 from ..server import Average
 
 if TYPE_CHECKING:

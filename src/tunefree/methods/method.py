@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from .. import penalties
 from ..clients import Constant, Direction, Plain, Schedule, Step
-from ..clients.rule import Plan
-from ..errors import ArgumentError, not_negative, positive, unknown
+from ..core.errors import ArgumentError, not_negative, positive, unknown
+from ..core.plan import Plan
 from ..penalties import Penalty, Zero
 from ..server import Average, Averaged, Last, LastTwo, Output, Server
 from ..server.aggregate import Weights

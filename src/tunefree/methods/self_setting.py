@@ -17,7 +17,7 @@ from ..clients import (
     Step,
 )
 from ..clients import solver as read_solver
-from ..errors import ArgumentError, unknown
+from ..core.errors import ArgumentError, unknown
 from ..server import (
     Average,
     Averaged,

@@ -4,17 +4,8 @@ from typing import Literal
 
 from ..clients import AdaAlter, Constant, Moreau, Proximal, Step
 from ..clients import solver as read_solver
-from ..errors import ArgumentError
-from ..server import (
-    Adaptive,
-    AMSGrad,
-    Average,
-    Extrapolate,
-    FedExP,
-    FedExPM,
-    LastTwo,
-    Momentum,
-)
+from ..core.errors import ArgumentError
+from ..server import Adaptive, AMSGrad, Average, Extrapolate, FedExP, FedExPM, LastTwo, Momentum
 from .method import Method
 
 Solver = Literal["steps", "exact", "armijo"] | Step

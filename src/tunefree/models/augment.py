@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, unknown, whole
-from ..random import below
+from ..core.errors import ArgumentError, unknown, whole
+from ..core.random import below
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ..errors import first_line
-from ..types import Inputs, Rows, tensors
+from ..core.errors import first_line
+from ..core.types import Inputs, Rows, tensors
 from .capture import Captured, on_gpu
 from .compiler import compiled
 from .convolution import Lowered

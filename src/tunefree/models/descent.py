@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from ..types import Inputs, Rows
+from ..core.types import Inputs, Rows
 from . import flattened, graphs, kernels, rewrite
 from .capture import Captured, on_gpu
 from .compiler import compiled

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import ArgumentError
-from ..random import mix, stream
-from ..types import Inputs, tensors
+from ..core.errors import ArgumentError
+from ..core.random import mix, stream
+from ..core.types import Inputs, tensors
 
 _UNITS = (nn.Dropout,)
 _FEATURES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)

@@ -3,7 +3,7 @@
 import logging
 from typing import Literal
 
-from ..errors import ArgumentError, first_line, unknown
+from ..core.errors import ArgumentError, first_line, unknown
 from .batched import Vmapped
 from .compiler import in_place
 from .losses import Batch, Losses, Order

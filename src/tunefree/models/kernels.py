@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError
+from ..core.errors import ArgumentError
 
 Pair = tuple[int, int]
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import ArgumentError, positive, whole
+from ..core.errors import ArgumentError, positive, whole
 
 
 class LowRank(nn.Module):

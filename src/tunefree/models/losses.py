@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ..types import Inputs, Rows, map_inputs
+from ..core.types import Inputs, Rows, map_inputs
 
 
 @dataclass(frozen=True)

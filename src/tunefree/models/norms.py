@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from ..errors import ArgumentError, whole
+from ..core.errors import ArgumentError, whole
 
 
 def groupnorm(model: nn.Module, groups: int = 2) -> nn.Module:

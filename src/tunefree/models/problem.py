@@ -9,7 +9,6 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,8 +16,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
-from ..errors import ArgumentError, first_line, unknown
-from ..types import Inputs, Vector, map_inputs, tensors
+from ..core.errors import ArgumentError, first_line, unknown
+from ..core.layout import Layout
+from ..core.types import Inputs, Vector, map_inputs, tensors
 from .dropout import draws_random_numbers, with_counter_dropout
 from .functional import Functional
 from .norms import refuse_batchnorm
@@ -65,34 +65,6 @@ def scores(output: Any) -> Any:
 def are_labels(target: Tensor) -> bool:
     """Whether targets are class labels rather than real numbers."""
     return not target.is_floating_point() and target.dtype != torch.bool
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where each trainable tensor lies in the flat vector."""
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-
-    @property
-    def sizes(self) -> list[int]:
-        """Numbers in each tensor."""
-        return [torch.Size(shape).numel() for shape in self.shapes]
-
-    @property
-    def size(self) -> int:
-        """Numbers in the vector, the papers' d."""
-        return sum(self.sizes)
-
-    def split(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Cut (..., d) into views of the tensors' own shapes, leading axes kept."""
-        lead = x.shape[:-1]
-        parts = torch.split(x, self.sizes, dim=-1)
-        return tuple(p.reshape((*lead, *s)) for p, s in zip(parts, self.shapes, strict=True))
-
-    def join(self, parts: Sequence[Tensor], lead: int = 0) -> Tensor:
-        """Undo `split`; `lead` is the number of leading axes."""
-        return torch.cat([p.reshape(*p.shape[:lead], -1) for p in parts], dim=-1)
 
 
 class Problem:

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 from torch import Tensor
 
-from ..types import Inputs, Rows, map_inputs
+from ..core.types import Inputs, Rows, map_inputs
 from .losses import Batch, Order, gathered
 from .problem import Problem
 

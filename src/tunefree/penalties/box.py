@@ -12,8 +12,8 @@ from numbers import Real
 
 from torch import Tensor
 
-from ..errors import ArgumentError
-from ..models import Layout
+from ..core.errors import ArgumentError
+from ..core.layout import Layout
 from .penalty import Penalty, indicator, slack
 
 

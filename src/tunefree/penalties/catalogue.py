@@ -2,7 +2,7 @@
 
 from dataclasses import Field, fields
 
-from ..errors import ArgumentError, unknown
+from ..core.errors import ArgumentError, unknown
 from .box import Box
 from .elastic_net import ElasticNet
 from .group_lasso import GroupLasso

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import softshrink
 
-from ..errors import not_negative
-from ..models import Layout
+from ..core.errors import not_negative
+from ..core.layout import Layout
 from .penalty import Penalty
 
 

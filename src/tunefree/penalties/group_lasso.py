@@ -17,8 +17,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, not_negative, unknown
-from ..models import Layout
+from ..core.errors import ArgumentError, not_negative, unknown
+from ..core.layout import Layout
 from .penalty import Penalty, length
 
 

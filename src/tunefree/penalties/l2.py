@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..errors import not_negative
-from ..models import Layout
+from ..core.errors import not_negative
+from ..core.layout import Layout
 from .penalty import Penalty
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..errors import positive
-from ..models import Layout
+from ..core.errors import positive
+from ..core.layout import Layout
 from .penalty import Penalty, indicator, length, slack
 
 

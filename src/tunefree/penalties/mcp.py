@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softshrink
 
-from ..blocks import blockwise
-from ..errors import not_negative, positive
-from ..models import Layout
+from ..core.errors import not_negative, positive
+from ..core.layout import Layout
+from ..core.vectors import blockwise
 from .penalty import Penalty
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import not_negative
-from ..models import Layout
+from ..core.errors import not_negative
+from ..core.layout import Layout
 from .penalty import Penalty
 
 

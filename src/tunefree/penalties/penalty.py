@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, finfo
 
-from ..errors import ArgumentError, not_negative, positive
-from ..models import Layout
+from ..core.errors import ArgumentError, not_negative, positive
+from ..core.layout import Layout
 
 
 class Penalty(ABC):

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softshrink
 
-from ..blocks import blockwise
-from ..errors import between, not_negative
-from ..models import Layout
+from ..core.errors import between, not_negative
+from ..core.layout import Layout
+from ..core.vectors import blockwise
 from .penalty import Penalty
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..errors import ArgumentError, not_negative
-from ..models.problem import Layout
+from ..core.errors import ArgumentError, not_negative
+from ..core.layout import Layout
 from .penalty import Penalty
 from .scad import SCAD
 

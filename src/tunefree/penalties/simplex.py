@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import positive
-from ..models import Layout
+from ..core.errors import positive
+from ..core.layout import Layout
 from .penalty import Penalty, indicator, slack
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..models import Layout
+from ..core.layout import Layout
 from .penalty import Penalty
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, finite, positive, within
-from ..types import Channels
+from ..core.errors import ArgumentError, finite, positive, within
+from ..core.types import Channels
 
 
 @dataclass(frozen=True, kw_only=True)

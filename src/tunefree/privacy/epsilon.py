@@ -27,7 +27,7 @@ import importlib
 import math
 from typing import Any, Literal
 
-from ..errors import ArgumentError, between, not_negative, positive, unknown, whole
+from ..core.errors import ArgumentError, between, not_negative, positive, unknown, whole
 
 Cohorts = Literal["known", "secret"]
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 96, 128)  # any set gives a valid epsilon

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import ArgumentError, DataError, at_least, whole
-from ..types import Channels
+from ..core.errors import ArgumentError, DataError, at_least, whole
+from ..core.types import Channels
 
 Whole = NDArray[np.unsignedinteger[Any]]
 BITS: dict[int, np.dtype[Any]] = {32: np.dtype("<u4"), 64: np.dtype("<u8")}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, TunefreeError
+from ..core.errors import ArgumentError, TunefreeError
 from .grid import BITS, Whole
 
 KEY, TAG = 32, 16  # bytes

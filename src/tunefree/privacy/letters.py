@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..errors import ArgumentError, whole
+from ..core.errors import ArgumentError, whole
 from .grid import BITS
 from .keys import KEY, TAG, ProtocolError, digest
 from .shamir import SHARE

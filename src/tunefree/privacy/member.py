@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import whole
+from ..core.errors import whole
 from . import shamir
 from .grid import BITS, Whole
 from .keys import KEY, ProtocolError, agree, digest, mask, new_key, public_key, seal, unseal

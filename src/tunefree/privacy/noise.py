@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..random import key, purpose, uniform
+from ..core.random import key, purpose, uniform
 
 Noise = Callable[[str, int], Tensor]
 """Returns so many standard normal numbers, float64, for a channel."""

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..errors import ArgumentError, not_negative, whole
+from ..core.errors import ArgumentError, not_negative, whole
+from ..core.types import Channels
 from ..server.aggregate import Aggregator, Mean
-from ..types import Channels
 from .bounds import Bounds
 from .epsilon import Cohorts, epsilon
 from .noise import Noise, seeded, system

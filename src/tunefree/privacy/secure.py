@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, at_least, whole
-from ..types import Channels
+from ..core.errors import ArgumentError, at_least, whole
+from ..core.types import Channels
 from .collector import Collector
 from .grid import LEAST, Grid, Whole, grid_for
 from .letters import Terms, usual

@@ -9,7 +9,7 @@ integers modulo the prime P = 2^521 - 1; the share of person x = 1, 2, ... is f(
 import secrets
 from collections.abc import Iterable, Sequence
 
-from ..errors import DataError, whole
+from ..core.errors import DataError, whole
 
 P = 2**521 - 1
 SECRET, SHARE = 32, 66  # bytes

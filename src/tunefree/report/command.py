@@ -14,7 +14,7 @@ def command(settings: Mapping[str, Any]) -> str | None:
     >>> command({"command": {"method": "fedavg", "set": ["lr=0.1"], "seed": 1, "batch": 50}})
     'tunefree run --method fedavg --set lr=0.1 --seed 1'
     """
-    from ..recipe import Recipe
+    from ..training.recipe import Recipe
 
     asked = settings.get("command")
     defaults = {f.name: f.default for f in fields(Recipe)}

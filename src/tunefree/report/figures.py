@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, unknown
-from ..run import Run
+from ..core.errors import ArgumentError, unknown
+from ..training.run import Run
 from .shape import Table, mean, pictures, spread, table
 
 FORMATS = ("pdf", "svg", "png")

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ..errors import ArgumentError, CheckpointError, reading
-from ..folder import INFORMATION, Folder, rows_of, sound
-from ..run import Run
+from ..core.errors import ArgumentError, CheckpointError, reading
+from ..training.folder import INFORMATION, Folder, rows_of, sound
+from ..training.run import Run
 from .shape import flat, method_name
 
 SEEDED = ("seed", "start", "frozen", "data.digest", "data.picture")  # follow from the seed

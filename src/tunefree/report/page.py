@@ -17,9 +17,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError
-from ..folder import to_json
-from ..run import Run
+from ..core.errors import ArgumentError
+from ..core.files import to_json
+from ..training.run import Run
 from ..version import __version__
 from .shape import method_name, payload
 
@@ -115,7 +115,7 @@ def framed(groups: Mapping[str, Sequence[Run]]) -> str:
 
 def in_notebook(run: Run) -> str:
     """Return a run's last numbers as an HTML table and its page below, for notebooks."""
-    from ..study.text import human
+    from ..core.text import human
 
     facts = run.summary
     rows = [("method", method_name(run)), ("rounds", f"{facts['rounds']} ({facts['status']})")]

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError, reading
-from ..run import Run
+from ..core.errors import CheckpointError, reading
+from ..training.run import Run
 from ..version import __version__
 from .command import command
 from .thin import Numbers, kept, short, spaced

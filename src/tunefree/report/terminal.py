@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..fit import Event
-from ..run import Run
-from ..study.text import human
+from ..core.text import human
+from ..training.fit import Event
+from ..training.run import Run
 
 ENGINES = {
     "vmap": "batched",

@@ -15,8 +15,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from ..errors import ArgumentError, CheckpointError
-from ..run import Run
+from ..core.errors import ArgumentError, CheckpointError
+from ..training.run import Run
 from . import gather
 from .page import as_data, policy, render
 from .shape import payload

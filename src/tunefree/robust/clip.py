@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..errors import positive, whole
-from ..types import Channels
+from ..core.errors import positive, whole
+from ..core.types import Channels
 from .rule import Choosing, Sight, lengths, like, median, mixed
 
 

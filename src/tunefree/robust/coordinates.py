@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..types import Channels, Rows
+from ..core.types import Channels, Rows
 from .rule import Robust, Sight, check_f, check_rows, hostile, like, median
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import whole
-from ..types import Channels
+from ..core.errors import whole
+from ..core.types import Channels
 from .rule import Choosing, Sight, check_f, check_rows, distances, hostile
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, whole
-from ..random import bits, key, purpose
-from ..types import Channels, Rows
+from ..core.errors import ArgumentError, whole
+from ..core.random import bits, key, purpose
+from ..core.types import Channels, Rows
 from .rule import Robust, Sight, check_f, check_rows, distances, hostile, mixed
 
 

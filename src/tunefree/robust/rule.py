@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..clients.rule import row_sq
-from ..errors import ArgumentError
-from ..types import Channels, Rows, Vector, brought
+from ..core.errors import ArgumentError
+from ..core.types import Channels, Rows, Vector, brought
+from ..core.vectors import row_sq
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Robust rules in words, for the command line."""
 
-from ..errors import ArgumentError, unknown
+from ..core.errors import ArgumentError, unknown
+from ..core.text import part, settings
 from ..server.aggregate import Aggregation, plain
-from ..words import part, settings
 from .clip import CentredClip, NormClip
 from .coordinates import Median, TrimmedMean
 from .geometric import GeometricMedian

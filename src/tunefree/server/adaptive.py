@@ -21,9 +21,9 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..clients.rule import Ask, Plan, Round
-from ..errors import not_negative, positive, unknown, within
-from ..types import Channels, State, Trace, Vector
+from ..core.errors import not_negative, positive, unknown, within
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
 

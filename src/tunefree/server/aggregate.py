@@ -5,7 +5,7 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..types import Channels, brought
+from ..core.types import Channels, brought
 
 Weights = Literal["uniform", "samples"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..clients.rule import Ask, Round
-from ..errors import positive
-from ..types import Channels, State, Trace, Vector
+from ..core.errors import positive
+from ..core.plan import Ask, Round
+from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import Ask, Plan, Round
-from ..types import Channels, State, Trace, Vector
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
 

@@ -17,10 +17,10 @@ from typing import Literal
 
 import torch
 
-from ..clients.rule import Ask, Round
-from ..errors import ArgumentError, finite, positive
-from ..inner import inner
-from ..types import Channels, State, Trace, Vector
+from ..core.errors import ArgumentError, finite, positive
+from ..core.plan import Ask, Round
+from ..core.types import Channels, State, Trace, Vector
+from ..core.vectors import inner
 from .rule import Server
 
 

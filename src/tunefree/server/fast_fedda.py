@@ -14,8 +14,8 @@ from typing import ClassVar
 import torch
 
 from ..clients.fast_fedda import FastFedDA as Walk
-from ..clients.rule import Ask, Plan, Round
-from ..types import Channels, State, Trace, Vector
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
 

@@ -21,10 +21,10 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import Ask, Plan, Round
-from ..errors import not_negative, positive, within
-from ..inner import inner
-from ..types import Channels, State, Trace, Vector
+from ..core.errors import not_negative, positive, within
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
+from ..core.vectors import inner
 from .rule import Server
 
 

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import Ask, Round
-from ..errors import at_least, not_negative
-from ..inner import inner
-from ..types import Channels, State, Trace, Vector
+from ..core.errors import at_least, not_negative
+from ..core.plan import Ask, Round
+from ..core.types import Channels, State, Trace, Vector
+from ..core.vectors import inner
 from .rule import Server
 
 

@@ -29,10 +29,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..clients.rule import Ask, Plan, Round
-from ..errors import ArgumentError, positive, unknown
-from ..inner import inner
-from ..types import Channels, State, Trace, Vector
+from ..core.errors import ArgumentError, positive, unknown
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
+from ..core.vectors import inner
 from .rule import Server
 
 

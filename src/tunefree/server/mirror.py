@@ -23,10 +23,10 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import Ask, Plan, Round
-from ..errors import ArgumentError, unknown, within
-from ..inner import inner
-from ..types import Channels, State, Trace, Vector
+from ..core.errors import ArgumentError, unknown, within
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
+from ..core.vectors import inner
 from .rule import Server
 
 DOUBLINGS, HALVINGS = 60, 100

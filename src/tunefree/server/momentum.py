@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..clients.rule import Ask, Plan, Round
-from ..errors import positive, within
-from ..types import Channels, State, Trace, Vector
+from ..core.errors import positive, within
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
 

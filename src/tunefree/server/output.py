@@ -12,9 +12,9 @@ Differences from the paper: none.
 
 from dataclasses import dataclass
 
-from ..clients.rule import Round
-from ..errors import not_negative
-from ..types import State, Vector
+from ..core.errors import not_negative
+from ..core.plan import Round
+from ..core.types import State, Vector
 from .rule import Output
 
 

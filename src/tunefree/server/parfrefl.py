@@ -16,9 +16,9 @@ from typing import ClassVar
 import torch
 
 from ..clients.rates import Rates
-from ..clients.rule import Ask, Plan, Round
-from ..inner import inner
-from ..types import Channels, State, Trace, Vector
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
+from ..core.vectors import inner
 from .rule import Server
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..clients.rule import Ask, Plan, Round
-from ..errors import ArgumentError, positive
+from ..core.errors import ArgumentError, positive
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
 from ..penalties import Penalty, Zero
-from ..types import Channels, State, Trace, Vector
 from .average import Average
 from .momentum import Momentum
 from .rule import Server

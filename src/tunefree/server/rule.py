@@ -3,8 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from ..clients.rule import Ask, Plan, Round
-from ..types import Channels, State, Trace, Vector
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
 
 
 class Server(ABC):

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import Ask, Plan, Round
-from ..errors import positive
-from ..types import Channels, State, Trace, Vector
+from ..core.errors import positive
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
 

@@ -12,10 +12,10 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import Ask, Plan, Round
-from ..errors import ArgumentError, positive
+from ..core.errors import ArgumentError, positive
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
 from ..penalties import Penalty, Zero
-from ..types import Channels, State, Trace, Vector
 from .rule import Server
 
 

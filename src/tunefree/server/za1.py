@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import Ask, Plan, Round
 from ..clients.za1 import ZA1 as Walk
-from ..types import Channels, State, Trace, Vector
+from ..core.plan import Ask, Plan, Round
+from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
 

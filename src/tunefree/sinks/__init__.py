@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
-from ..callbacks import Callback
-from ..errors import unknown
+from ..core.errors import unknown
+from ..training.callbacks import Callback
 from .mlflow import MLflow
 from .table import Csv, Parquet
 from .tensorboard import TensorBoard

@@ -10,8 +10,9 @@ from numbers import Integral, Real
 from types import ModuleType
 from typing import Any
 
-from ..errors import ArgumentError
-from ..folder import INFORMATION, to_json
+from ..core.errors import ArgumentError
+from ..core.files import to_json
+from ..training.folder import INFORMATION
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, int | float]:

@@ -41,8 +41,8 @@ class MLflow(Tracker):
         found = client.get_experiment_by_name(self.experiment)
         place = (self.folder / "artifacts").absolute().as_uri()
         home = found.experiment_id if found else client.create_experiment(self.experiment, place)
-        mark = {"tunefree.run": digest(settings)}
-        earlier = [] if played == 0 else self._search(home, mark["tunefree.run"])
+        mark = {"tunefree.training.run": digest(settings)}
+        earlier = [] if played == 0 else self._search(home, mark["tunefree.training.run"])
         if earlier:
             self._run = earlier[0].info.run_id
             self._last = self._newest()
@@ -54,7 +54,7 @@ class MLflow(Tracker):
         return self._last + 1
 
     def _search(self, home: str, mark: str) -> Any:
-        asked = f"tags.`tunefree.run` = '{mark}'"
+        asked = f"tags.`tunefree.training.run` = '{mark}'"
         newest = ["attributes.start_time DESC"]
         return self._client.search_runs([home], asked, order_by=newest, max_results=1)
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..callbacks import Event
-from ..errors import ArgumentError, TunefreeError
-from ..folder import write_atomically
-from ..history import History
-from ..run import Run
+from ..core.errors import ArgumentError, TunefreeError
+from ..core.files import write_atomically
+from ..training.callbacks import Event
+from ..training.history import History
+from ..training.run import Run
 from ._values import need, numbers
 
 Row = dict[str, Any]

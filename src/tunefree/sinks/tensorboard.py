@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..folder import to_json
+from ..core.files import to_json
 from ._values import flat, need
 from .tracker import Numbers, Row, Tracker
 

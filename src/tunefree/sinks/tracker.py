@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from ..callbacks import Event
-from ..run import Run
+from ..training.callbacks import Event
+from ..training.run import Run
 from ._values import numbers
 
 Row = dict[str, Any]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import Interrupted, finite
+from ..core.errors import Interrupted, finite
 from ..methods import Method
 from . import names, searching
 from .comparison import Comparison, write

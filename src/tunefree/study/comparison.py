@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, reading
-from ..run import Run
+from ..core.errors import CheckpointError, reading
+from ..core.text import human
+from ..training.run import Run
 from . import figures, text
 from .keep import keep, recall, task
 from .paired import LEVEL
@@ -92,7 +93,7 @@ class Comparison:
             "final": score + lost,
             "best": text.spread(row["best"], row["best_sd"]),
             "rounds": text.rounds_cell(row),
-            "bytes_up": "–" if up is None else text.human(up),
+            "bytes_up": "–" if up is None else human(up),
             "gradients": "–" if gradients is None else f"{gradients:,.0f}",
             "seconds": "" if row["seconds"] is None else f"{row['seconds']:.1f}",
             "choose": row["choose"],

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..methods import CATALOGUE
-from ..run import Run
+from ..training.run import Run
 from .paired import LEVEL, holm, paired
 from .work import GOOD, NOT_RUN, Failure, Outcome
 

@@ -7,7 +7,7 @@ The FedDuA paper also tunes FedAvg's and SCAFFOLD's server step over 1e-1 .. 1e1
 here, not a choice: `--grid server_lr=0.1,1,10` searches it.
 """
 
-from ..errors import ArgumentError
+from ..core.errors import ArgumentError
 from ..methods import CATALOGUE, settings
 
 DUA, OURS = "FedDuA, grid for images", "decades around the default"

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, first_line
-from ..folder import to_json, write_atomically
+from ..core.errors import ArgumentError, first_line
+from ..core.files import to_json, write_atomically
 from .names import place
 from .work import Task
 

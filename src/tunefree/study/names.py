@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import methods
-from ..errors import ArgumentError, unknown, whole
-from ..fit import fit
+from ..core.errors import ArgumentError, unknown, whole
 from ..methods import Method
-from ..recipe import read_settings
+from ..training.fit import fit
+from ..training.recipe import read_settings
 
 TUNED = "tuned"
 MOST_SEEDS = 1_000_000

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from ..errors import ArgumentError, first_line
-from ..fit import Event
+from ..core.errors import ArgumentError, first_line
+from ..training.fit import Event
 from .work import NOT_RUN, Failure, Outcome, Source, Task, Watch, do, notes, standing
 
 

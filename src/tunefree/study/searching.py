@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import methods
-from ..errors import ArgumentError, Interrupted, unknown
-from ..recipe import read_settings
+from ..core.errors import ArgumentError, Interrupted, unknown
+from ..training.recipe import read_settings
 from . import grids, names
 from .keep import keep, task
 from .names import Entrant

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from ..core.errors import ArgumentError
 from ..data import Federation
-from ..errors import ArgumentError
-from ..fit import options
-from ..job import Job, bind
 from ..methods import Method
-from ..recipe import Recipe, arguments, make_method, recall
+from ..training.bind import Job, bind
+from ..training.fit import options
+from ..training.recipe import Recipe, arguments, make_method, recall
 from .names import Entrant
 from .work import Source, Task
 

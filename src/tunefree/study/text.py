@@ -95,19 +95,6 @@ def spread(mean: float | None, sd: float | None, digits: int = 4) -> str:
     return f"{mean:.{digits}f}" + ("" if sd is None else f" ± {sd:.{digits}f}")
 
 
-def human(count: float) -> str:
-    """Return bytes in a readable unit.
-
-    >>> human(1536)
-    '1.5 kB'
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(count) < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
-
-
 def rounds_cell(row: Mapping[str, Any]) -> str:
     """Return the rounds it took to reach the target, or how many seeds did not."""
     if row["rounds_to_target"] is not None:

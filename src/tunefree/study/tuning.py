@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import methods
-from ..errors import ArgumentError, CheckpointError, reading
+from ..core.errors import ArgumentError, CheckpointError, reading
+from ..core.text import human
 from ..methods import Method
-from ..run import Run
+from ..training.run import Run
 from . import figures, text
 from .keep import recall, task
 from .names import Entrant
@@ -198,8 +199,8 @@ class Tuning:
             "score": text.spread(row["score"], row["score_sd"]),
             "test": text.spread(row["test"], None),
             "gradients": f"{row['gradients']:,.0f}",
-            "bytes_up": text.human(row["bytes_up"]),
-            "bytes_down": text.human(row["bytes_down"]),
+            "bytes_up": human(row["bytes_up"]),
+            "bytes_down": human(row["bytes_down"]),
             "seconds": f"{row['seconds']:.1f}",
         }
 
@@ -215,7 +216,7 @@ class Tuning:
         cost = self.cost
         out.append(
             f"It took {cost['runs']} runs, {cost['gradients']:,.0f} gradients, "
-            f"{text.human(cost['bytes_up'])} up, {text.human(cost['bytes_down'])} down."
+            f"{human(cost['bytes_up'])} up, {human(cost['bytes_down'])} down."
         )
         if self.by == "test":
             out.append(WARNING)

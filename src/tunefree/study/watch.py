@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..run import Run
+from ..training.run import Run
 from .figures import MEASURES, final
 from .work import Failure, Outcome, Task, Watch
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..callbacks import Callback
-from ..engines.ranks import join
-from ..errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
-from ..fit import Event, fit, options
-from ..folder import Folder
-from ..job import bind
-from ..run import Run
+from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
+from ..simulation.ranks import join
+from ..training.bind import bind
+from ..training.callbacks import Callback
+from ..training.fit import Event, fit, options
+from ..training.folder import Folder
+from ..training.run import Run
 
 log = logging.getLogger("tunefree")
 

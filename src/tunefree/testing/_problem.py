@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.random import cohort
 from ..data.federation import Federation
-from ..fit import fit, options
-from ..job import Job, bind
 from ..methods import Method
-from ..random import cohort
 from ..rounds import begin, play
-from ..run import Run
+from ..training.bind import Job, bind
+from ..training.fit import fit, options
+from ..training.run import Run
 
 SIZES = (3, 9, 5, 12, 4, 7)  # samples of the clients: one to three batches of 4 in a pass
 FEATURES, CLASSES = 5, 3

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..clients import Direction, Local, Step
 from ..clients.bend import Map
+from ..core.types import Rows, State
 from ..methods import Method
 from ..server import Output, Server
-from ..types import Rows, State
 from ..wire import Wire
 from ._problem import SIZES, bound, played
 

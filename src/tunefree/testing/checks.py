@@ -24,15 +24,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import methods
+from ..core.errors import ArgumentError, Interrupted
+from ..core.files import to_json
+from ..core.layout import Layout
+from ..core.random import key
 from ..data.federation import Federation
-from ..errors import ArgumentError, Interrupted
-from ..fit import Event
-from ..folder import to_json
 from ..methods import Method
-from ..models import Layout
-from ..random import key
 from ..rounds import first_memory
-from ..run import Run
+from ..training.fit import Event
+from ..training.run import Run
 from ..wire import Sender, Wire
 from ._problem import (
     ROUNDS,

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import DataError
-from ..types import Vector
+from ..core.errors import DataError
+from ..core.types import Vector
 
 Array = NDArray[Any]
 RATIO = struct.Struct("<d")

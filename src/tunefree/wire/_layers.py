@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..models.problem import Layout
+from ..core.layout import Layout
 
 
 def spans(layout: Layout, per_layer: bool) -> list[tuple[int, int]]:

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..models.problem import Layout
-from ..types import Rows, State, Vector
+from ..core.layout import Layout
+from ..core.types import Rows, State, Vector
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ Differences from the paper: none; this is what uncompressed methods send.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..errors import DataError
-from ..models.problem import Layout
-from ..types import Rows, State, Vector
+from ..core.errors import DataError
+from ..core.layout import Layout
+from ..core.types import Rows, State, Vector
 from ._bits import number_bytes, read_numbers
 from .compressor import Packed, Sender, Wire
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import ArgumentError
-from ..models.problem import Layout
-from ..types import Rows, State, Vector
+from ..core.errors import ArgumentError
+from ..core.layout import Layout
+from ..core.types import Rows, State, Vector
 from .compressor import Packed, Sender, Wire
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..types import Channels
+from ..core.types import Channels
 
 
 @dataclass

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, DataError, whole
-from ..models.problem import Layout
-from ..random import uniform
-from ..types import Rows, State, Vector
+from ..core.errors import ArgumentError, DataError, whole
+from ..core.layout import Layout
+from ..core.random import uniform
+from ..core.types import Rows, State, Vector
 from ._bits import check_header, check_length, number_bytes, read_numbers
 from ._layers import fold, norm
 from .compressor import Packed, Sender, Wire

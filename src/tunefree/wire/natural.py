@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..models.problem import Layout
-from ..random import bits
-from ..types import Rows, State, Vector
+from ..core.layout import Layout
+from ..core.random import bits
+from ..core.types import Rows, State, Vector
 from ._bits import bit_bytes, bytes_for, check_length, read_bits, read_whole, whole_bits
 from ._layers import spans
 from .compressor import Packed, Sender, Wire

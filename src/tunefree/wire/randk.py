@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import portion
-from ..models.problem import Layout
-from ..random import bits
-from ..types import Rows, State, Vector
+from ..core.errors import portion
+from ..core.layout import Layout
+from ..core.random import bits
+from ..core.types import Rows, State, Vector
 from ._bits import RATIO, check_length, number_bytes, read_numbers, read_ratio
 from ._layers import largest, shares
 from .compressor import Packed, Sender, Wire

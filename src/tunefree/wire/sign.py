@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import DataError
-from ..models.problem import Layout
-from ..types import Rows, State, Vector
+from ..core.errors import DataError
+from ..core.layout import Layout
+from ..core.types import Rows, State, Vector
 from ._bits import bit_bytes, bytes_for, check_length, number_bytes, read_bits, read_numbers
 from ._layers import fold, spans
 from .compressor import Packed, Sender, Wire

@@ -1,6 +1,6 @@
 """Wires in words, for the command line."""
 
-from ..errors import ArgumentError, unknown
+from ..core.errors import ArgumentError, unknown
 from .compressor import Wire
 from .dense import Dense
 from .feedback import ErrorFeedback

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..errors import portion
-from ..models.problem import Layout
-from ..types import Rows, State, Vector
+from ..core.errors import portion
+from ..core.layout import Layout
+from ..core.types import Rows, State, Vector
 from ._bits import (
     RATIO,
     bit_bytes,

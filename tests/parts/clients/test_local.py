@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tunefree.clients import Local, Plain, Plan, Proximal, Round, Scaffold, Sum, Work
-from tunefree.models import Layout
+from tunefree.core.layout import Layout
 
 PLAN = Plan(clients=4, cohort=2, rounds=5, steps=3.0, layout=Layout(("w",), ((2,),)))
 NOW = Round(PLAN, 0, fraction=0.5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tunefree.clients import Adam, Armijo, Constant, Local, Momentum, Plan, Round, loop
-from tunefree.models import Layout
+from tunefree.core.layout import Layout
 
 ALL = frozenset({"grad_mean", "grad_sq"})
 

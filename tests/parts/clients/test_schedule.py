@@ -3,7 +3,7 @@ import math
 import pytest
 
 from tunefree.clients import Schedule
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 
 
 def factors(text, rounds):

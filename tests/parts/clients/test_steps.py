@@ -5,8 +5,8 @@ import torch
 
 from tunefree.clients import Adam, Armijo, Constant, DoG, Momentum, Phi, Plan, Round, Tick, Work
 from tunefree.clients.polyak import Polyak
-from tunefree.clients.rule import row_sq
-from tunefree.models import Layout
+from tunefree.core.layout import Layout
+from tunefree.core.vectors import row_sq
 
 
 def rows(*values):

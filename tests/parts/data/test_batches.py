@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
+from tunefree.core.errors import ArgumentError
+from tunefree.core.random import bits, key
 from tunefree.data.batches import Cut, draw, plan_steps, width
-from tunefree.errors import ArgumentError
-from tunefree.random import bits, key
 
 SIZES = torch.tensor([7, 1, 12, 4, 30, 5])
 STARTS = SIZES.cumsum(0) - SIZES

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from tunefree.core.errors import ArgumentError, DataError
 from tunefree.data import Federation
-from tunefree.errors import ArgumentError, DataError
 
 X = np.arange(12.0).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from tunefree.core.errors import ArgumentError, DataError
 from tunefree.data import ByOwner, a9a, describe, femnist, images, load, names, shakespeare, sst2
-from tunefree.errors import ArgumentError, DataError
 
 FOLDER = Path(os.environ.get("TUNEFREE_DATA") or Path(__file__).parents[4] / "shared" / "data")
 

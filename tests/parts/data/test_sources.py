@@ -9,9 +9,9 @@ from pathlib import Path
 import pooch
 import pytest
 
+from tunefree.core.errors import DataError
 from tunefree.data import sources
 from tunefree.data.sources import Part, Source, locate, read
-from tunefree.errors import DataError
 
 CONTENT = b"some rows\n"
 

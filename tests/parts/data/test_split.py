@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from tunefree.core.errors import ArgumentError, DataError
 from tunefree.data import ByOwner, Dataset, Dirichlet, Iid, Shards, load
 from tunefree.data.partition import parse
-from tunefree.errors import ArgumentError, DataError
 
 Y = torch.arange(1000) % 10
 

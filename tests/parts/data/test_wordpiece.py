@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from tunefree.core.errors import ArgumentError, DataError
 from tunefree.data import load, sst2
 from tunefree.data.wordpiece import WordPiece, split_words
-from tunefree.errors import ArgumentError, DataError
 
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "un", "##aff", "##able", "##a", "##ff"]
 PIECES += ["want", "##want", "##ed", "wa", "runn", "##ing", ",", "film", "a", "good", "##s", "!"]

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from tunefree.engines.feed import _one_thread
-from tunefree.fit import options
-from tunefree.job import bind
+from tunefree.simulation.feed import _one_thread
+from tunefree.training.bind import bind
+from tunefree.training.fit import options
 
 
 @pytest.fixture

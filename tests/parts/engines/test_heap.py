@@ -8,14 +8,14 @@ import threading
 import pytest
 import torch
 
-from tunefree.engines import heap
+from tunefree.simulation import heap
 
 MEGABYTES = 256
 
 
 PROGRAM = f"""
 import resource, torch
-from tunefree.engines import heap
+from tunefree.simulation import heap
 
 def faults(times=4):
     # Pages that the kernel had to clear for large tensors that come and go.

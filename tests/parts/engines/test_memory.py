@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunefree.engines import memory as module
-from tunefree.engines.memory import Memory
-from tunefree.errors import ArgumentError, TunefreeError
+from tunefree.core.errors import ArgumentError, TunefreeError
+from tunefree.simulation import memory as module
+from tunefree.simulation.memory import Memory
 
 FIRST = {"c": torch.tensor([1.0, 2.0]), "n": torch.tensor(7.0)}
 ROW = 12  # bytes

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from tunefree.errors import ArgumentError
-from tunefree.fit import options
-from tunefree.job import bind
-from tunefree.random import cohort
+from tunefree.core.errors import ArgumentError
+from tunefree.core.random import cohort
 from tunefree.rounds import begin, play
+from tunefree.training.bind import bind
+from tunefree.training.fit import options
 from tunefree.wire import Ledger
 
 SIZES = (3, 7, 1, 12)

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tunefree import random
-from tunefree.errors import ArgumentError
+from tunefree.core import random
+from tunefree.core.errors import ArgumentError
 from tunefree.models.augment import CropFlip, parse
 
 

@@ -8,10 +8,10 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 import tunefree as tf
-from tunefree.engines.feed import Feed
 from tunefree.models import batched, capture
 from tunefree.models.losses import Order
 from tunefree.models.problem import Problem
+from tunefree.simulation.feed import Feed
 from tunefree.testing._problem import federation, net
 
 CUDA = torch.cuda.is_available()

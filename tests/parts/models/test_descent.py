@@ -2,17 +2,17 @@
 
 import pytest
 import torch
+from benchmarks.work import samples
 from torch import nn
 from torch.func import grad_and_value, vmap
 
 from parts.plain_kernels import pretend
-from tunefree.bench.work import samples
+from tunefree.core.types import map_inputs
 from tunefree.models import descent, nets
 from tunefree.models.descent import Descent
 from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
 from tunefree.models.turns import Looped
-from tunefree.types import map_inputs
 
 CLIENTS, SAMPLES = 3, 4
 

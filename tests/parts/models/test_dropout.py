@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.models.dropout import CounterDropout, draws_random_numbers, with_counter_dropout
 
 

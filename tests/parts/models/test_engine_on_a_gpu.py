@@ -11,9 +11,9 @@ from torch import nn
 
 import tunefree as tf
 from tunefree import attacks, robust
-from tunefree.engines import chunk
 from tunefree.faults import Faults
 from tunefree.models import batched, kernels
+from tunefree.simulation import chunk
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

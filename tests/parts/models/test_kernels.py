@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.models import kernels
 from tunefree.models.kernels import Blocks
 

@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
+from tunefree.core.types import map_inputs
 from tunefree.models import nets
 from tunefree.models.dropout import with_counter_dropout
-from tunefree.types import map_inputs
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.models.norms import groupnorm, refuse_batchnorm
 
 

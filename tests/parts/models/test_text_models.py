@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import tunefree as tf
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.models import Problem
 from tunefree.models.functional import Functional
 from tunefree.models.nets import Bert

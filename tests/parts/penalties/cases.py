@@ -2,7 +2,7 @@
 
 import torch
 
-from tunefree.models import Layout
+from tunefree.core.layout import Layout
 from tunefree.penalties import (
     L1,
     L2,

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from parts.penalties.cases import flat
-from tunefree import blocks
-from tunefree.blocks import blockwise
+from tunefree.core import blocks
+from tunefree.core.vectors import blockwise
 from tunefree.penalties import MCP, SCAD
 
 

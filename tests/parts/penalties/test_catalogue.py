@@ -1,7 +1,7 @@
 import pytest
 
 from tunefree import penalties
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.penalties import (
     L1,
     L2,

@@ -11,8 +11,8 @@ import torch
 
 from parts.penalties.cases import LAYOUT, PENALTIES, SETS, D, close, flat, rows, vector
 from tunefree import penalties
-from tunefree.errors import ArgumentError
-from tunefree.models import Layout
+from tunefree.core.errors import ArgumentError
+from tunefree.core.layout import Layout
 from tunefree.penalties import (
     L1,
     MCP,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.privacy import epsilon, noise_for
 
 dp = pytest.importorskip("dp_accounting", reason="needs tunefree[privacy]")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunefree.errors import ArgumentError, DataError
+from tunefree.core.errors import ArgumentError, DataError
 from tunefree.privacy import Channel, Grid, grid_for
 
 

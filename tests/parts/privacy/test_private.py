@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.privacy import Bounds, Privacy, Secure
 from tunefree.privacy.noise import seeded, system
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.privacy import (
     Channel,
     Collector,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.report.figures import draw
 
 from .runs import run

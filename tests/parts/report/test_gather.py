@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tunefree.errors import ArgumentError, CheckpointError
+from tunefree.core.errors import ArgumentError, CheckpointError
 from tunefree.report import gather
 
 from .runs import folder, row, run, settings

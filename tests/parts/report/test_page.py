@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tunefree as tf
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.report.page import write
 
 from .runs import HOSTILE, row, run, settings

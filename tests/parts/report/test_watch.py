@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.report import watch
 from tunefree.report.watch import serve
 

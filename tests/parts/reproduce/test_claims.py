@@ -3,10 +3,9 @@
 import math
 
 import pytest
-
-from tunefree.reproduce.claims import differences, judge, verdict
-from tunefree.reproduce.numbers import parse
-from tunefree.reproduce.spec import Claim
+from experiments.claims import differences, judge, verdict
+from experiments.numbers import parse
+from experiments.spec import Claim
 
 
 def claim(by="last", **more):

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from experiments import frozen
 from torch import nn
 
 import tunefree as tf
-from tunefree.errors import ArgumentError
-from tunefree.reproduce import frozen
+from tunefree.core.errors import ArgumentError
 
 
 def federation():

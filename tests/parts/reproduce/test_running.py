@@ -5,15 +5,15 @@ import signal
 from dataclasses import replace
 
 import pytest
+from experiments import load, run
+from experiments.figure import svg
+from experiments.record import judged
+from experiments.record import load as read
+from experiments.source import standardised
+from experiments.text import cells, remarks, tally
 
+from tunefree.core.errors import ArgumentError, Interrupted
 from tunefree.data import load as load_data
-from tunefree.errors import ArgumentError, Interrupted
-from tunefree.reproduce import load, run
-from tunefree.reproduce.figure import svg
-from tunefree.reproduce.record import judged
-from tunefree.reproduce.record import load as read
-from tunefree.reproduce.source import standardised
-from tunefree.reproduce.text import cells, remarks, tally
 from tunefree.study.work import Watch
 
 from .papers import SPEC, write

@@ -1,11 +1,11 @@
 """Specifications: what they mean at a scale, and what is wrong with them, in sentences."""
 
 import pytest
+from experiments import find, load
+from experiments.keys import SCALES
+from experiments.wanted import narrowed, wanted
 
-from tunefree.errors import ArgumentError
-from tunefree.reproduce import find, load
-from tunefree.reproduce.keys import SCALES
-from tunefree.reproduce.wanted import narrowed, wanted
+from tunefree.core.errors import ArgumentError
 
 from .papers import EXPECTED, SPEC, write
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tunefree.clients import Plan, Round
-from tunefree.models import Layout
+from tunefree.core.layout import Layout
 from tunefree.server import Average, FedDuAdagrad, FedDuAdam, FedExP, FedExPM, Momentum
 
 PLAN = Plan(clients=4, cohort=2, rounds=5, steps=3.0, layout=Layout(("w",), ((2,),)))

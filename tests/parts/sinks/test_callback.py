@@ -2,8 +2,8 @@
 
 import pytest
 
-from tunefree.callbacks import Event, watching
-from tunefree.run import Run
+from tunefree.training.callbacks import Event, watching
+from tunefree.training.run import Run
 
 RUN = Run(None, None, [], {}, "finished")
 EVENT = Event(0, None, None, {"round": 0})

@@ -11,9 +11,9 @@ import pytest
 
 import tunefree as tf
 from parts.problems import fit
-from tunefree.callbacks import Event, watching
-from tunefree.errors import ArgumentError, Interrupted
-from tunefree.run import Run
+from tunefree.core.errors import ArgumentError, Interrupted
+from tunefree.training.callbacks import Event, watching
+from tunefree.training.run import Run
 
 from .readers import NEEDS, READERS, make, mlflow_runs, read_csv, wandb_records, wandb_runs
 

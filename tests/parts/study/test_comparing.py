@@ -8,7 +8,7 @@ import torch
 
 import tunefree as tf
 from parts.problems import labelled, linear
-from tunefree.errors import Interrupted
+from tunefree.core.errors import Interrupted
 from tunefree.study import Failure, work
 
 SMALL = {"rounds": 3, "cohort": 2, "steps": 2, "batch": 4, "device": "cpu", "dtype": torch.float64}

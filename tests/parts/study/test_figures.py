@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tunefree.run import Run
 from tunefree.study import Comparison, Failure
+from tunefree.training.run import Run
 
 NOTHING = torch.zeros(1)
 

@@ -9,7 +9,7 @@ import torch
 import tunefree as tf
 from parts.problems import Quadratics, labelled
 from parts.study.test_comparing import SMALL, model
-from tunefree.errors import Interrupted
+from tunefree.core.errors import Interrupted
 from tunefree.study import grids, searching, work
 
 WILD = 1e308  # overflows in float64

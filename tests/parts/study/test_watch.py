@@ -62,7 +62,7 @@ def test_a_failure_is_a_line():
 
 
 def test_torchrun_is_refused(monkeypatch):
-    from tunefree.engines.ranks import Ranks
+    from tunefree.simulation.ranks import Ranks
 
     monkeypatch.setattr(work, "join", lambda: Ranks(0, 2))
     with pytest.raises(work.ArgumentError, match="leave torchrun out"):

@@ -2,8 +2,8 @@
 
 import torch
 
-from tunefree import random
-from tunefree.models import Layout
+from tunefree.core import random
+from tunefree.core.layout import Layout
 from tunefree.wire import (
     QSGD,
     Choose,

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from parts.wire.cases import LAYOUTS, rows_like, same_bits, sender
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.wire import QSGD, Choose, Dense, ErrorFeedback, RandK, Sign, TopK
 
 

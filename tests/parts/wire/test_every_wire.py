@@ -17,8 +17,8 @@ from parts.wire.cases import (
     same_bits,
     sender,
 )
-from tunefree import random
-from tunefree.errors import DataError
+from tunefree.core import random
+from tunefree.core.errors import DataError
 from tunefree.wire import (
     QSGD,
     Choose,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from parts.wire.cases import LAYOUTS, by_turns, layout, memory, rows_like, same_bits, sender
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.wire import (
     QSGD,
     Choose,

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from parts.wire.cases import DTYPES, layout, pack, rows_like, same_bits, sender
-from tunefree import random
-from tunefree.errors import ArgumentError, DataError
+from tunefree.core import random
+from tunefree.core.errors import ArgumentError, DataError
 from tunefree.wire import QSGD, Natural, Sender, Sign
 
 

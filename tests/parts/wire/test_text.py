@@ -1,7 +1,7 @@
 import pytest
 
 from tunefree import wire
-from tunefree.errors import ArgumentError
+from tunefree.core.errors import ArgumentError
 from tunefree.wire import QSGD, Dense, ErrorFeedback, LowRank, Natural, RandK, Sign, TopK
 
 

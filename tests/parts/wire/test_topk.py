@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from parts.wire.cases import DTYPES, LAYOUTS, crossed, layout, pack, rows_like, same_bits, sender
-from tunefree.errors import ArgumentError, DataError
+from tunefree.core.errors import ArgumentError, DataError
 from tunefree.wire import TopK
 
 NAN = float("nan")

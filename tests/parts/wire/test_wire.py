@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from parts.wire.cases import layout, pack, sender
-from tunefree import random
-from tunefree.errors import DataError
+from tunefree.core import random
+from tunefree.core.errors import DataError
 from tunefree.wire import Dense, Ledger, Sender, Wire
 
 

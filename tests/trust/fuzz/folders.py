@@ -8,24 +8,25 @@ from pathlib import Path
 from random import Random
 
 import torch
+from experiments import play, record
 from safetensors.torch import save
 
 import tunefree as tf
 from trust.fuzz.mutate import edited, odd_json
 from trust.fuzz.target import Target, chosen, put, room, swapped, target
 from tunefree.cli import run as run_command
-from tunefree.engines.flower.store import Store
-from tunefree.fit import options, train
-from tunefree.folder import Folder, unpack_tensors
-from tunefree.job import bind
+from tunefree.core.files import unpack_tensors
+from tunefree.flower.store import Store
 from tunefree.report import gather
 from tunefree.report.page import as_data
 from tunefree.report.shape import payload
-from tunefree.reproduce import play, record
-from tunefree.run import Run
 from tunefree.study import compare, tune
 from tunefree.study.comparison import Comparison
 from tunefree.study.tuning import Tuning
+from tunefree.training.bind import bind
+from tunefree.training.fit import options, train
+from tunefree.training.folder import Folder
+from tunefree.training.run import Run
 
 FEW = 100_000  # inputs for folders
 

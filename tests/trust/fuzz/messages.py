@@ -8,11 +8,11 @@ import torch
 import tunefree as tf
 from trust.fuzz.mutate import edited, odd_json
 from trust.fuzz.target import Target, chosen, kept_head, target
-from tunefree.clients.rule import Plan, Round
-from tunefree.engines.flower import check
-from tunefree.engines.flower.parcel import Parcel, Raw, dense, unpacked
-from tunefree.engines.flower.terms import Terms, digest_method
-from tunefree.models.problem import Layout
+from tunefree.core.layout import Layout
+from tunefree.core.plan import Plan, Round
+from tunefree.flower import check
+from tunefree.flower.parcel import Parcel, Raw, dense, unpacked
+from tunefree.flower.terms import Terms, digest_method
 from tunefree.privacy import letters
 
 LAYOUT = Layout(("w", "b"), ((3, 2), (2,)))

@@ -14,11 +14,11 @@ import torch
 import tunefree as tf
 from trust.fuzz.mutate import FLOATS, NUMBERS, edited, odd_json
 from trust.fuzz.target import Target, chosen, kept_head, kept_length, room, target
-from tunefree.engines.flower import serve
-from tunefree.engines.flower.seat import Deal
-from tunefree.engines.flower.store import Store
-from tunefree.folder import Folder
+from tunefree.flower import serve
+from tunefree.flower.seat import Deal
+from tunefree.flower.store import Store
 from tunefree.privacy import Collector, Member, Secure, Terms
+from tunefree.training.folder import Folder
 
 TERMS = Terms(bytes(16), 2, 3)
 VALUES = np.arange(3, dtype="<u8")

@@ -13,7 +13,7 @@ from random import Random
 from tempfile import mkdtemp
 
 from trust.fuzz.mutate import edited
-from tunefree.errors import TunefreeError
+from tunefree.core.errors import TunefreeError
 
 Change = Callable[[bytes, Random], bytes]
 

@@ -3,7 +3,7 @@
 import torch
 
 from trust.fuzz.target import Target, chosen, kept_head, kept_length, target
-from tunefree.models.problem import Layout
+from tunefree.core.layout import Layout
 from tunefree.wire import Sender, parse
 
 LAYOUT = Layout(("w", "b", "s"), ((4, 5), (7,), ()))

@@ -9,19 +9,22 @@ from random import Random
 from typing import Any
 
 import attrs
+from benchmarks import __main__ as bench
 from cyclopts import App, Argument
+from experiments import __main__ as reproduce
+from experiments import spec
+from experiments.spec import find
 
 from trust.fuzz.mutate import edited
 from trust.fuzz.target import Target, room, target
-from tunefree import attacks, faults, penalties, recipe, robust, wire
-from tunefree.cli import app, bench, compare, flower, main, reproduce, run, tune
+from tunefree import attacks, faults, penalties, robust, wire
+from tunefree.cli import app, compare, flower, main, run, tune
+from tunefree.core.errors import DataError
 from tunefree.data import partition, sources
-from tunefree.errors import DataError
 from tunefree.report import watch
-from tunefree.reproduce import spec
-from tunefree.reproduce.spec import find
 from tunefree.study import names
 from tunefree.study.searching import read_grid
+from tunefree.training import recipe
 
 SPLIT = b"\n"
 PARTS = (

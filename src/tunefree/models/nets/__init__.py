@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...errors import ArgumentError, unknown, whole
+from ...core.errors import ArgumentError, unknown, whole
 from .bert import Bert
 from .cnn import CnnDropout, CnnP2, CnnP4
 from .convex import Convex

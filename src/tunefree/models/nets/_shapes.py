@@ -4,7 +4,7 @@ from math import prod
 
 from torch import Tensor
 
-from ...errors import ArgumentError, whole
+from ...core.errors import ArgumentError, whole
 
 
 def positive(who: str, **values: int) -> None:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ...errors import ArgumentError, within
+from ...core.errors import ArgumentError, within
 from . import _shapes
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ...errors import ArgumentError
+from ...core.errors import ArgumentError
 from . import _shapes
 
 

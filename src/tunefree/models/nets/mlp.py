@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from ...errors import ArgumentError
+from ...core.errors import ArgumentError
 from . import _shapes
 
 

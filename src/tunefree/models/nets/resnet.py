@@ -5,7 +5,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import ArgumentError
+from ...core.errors import ArgumentError
 from . import _shapes
 
 

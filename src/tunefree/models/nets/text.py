@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from ...errors import ArgumentError
+from ...core.errors import ArgumentError
 from . import _shapes
 
 

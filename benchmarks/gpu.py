@@ -1,0 +1,148 @@
+"""Suite gpu: four works of the size that a GPU is used for, in TF32 and in bfloat16.
+
+Every client takes part in every round of 40 steps. The plain loop is slow here, so that few of its
+rounds are played.
+"""
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from tunefree.core.errors import ArgumentError, unknown, whole
+from tunefree.models.problem import Precision
+from tunefree.training.bind import find_device
+
+from .text import memory, number, ranged
+from .watch import Say, beside, silent
+from .work import Work
+
+STEPS = 40
+WARM = 3
+WORKS = {
+    work.net: work
+    for work in (
+        Work(
+            net="mlp",
+            shape=(1, 28, 28),
+            classes=10,
+            clients=100,
+            batch=32,
+            steps=STEPS,
+            args={"hidden": (200, 200)},
+        ),
+        Work(net="cnn-pfl", shape=(3, 32, 32), classes=10, clients=50, batch=10, steps=STEPS),
+        Work(net="cnn-p1", shape=(1, 28, 28), classes=62, clients=100, batch=20, steps=STEPS),
+        Work(net="resnet18", shape=(3, 32, 32), classes=10, clients=20, batch=50, steps=STEPS),
+    )
+}
+TARGETS = {  # milliseconds per cohort-step
+    ("mlp", "tf32"): 0.40,
+    ("cnn-pfl", "tf32"): 2.0,
+    ("cnn-p1", "tf32"): 4.2,
+    ("resnet18", "tf32"): 43.0,
+    ("cnn-pfl", "bf16"): 1.1,
+    ("cnn-p1", "bf16"): 2.3,
+    ("resnet18", "bf16"): 22.0,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """What is measured.
+
+    Args:
+        models: mlp (784-200-200-10, 100 clients, batch 32), cnn-pfl (50, 10), cnn-p1 (100, 20),
+            resnet18 (20, 50); all by default.
+        precisions: tf32 and bf16 on a GPU, elsewhere auto; also fp32.
+        clients: Clients of the cohort, in place of each work's own number.
+        batch: Samples per local step, likewise.
+        steps: Local steps per round.
+        repeats: Rounds of ours that are measured.
+        plain_repeats: Rounds of the plain loop that are measured; 0 leaves it out.
+        eager: Leave out compilation.
+        device: auto, cuda, cpu, ...
+    """
+
+    models: tuple[str, ...] = tuple(WORKS)
+    precisions: tuple[Precision, ...] = ()
+    clients: int | None = None
+    batch: int | None = None
+    steps: int = STEPS
+    repeats: int = 10
+    plain_repeats: int = 2
+    eager: bool = False
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ArgumentError("Gpu(models=...) must name at least one network, got none.")
+        for name in self.models:
+            if name not in WORKS:
+                raise unknown("model", name, WORKS)
+        for name in self.precisions:
+            if name not in get_args(Precision):
+                raise unknown("precision", name, get_args(Precision))
+        for name in ("clients", "batch"):
+            if getattr(self, name) is not None:
+                whole("Gpu", name, getattr(self, name))
+        for name in ("steps", "repeats"):
+            whole("Gpu", name, getattr(self, name))
+        whole("Gpu", "plain_repeats", self.plain_repeats, 0)
+        if self.plain_repeats > self.repeats:
+            raise ArgumentError(
+                f"Gpu(plain_repeats=...) must be at most repeats, {self.repeats}, got "
+                f"{self.plain_repeats}."
+            )
+
+
+def measure(settings: Gpu, say: Say = silent) -> list[dict[str, Any]]:
+    """Return one row per work and precision."""
+    device = find_device(settings.device)
+    asked: tuple[Precision, ...] = ("tf32", "bf16") if device.type == "cuda" else ("auto",)
+    rows = []
+    for name in settings.models:
+        known = WORKS[name]
+        work = Work(
+            net=name,
+            shape=known.shape,
+            classes=known.classes,
+            clients=settings.clients or known.clients,
+            batch=settings.batch or known.batch,
+            steps=settings.steps,
+            args=known.args,
+        )
+        same = (work.clients, work.batch) == (known.clients, known.batch)
+        for precision in settings.precisions or asked:
+            say(f"{name}, {precision}: set-up and rounds, beside the plain loop")
+            row = beside(
+                work,
+                device,
+                warm=WARM,
+                repeats=settings.repeats,
+                plain_repeats=settings.plain_repeats,
+                compile=not settings.eager,
+                precision=precision,
+            )
+            target = TARGETS.get((name, row["precision"])) if same else None
+            row["target_ms"] = target if device.type == "cuda" else None
+            say(f"{name}, {row['precision']}: {number(row['ours_ms'])} ms")
+            rows.append(row)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return the rows in words, by heading."""
+    return [
+        {
+            "model": row["model"],
+            "clients x batch": f"{row['clients']} x {row['batch']}",
+            "precision": row["precision"],
+            "engine": str(row["engine"]),
+            "ours, ms": ranged(row, "ours_ms"),
+            "target": number(row["target_ms"]),
+            "plain loop, ms": ranged(row, "plain_ms"),
+            "ratio": ranged(row, "ratio", "x"),
+            "memory": memory(row["memory"]),
+            "set-up": f"{row['setup_s']:.1f} s",
+        }
+        for row in rows
+    ]

@@ -1,0 +1,153 @@
+"""Suite precision: whether lower precision costs accuracy.
+
+The same runs (data, split, start, cohorts, batches) in every precision, over several seeds. The
+difference of mean test accuracies to fp32 is held against two standard errors of a difference:
+
+    |a - b| <= 2 sqrt(s_a^2 / n + s_b^2 / n)
+"""
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from tunefree.core.errors import unknown, whole
+from tunefree.data import Dirichlet, load
+from tunefree.methods import get
+from tunefree.models import nets
+from tunefree.models.problem import Precision
+from tunefree.training.bind import find_device
+from tunefree.training.fit import fit
+
+from .watch import Say, check, silent
+
+LR = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precisions:
+    """What is measured.
+
+    Args:
+        data: Dataset of images; `tunefree datasets` lists them.
+        models: Networks.
+        methods: fedavg at rate 0.05, or methods that need no rate.
+        precisions: Held against fp32; by default bf16, and on a GPU also tf32.
+        seeds: Runs of each, >= 2.
+        rounds: Rounds of each run.
+        clients: Clients, with labels drawn from Dirichlet(0.3).
+        cohort: Clients per round.
+        device: auto, cuda, cpu, ...
+        data_dir: Folder with dataset files, looked at before $TUNEFREE_DATA and the cache.
+    """
+
+    data: str = "fashion-mnist"
+    models: tuple[str, ...] = ("mlp", "cnn-p2")
+    methods: tuple[str, ...] = ("fedavg", "auto")
+    precisions: tuple[Precision, ...] = ()
+    seeds: int = 5
+    rounds: int = 50
+    clients: int = 100
+    cohort: int = 10
+    device: str = "auto"
+    data_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("seeds", 2), ("rounds", 1), ("clients", 1), ("cohort", 1)):
+            whole("Precisions", name, getattr(self, name), least)
+        for name in self.precisions:
+            if name not in get_args(Precision):
+                raise unknown("precision", name, get_args(Precision))
+        for name in self.models:
+            if name not in nets.names():
+                raise unknown("model", name, nets.names())
+
+
+def measure(settings: Precisions, say: Say = silent) -> list[dict[str, Any]]:
+    """Return one row per network, method and precision."""
+    device = find_device(settings.device)
+    usual: tuple[Precision, ...] = ("tf32", "bf16") if device.type == "cuda" else ("bf16",)
+    rows = []
+    for model in settings.models:
+        for method in settings.methods:
+            exact: list[float] = []
+            for precision in ("fp32", *(settings.precisions or usual)):
+                say(f"{model}, {method}, {precision}")
+                found = [
+                    _accuracy(settings, model, method, precision, seed, device)
+                    for seed in range(settings.seeds)
+                ]
+                exact = exact or found
+                rows.append(_row(model, method, precision, found, exact))
+    return rows
+
+
+def _accuracy(
+    s: Precisions, model: str, method: str, precision: Any, seed: int, device: torch.device
+) -> float:
+    dataset = load(s.data, s.data_dir)
+    federation = dataset.split(Dirichlet(0.3), clients=s.clients, seed=seed)
+    assert isinstance(dataset.x, torch.Tensor)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = nets.build(model, shape=tuple(dataset.x.shape[1:]), classes=dataset.classes or 0)
+    run = fit(
+        net,
+        federation,
+        get(method, **({"lr": LR} if method == "fedavg" else {})),
+        rounds=s.rounds,
+        cohort=s.cohort,
+        batch=50,
+        steps=20,
+        seed=seed,
+        eval_every=s.rounds,
+        device=device,
+        precision=precision,
+    )
+    check(run.status)
+    return float(run.history[-1]["test_accuracy"])
+
+
+def _row(
+    model: str, method: str, precision: str, found: list[float], exact: list[float]
+) -> dict[str, Any]:
+    n = len(found)
+    errors = [statistics.stdev(v) / math.sqrt(n) for v in (found, exact)]
+    difference = statistics.mean(found) - statistics.mean(exact)
+    allowed = 2 * math.hypot(*errors)
+    return {
+        "model": model,
+        "method": method,
+        "precision": precision,
+        "seeds": n,
+        "accuracy": statistics.mean(found),
+        "error": errors[0],
+        "difference": difference,
+        "allowed": allowed,
+        "within": abs(difference) <= allowed,
+        "accuracies": found,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return the rows in words, by heading."""
+    return [
+        {
+            "model": row["model"],
+            "method": row["method"],
+            "precision": row["precision"],
+            "accuracy": f"{row['accuracy']:.4f} ± {row['error']:.4f} ({row['seeds']} seeds)",
+            "difference to fp32": _difference(row),
+        }
+        for row in rows
+    ]
+
+
+def _difference(row: dict[str, Any]) -> str:
+    if row["precision"] == "fp32":
+        return ""
+    said = "within" if row["within"] else "OUTSIDE"
+    return f"{row['difference']:+.4f}, {said} two standard errors ({row['allowed']:.4f})"

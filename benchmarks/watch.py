@@ -1,0 +1,219 @@
+"""The clock: a callback that times the rounds of `fit`, and plain rounds between them.
+
+A round of ours lasts from the end of this callback to its next call, the device idle at both ends:
+the draw of the cohort, gathering, training, the ledger, the history, whatever `fit` does. After a
+round of ours the callback plays and times one round of the plain loop, so that a noisy machine
+disturbs both alike; where rounds are short, several of ours and then as many plain ones: in a run,
+too, a round finds in the caches what the last one left. The first rounds are not counted on either
+side: engines compile or record graphs in them. Set-up is the time until the first round is over,
+less one round as they are later.
+"""
+
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tunefree.core.errors import TunefreeError
+from tunefree.methods import get
+from tunefree.models.problem import Precision
+from tunefree.training.fit import Event, fit
+
+from .work import LR, Plain, Work
+
+Say = Callable[[str], object]
+
+
+def silent(line: str) -> None:
+    """Print nothing."""
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has nothing left to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Return how long a call takes, until the device is done with it."""
+    synchronize(device)
+    began = time.perf_counter()
+    work()
+    synchronize(device)
+    return time.perf_counter() - began
+
+
+class Memory:
+    """The most memory in use from here on.
+
+    On a GPU what PyTorch held beyond what it holds now; else the largest resident size that this
+    process ever had, interpreter and libraries included.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self._before = torch.cuda.memory_allocated(device)
+
+    def peak(self) -> int:
+        """Return bytes."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) - self._before
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class Watch:
+    """A callback of `fit`.
+
+    Args:
+        device: Where the rounds are played.
+        warm: Rounds that are not counted, >= 1.
+        plain: Plays one round of the plain loop, or None.
+        repeats: How many plain rounds are timed, one after each of our first counted rounds; one
+            more is played before them.
+        every: Wait for the device after every so many rounds; 1 times each round by itself.
+        block: Rounds of ours between which no plain one is played, then as many plain ones; they
+            are reported by their mean.
+
+    Attributes:
+        took: Seconds of each of our rounds; the first one's are from the making of this object.
+        plain: Seconds of a plain round, one number a block.
+        memory: Bytes at the most; the plain loop, which trains one client at a time, needs less.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        warm: int = 1,
+        plain: Callable[[], object] | None = None,
+        repeats: int = 0,
+        every: int = 1,
+        block: int = 1,
+    ) -> None:
+        self.device, self.warm, self.every, self.block = device, warm, every, block
+        self._play, self._repeats = plain, repeats if plain is not None else 0
+        self.took: list[float] = []
+        self.plain: list[float] = []
+        self._peak = Memory(device)
+        self.memory = 0
+        self._since = time.perf_counter()
+
+    def __call__(self, event: Event) -> None:
+        """Stop the clock, let the plain loop play, start the clock."""
+        counted, rest = divmod(event.round + 1 - self.warm, self.block)
+        turn = 0 <= counted <= self._repeats and rest == 0 and self._play is not None
+        if turn or (event.round + 1) % self.every == 0:
+            synchronize(self.device)
+        self.took.append(time.perf_counter() - self._since)
+        self.memory = self._peak.peak()
+        if turn and self._play is not None:
+            took = [seconds(self._play, self.device) for _ in range(self.block)]
+            self.plain += [statistics.mean(took)] if counted else []
+        self._since = time.perf_counter()
+
+    @property
+    def ours(self) -> list[float]:
+        """Seconds of a counted round, one number a block."""
+        rounds = self.took[self.warm :]
+        blocks = (rounds[i : i + self.block] for i in range(0, len(rounds), self.block))
+        return [statistics.mean(block) for block in blocks]
+
+    @property
+    def setup(self) -> float:
+        """Seconds before the first round, and those that it took beyond an ordinary one."""
+        return max(0.0, self.took[0] - statistics.median(self.ours))
+
+
+def middle(name: str, values: list[float], scale: float = 1.0) -> dict[str, Any]:
+    """Return the median and the range of some numbers, by name."""
+    scaled = [v * scale for v in values]
+    if not scaled:
+        return {name: None, f"{name}_range": None}
+    return {name: statistics.median(scaled), f"{name}_range": (min(scaled), max(scaled))}
+
+
+def beside(
+    work: Work,
+    device: torch.device,
+    *,
+    warm: int,
+    repeats: int,
+    plain_repeats: int,
+    block: int = 1,
+    method: str = "fedavg",
+    compile: bool | None = None,
+    precision: Precision = "auto",
+) -> dict[str, Any]:
+    """Return one row: `fit` beside the plain loop, in milliseconds per cohort-step.
+
+    A cohort-step is one local step of every client of the cohort; a round's time is divided by its
+    local steps. The ratio is that of the medians, its range over blocks that followed each other.
+    """
+    pair, model = work.data(), work.model()
+    began = time.perf_counter()
+    data = work.federation(pair)
+    dealt = time.perf_counter() - began
+    cohort = work.cohort or work.clients
+    plain = Plain(
+        work.model(),
+        data.to(device),
+        cohort=cohort,
+        batch=work.batch,
+        steps=work.steps,
+        precision=precision,
+    )
+    watch = Watch(device, warm, plain.round, plain_repeats, block=block)
+    run = fit(
+        model,
+        data,
+        get(method, lr=LR),
+        rounds=warm + repeats * block,
+        cohort=cohort,
+        steps=work.steps,
+        batch=work.batch,
+        device=device,
+        compile=compile,
+        callbacks=[watch],
+        **exactness(precision),
+    )
+    check(run.status)
+    each = 1e3 / work.steps
+    ours, slow = middle("ours_ms", watch.ours, each), middle("plain_ms", watch.plain, each)
+    pairs = [b / a for a, b in zip(watch.ours, watch.plain, strict=False)]
+    ratio = slow["plain_ms"] / ours["ours_ms"] if pairs else None
+    return {
+        "model": work.net,
+        "parameters": run.settings["model"]["parameters"],
+        "clients": work.clients,
+        "cohort": cohort,
+        "batch": work.batch,
+        "steps": work.steps,
+        "precision": run.settings.get("precision", precision),
+        "engine": run.settings.get("engine"),
+        "chunk": run.settings.get("chunk"),
+        **ours,
+        **slow,
+        "ratio": ratio,
+        "ratio_range": middle("ratio", pairs)["ratio_range"],
+        "repeats": len(watch.ours),
+        "block": block,
+        "plain_repeats": len(watch.plain),
+        "setup_s": watch.setup,
+        "federation_s": dealt,
+        "memory": watch.memory,
+    }
+
+
+def exactness(precision: Precision) -> dict[str, Any]:
+    """Return the argument of `fit` for a precision; none for its own choice."""
+    return {} if precision == "auto" else {"precision": precision}
+
+
+def check(status: str) -> None:
+    """Refuse to report a run that did not play all its rounds."""
+    if status != "finished":
+        raise TunefreeError(f"The measured run ended early ({status}), so it says nothing.")

@@ -1,0 +1,165 @@
+"""What is measured: a network, data of its shape, and the plain loop that trains it beside us."""
+
+import copy
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tunefree.core.types import Inputs, map_inputs
+from tunefree.data import Federation
+from tunefree.models import nets
+from tunefree.models.problem import Precision
+
+LR = 0.1
+BLOCK = 10_000  # rows at once
+SAMPLES = 100  # of every client, unless a suite says otherwise
+VOCABULARY = {"lstm": 80, "text": 10_000, "bert": 10_000}  # networks that read tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A FedAvg round: `cohort` clients of `clients`, each `steps` steps on batches of `batch`."""
+
+    net: str
+    shape: tuple[int, ...]
+    classes: int
+    clients: int
+    batch: int
+    steps: int
+    cohort: int | None = None
+    samples: int = SAMPLES
+    args: Mapping[str, Any] = field(default_factory=dict)  # the network's own
+
+    def model(self) -> nn.Module:
+        """Return the network as it starts."""
+        return nets.build(self.net, shape=self.shape, classes=self.classes, **self.args)
+
+    def data(self) -> tuple[Any, Tensor]:
+        """Return random samples of the right shape for all clients."""
+        return samples(self.net, self.shape, self.classes, self.clients * self.samples)
+
+    def federation(self, pair: tuple[Any, Tensor]) -> Federation:
+        """Return these samples dealt to the clients, the same number to each."""
+        return Federation(*pair, torch.arange(len(pair[1])) // self.samples, name="random")
+
+
+def samples(
+    net: str, shape: tuple[int, ...], classes: int, rows: int, seed: int = 0
+) -> tuple[Any, Tensor]:
+    """Return random samples: tokens, or numbers around a centre of each class.
+
+    They are about as long as MNIST's images, of norm 10, so that a rate of 0.1 stays finite; for
+    least squares of norm 1.
+    """
+    g = torch.Generator().manual_seed(seed + 1)  # 0 is the centres'
+    y = torch.arange(rows) % classes
+    if net in VOCABULARY:
+        ids = torch.randint(VOCABULARY[net], (rows, *shape), generator=g)
+        return (ids if net == "lstm" else {"ids": ids, "mask": torch.ones(ids.shape)}), y
+    centre = torch.randn(classes, *shape, generator=torch.Generator().manual_seed(0))
+    x = torch.empty(rows, *shape).normal_(generator=g)
+    norm = 1.0 if net == "regression" else 10.0
+    scale = min(1.0, norm / math.sqrt(2 * math.prod(shape)))
+    for low in range(0, rows, BLOCK):  # in place: a second copy of x would be gigabytes
+        part = slice(low, low + BLOCK)
+        x[part].add_(centre[y[part]]).mul_(scale)
+    return x, (torch.randn(rows, generator=g) if net == "regression" else y)
+
+
+class Plain:
+    """FedAvg as anyone would write it in PyTorch: one client after another.
+
+    Args:
+        model: Trained in place, on the data's device.
+        federation: The clients' data, where it is to be trained on.
+        cohort: Clients drawn for a round.
+        batch: Samples per step.
+        steps: Steps of each client; batches come from shuffled passes over its own data.
+        precision: As in `fit`: fp32, tf32 (which auto is on a GPU), or bf16, here by autocast.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        federation: Federation,
+        *,
+        cohort: int,
+        batch: int,
+        steps: int,
+        precision: Precision = "auto",
+    ) -> None:
+        self.fed, self.cohort, self.batch, self.steps = federation, cohort, batch, steps
+        self.device = federation.y.device
+        self.model, self.local = model.to(self.device), copy.deepcopy(model).to(self.device).train()
+        self.starts, self.sizes = federation.starts.tolist(), federation.sizes.tolist()
+        self.precision = precision
+        self._order = torch.Generator(self.device).manual_seed(0)
+        self._who = random.Random(0)
+        real = federation.classes is None
+        self.loss: Callable[..., Tensor] = (
+            nn.functional.mse_loss if real else nn.functional.cross_entropy
+        )
+
+    def round(self) -> None:
+        """Train a cohort and put the mean of its models into `model`."""
+        whole = self.model.state_dict()
+        mean = {name: torch.zeros_like(v) for name, v in whole.items()}
+        with precise(self.precision, self.device):
+            for i in self._who.sample(range(self.fed.clients), self.cohort):
+                self.local.load_state_dict(whole)
+                self._train(i)
+                for name, value in self.local.state_dict().items():
+                    mean[name] += value / self.cohort
+        self.model.load_state_dict(mean)
+
+    def _train(self, i: int) -> None:
+        trained = [p for p in self.local.parameters() if p.requires_grad]
+        optimizer = torch.optim.SGD(trained, lr=LR)
+        for rows in self._batches(i):
+            optimizer.zero_grad()
+            with _autocast(self.precision, self.device):
+                inputs = map_inputs(lambda t, rows=rows: t[rows], self.fed.x)  # type: ignore[misc]
+                loss = self.loss(_call(self.local, inputs), self.fed.y[rows])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    def _batches(self, i: int) -> Iterator[Tensor]:
+        n, b = self.sizes[i], min(self.batch, self.sizes[i])
+        passes = -(-self.steps * b // n)
+        orders = [
+            torch.randperm(n, generator=self._order, device=self.device) for _ in range(passes)
+        ]
+        stream = torch.cat(orders) + self.starts[i]
+        return iter(stream.split(b)[: self.steps])
+
+
+def _call(model: nn.Module, inputs: Inputs) -> Tensor:
+    out: Tensor = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    return out
+
+
+def _autocast(precision: Precision, device: torch.device) -> Any:
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+@contextmanager
+def precise(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Let PyTorch's float32 products on a GPU use TF32, or not; put back what was set before."""
+    if device.type != "cuda":
+        yield
+        return
+    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [place.allow_tf32 for place in places]
+    try:
+        for place in places:
+            place.allow_tf32 = precision != "fp32"
+        yield
+    finally:
+        for place, was in zip(places, before, strict=True):
+            place.allow_tf32 = was

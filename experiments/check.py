@@ -1,0 +1,221 @@
+"""Whether a specification is right, before anything is trained: errors are sentences."""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tunefree.core.errors import ArgumentError, TunefreeError, unknown, whole
+from tunefree.data import names as datasets
+from tunefree.data import partition
+from tunefree.methods import CATALOGUE
+from tunefree.models import nets
+from tunefree.penalties import get as penalty
+
+from . import keys, named
+from .reading import here, own, read
+from .spec import Experiment, Row, Spec, Task
+
+Table = Mapping[str, Any]
+
+
+def checked(spec: Spec, scale: str) -> Experiment:
+    """Return the experiment at a scale, or say what is wrong with it and where."""
+    try:
+        _keys(spec, scale)
+        found = read(spec, scale)
+        _experiment(spec, found)
+    except TunefreeError as error:
+        raise ArgumentError(f"{spec.name} ({spec.path}), {scale}: {error}") from None
+    return found
+
+
+def _known(what: str, table: Any, known: Iterable[str], needed: Iterable[str] = ()) -> None:
+    if not isinstance(table, Mapping):
+        raise ArgumentError(f"{what} must be a table, got {table!r}.")
+    for key in table:
+        if key not in known:
+            raise unknown(f"key of {what}", key, known)
+    for key in needed:
+        if key not in table:
+            raise ArgumentError(f"{what} lacks {key!r}.")
+
+
+def _keys(spec: Spec, scale: str) -> None:
+    raw = spec.raw
+    _known("the specification", raw, keys.TOP, ("title", "task", "method", "scale"))
+    if raw.get("kind", "runs") not in keys.KINDS:
+        raise unknown("kind", raw["kind"], keys.KINDS)
+    _known("[scale]", raw["scale"], keys.SCALES)
+    shared = (*keys.STUDY, *keys.WORDS)
+    for name, table in {
+        "common": raw.get("common", {}),
+        f"scale.{scale}": raw["scale"][scale],
+    }.items():
+        _known(f"[{name}]", table, shared)
+        if table.get("tune_by", "test") not in keys.TUNE_BY:
+            raise unknown("way to choose", table["tune_by"], keys.TUNE_BY)
+        _counts(f"[{name}]", table)
+    needs = {"task": ("name",), "method": ("name",), "claim": ("says", "better", "than")}
+    needs["sweep"] = ("methods", "setting", "values")
+    kinds = {"task": keys.TASK, "method": keys.METHOD, "sweep": keys.SWEEP, "claim": keys.CLAIM}
+    for kind, known in kinds.items():
+        for number, table in enumerate(raw.get(kind, ())):
+            what = f"[[{kind}]] {table.get('name', number + 1)}"
+            scaled = () if kind == "claim" else keys.SCALES
+            _known(what, table, (*known, *scaled), needs[kind])
+            for one in scaled:
+                _known(f"{what}, .{one}", table.get(one, {}), set(known) - {"name", "tasks"})
+                _counts(f"{what}, .{one}", table.get(one, {}))
+            for one in table.get("scales", ()):
+                if one not in keys.SCALES:
+                    raise unknown("scale", one, keys.SCALES)
+            _counts(what, table)
+
+
+def _counts(what: str, table: Table) -> None:
+    for key in keys.COUNTS:
+        if key in table:
+            whole(what, key, table[key])
+
+
+def _experiment(spec: Spec, found: Experiment) -> None:
+    _unique("task", [t.name for t in found.tasks])
+    tasks = {t.name for t in found.tasks} | {t["name"] for t in spec.raw["task"]}
+    for table in [*spec.raw["method"], *spec.raw.get("sweep", ())]:
+        for name in table.get("tasks", ()):
+            if name not in tasks:
+                raise unknown("task", name, tasks)
+    for task in found.tasks:
+        rows = [row for row in found.rows if row.task == task.name]
+        _unique(f"row of {task.name}", [row.label for row in rows])
+        if not task.skip:
+            _words(found, task)
+        for row in rows:
+            _row(found, task, row)
+    bases = {row.base for row in found.rows}
+    every = {t["name"] for t in spec.raw["method"]}
+    for table in (own(s, found.scale) for s in spec.raw.get("sweep", ()) if here(s, found.scale)):
+        for name in table["methods"]:
+            if name not in every:
+                raise unknown("method of a sweep", name, every)
+    labels = bases | {row.label for row in found.rows}
+    for claim in found.claims:
+        for name in (*claim.better, *claim.than):
+            if name not in labels and name not in every:
+                raise unknown("row of a claim", name, labels)
+        for name in claim.tasks:
+            if name not in tasks:
+                raise unknown("task of a claim", name, tasks)
+    _published(spec, found, tasks)
+
+
+def _unique(what: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(f"There must be one {what} called {name!r}, got several.")
+
+
+def _words(found: Experiment, task: Task) -> None:
+    words = task.words
+    what = f"Task {task.name!r}"
+    if found.kind == "prox-cost":
+        if "size" not in words and "model" not in words:
+            raise ArgumentError(f"{what} needs the size of its vector, or a model.")
+        return
+    for key in ("data", "split", "model", "rounds"):
+        if key not in words:
+            raise ArgumentError(f"{what} lacks {key!r}.")
+    if words["data"] not in datasets():
+        raise unknown("dataset", words["data"], datasets())
+    if words["model"] not in nets.NETS:
+        raise unknown("model", words["model"], nets.NETS)
+    known = set(inspect.signature(nets.NETS[words["model"]]).parameters) - {"shape", "classes"}
+    for arg in words.get("model_args", {}):
+        if arg not in known:
+            raise unknown(f"argument of model {words['model']!r}", arg, known)
+    natural = isinstance(partition.parse(words["split"]), partition.ByOwner)
+    if "clients" not in words and not natural:
+        raise ArgumentError(f"{what} lacks 'clients'.")
+    if words.get("cohort") and "clients" in words and words["cohort"] > words["clients"]:
+        raise ArgumentError(
+            f"{what} must have a cohort of at most {words['clients']} clients, got "
+            f"{words['cohort']}."
+        )
+    if "steps" in words and "epochs" in words:
+        raise ArgumentError(f"{what} takes steps or epochs, got both.")
+    if words.get("test", "own") not in ("own", "train"):
+        raise unknown("test set", words["test"], ("own", "train"))
+
+
+def _row(found: Experiment, task: Task, row: Row) -> None:
+    if found.kind == "prox-cost":
+        penalty(row.method)
+        return
+    for name in row.method.split("+"):
+        if name not in CATALOGUE:
+            raise unknown(f"method (of row {row.label!r})", name, CATALOGUE)
+    if not row.points:
+        raise ArgumentError(f"The grid of {row.label!r} must list values.")
+    everyone = {**task.words, **row.words}
+    for point in row.points:
+        for key in point:
+            if key in row.set:
+                raise ArgumentError(f"{row.label!r}: {key} cannot be both set and searched.")
+        settings, _ = split_settings(row.method, {**task.words["set"], **row.set, **point})
+        made = named.make(row.method, settings)
+        cohort, clients = everyone.get("cohort"), everyone.get("clients")
+        if made.full and cohort and clients and cohort < clients and not (task.skip or row.skip):
+            raise ArgumentError(
+                f"{row.label!r} in {task.name!r} is defined for full participation; give it "
+                "cohort = 0."
+            )
+
+
+def split_settings(method: str, given: Table) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return which of these are the method's, and which are the run's.
+
+    >>> split_settings("fedavg", {"lr": 0.1, "steps": 5})
+    ({'lr': 0.1}, {'steps': 5})
+    """
+    own = named.settings(method)
+    mine = {k: v for k, v in given.items() if k in own}
+    rest = {k: v for k, v in given.items() if k not in mine}
+    for key in rest:
+        if key not in keys.WORDS:
+            raise unknown(f"argument of {method}", key, own)
+    return mine, rest
+
+
+def _published(spec: Spec, found: Experiment, tasks: set[str]) -> None:
+    shown = {number.text for number in found.show}
+    for name, table in spec.expected.items():
+        if name in keys.EXPECTED:
+            continue
+        if name not in tasks:
+            raise unknown("task in expected.toml", name, tasks)
+        labels = {r.label for r in found.rows if r.task == name}
+        if not labels:
+            continue  # not at this scale
+        for label, numbers in table.items():
+            if label not in labels and not _elsewhere(spec, name, label, found.scale):
+                raise unknown(f"row of {name} in expected.toml", label, labels)
+            for key, value in numbers.items():
+                base = key.removesuffix("_sd")
+                if base not in shown:
+                    raise unknown(f"number of {label} in expected.toml", key, shown)
+                accuracy = next(n for n in found.show if n.text == base).measure.endswith(
+                    "accuracy"
+                )
+                if accuracy and value > 1 and not spec.expected.get("percent"):
+                    raise ArgumentError(
+                        f"expected.toml has {value} as an accuracy of {label}; give fractions, or "
+                        f"percent = true in [{spec.path.stem}]."
+                    )
+
+
+def _elsewhere(spec: Spec, task: str, label: str, scale: str) -> bool:
+    """Whether a published row belongs to the other scale."""
+    others = [s for s in spec.scales if s != scale]
+    return any(
+        row.task == task and row.label == label for s in others for row in read(spec, s).rows
+    )

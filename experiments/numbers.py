@@ -1,0 +1,117 @@
+"""The numbers that a table has of a run: the best, the last, a sum, or what it took to a target.
+
+`drop` is how much worse the last is than the best.
+
+A number is written as in "last", "train_loss last", "trials mean", "bytes_up sum", "rounds to 0.8"
+or "train_loss bytes_up to 0.5": the measure, unless it is the experiment's own, then what of it.
+"""
+
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunefree.core.errors import ArgumentError
+from tunefree.study import figures
+
+HOW: dict[str, Callable[[Sequence[float]], float]] = {
+    "last": lambda values: values[-1],
+    "first": lambda values: values[0],
+    "sum": sum,
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "max": max,
+    "min": min,
+}
+TARGET = re.compile(r"(?:(\S+) )?(\S+) to (\S+)")
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Number:
+    """What is read off a run.
+
+    Args:
+        text: As it was written; the heading of its column.
+        measure: A column of the history.
+        how: best, last, drop, first, sum, mean, median, max or min of it; or the column that is
+            added up until the measure reaches the target ("rounds" counts).
+        higher: Whether more of the measure is better.
+        target: What is to be reached, or None.
+    """
+
+    text: str
+    measure: str
+    how: str
+    higher: bool
+    target: float | None = None
+
+    @property
+    def rises(self) -> bool:
+        """Whether more of the number is better: a drop, and what it took, had better be little."""
+        return self.higher and self.target is None and self.how != "drop"
+
+    def of(self, history: Sequence[Row]) -> float | None:
+        """Return the number, None where the run has none or missed the target."""
+        if self.target is not None:
+            return self._until(history)
+        values = [v for row in history if (v := figures.number(row.get(self.measure))) is not None]
+        if not values:
+            return None
+        best = (max if self.higher else min)(values)
+        if self.how in ("best", "drop"):
+            return best if self.how == "best" else abs(best - values[-1])
+        return float(HOW[self.how](values))
+
+    def _until(self, history: Sequence[Row]) -> float | None:
+        assert self.target is not None
+        spent = 0.0
+        for row in history:
+            spent += 1 if self.how == "rounds" else figures.number(row.get(self.how)) or 0.0
+            value = figures.number(row.get(self.measure))
+            if value is not None and (
+                value >= self.target if self.higher else value <= self.target
+            ):
+                return spent
+        return None
+
+
+def better_higher(measure: str) -> bool:
+    """Return whether more of a measure is better, unless a specification says otherwise.
+
+    >>> better_higher("test_accuracy"), better_higher("train_loss")
+    (True, False)
+    """
+    return figures.rises(measure)
+
+
+def parse(text: str, measure: str, higher: bool | None = None) -> Number:
+    """Read a number; `measure` and `higher` are the experiment's own.
+
+    >>> parse("rounds to 0.8", "test_accuracy")
+    Number(text='rounds to 0.8', measure='test_accuracy', how='rounds', higher=True, target=0.8)
+    >>> parse("train_loss last", "test_accuracy").measure
+    'train_loss'
+    """
+    found = TARGET.fullmatch(text.strip())
+    other, how, target = (found[1], found[2], found[3]) if found else (None, "", None)
+    if found is None:
+        *others, how = text.split() or [""]
+        other = others[0] if len(others) == 1 else None
+        if len(others) > 1 or (how not in ("best", "drop") and how not in HOW):
+            raise ArgumentError(_refusal(text))
+    try:
+        goal = None if target is None else float(target)
+    except ValueError:
+        raise ArgumentError(_refusal(text)) from None
+    name = other or measure
+    own = higher if higher is not None and name == measure else better_higher(name)
+    return Number(text, name, how, own, goal)
+
+
+def _refusal(text: str) -> str:
+    return (
+        "A number must be written best, last, drop, first, sum, mean, median, max or min, perhaps "
+        f'with a measure in front ("train_loss last"), or "rounds to 0.8", got {text!r}.'
+    )

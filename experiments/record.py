@@ -1,0 +1,259 @@
+"""What is kept of an experiment: one record of plain data, from which every table is made."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.keep import machine, versions
+
+from tunefree.core.errors import CheckpointError, reading
+from tunefree.core.files import to_json, write_atomically
+from tunefree.report.shape import mean as mean_of
+from tunefree.report.shape import table as side_by_side
+from tunefree.report.thin import kept as thinned
+from tunefree.report.thin import short
+from tunefree.study import figures
+from tunefree.study.work import NOT_RUN, Outcome
+from tunefree.training.run import Run
+
+from . import claims
+from .spec import Experiment, Row, Spec
+
+POINTS = 60  # of a curve
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Played:
+    """A row with what became of it.
+
+    Args:
+        row: The row.
+        chosen: The settings found in its grid; None where nothing was searched or found.
+        outcomes: One for each seed.
+        cost: What the search cost: runs, rounds of each, gradients, seconds.
+        reason: Why there are no runs, where there are none.
+    """
+
+    row: Row
+    chosen: Mapping[str, Any] | None
+    outcomes: Sequence[Outcome]
+    cost: Mapping[str, Any] | None = None
+    reason: str = ""
+
+
+def record(
+    found: Experiment,
+    played: Sequence[Played],
+    skipped: Mapping[str, str],
+    device: torch.device,
+    narrowed: str,
+    seconds: float,
+) -> Record:
+    """Return everything there is to keep.
+
+    Args:
+        found: The experiment.
+        played: Its rows.
+        skipped: Why a task was left out, by name.
+        device: Where runs are played now; `places` says where these were.
+        narrowed: Options that made it smaller than its specification.
+        seconds: Of all runs, one after the other.
+    """
+    out: Record = {
+        "name": found.name,
+        "scale": found.scale,
+        "kind": found.kind,
+        "command": f"tunefree reproduce {found.name} --scale {found.scale} {narrowed}".strip(),
+        "narrowed": narrowed,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "machine": machine(device),
+        "versions": versions(),
+        "seconds": round(seconds, 1),
+        "seeds": list(range(found.seeds)),
+        "tune_by": found.tune_by,
+        "measure": found.measure,
+        "x": found.x,
+        "tasks": [
+            {"name": t.name, "label": t.label, "words": t.words, "skipped": skipped.get(t.name, "")}
+            for t in found.tasks
+        ],
+        "rows": [_row(found, one) for one in played],
+    }
+    return out
+
+
+def places(made: Sequence[Record]) -> Record:
+    """Return on what, with what and until when runs were made: the most common, then the others.
+
+    Args:
+        made: For each run, what `play.made` says.
+    """
+    groups: dict[str, list[Record]] = {}
+    for one in made:
+        groups.setdefault(to_json([one["machine"], one["versions"]]), []).append(one)
+    if not groups:
+        return {}
+    first, *others = sorted(groups.values(), key=len, reverse=True)
+    out = {**first[0], "date": max(one["date"] for one in made)}
+    if others:
+        out["elsewhere"] = [
+            {"runs": len(g), "machine": g[0]["machine"], "versions": g[0]["versions"]}
+            for g in others
+        ]
+    return out
+
+
+def _row(found: Experiment, one: Played) -> Record:
+    texts = {n.text: n for n in (*found.show, *(c.by for c in found.claims))}
+    status = [_status(o) for o in one.outcomes]
+    values = {
+        text: [
+            _digits(number.of(o.history)) if isinstance(o, Run) and figures.good(o) else None
+            for o in one.outcomes
+        ]
+        for text, number in texts.items()
+    }
+    runs = [o for o in one.outcomes if isinstance(o, Run)]
+    return {
+        "task": one.row.task,
+        "label": one.row.label,
+        "base": one.row.base,
+        "method": one.row.method,
+        "set": one.row.set,
+        "chosen": one.chosen,
+        "search": one.cost,
+        "status": status,
+        "notes": [one.reason] if one.reason else figures.notes(one.outcomes),
+        "values": values,
+        "seconds": [_digits(sum(r.get("seconds") or 0 for r in o.history)) for o in one.outcomes],
+        "curves": curves(runs, found.curves, found.x),
+    }
+
+
+def _status(outcome: Outcome) -> str:
+    if isinstance(outcome, Run):
+        return outcome.status
+    return "not run" if outcome.reason == NOT_RUN else "failed"
+
+
+def _digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def curves(runs: Sequence[Run], names: Sequence[str], x: str) -> dict[str, Any]:
+    """Return the mean over runs of each curve, thinned, with its least and greatest value."""
+    if not runs or not names:
+        return {}
+    found = side_by_side(runs)
+    along = (
+        found.rounds
+        if x == "round"
+        else mean_of(found.cost(x) if x in found.columns else found.columns[x])
+    )
+    out = {}
+    for name in names:
+        if name not in found.columns:
+            continue
+        values = found.columns[name]
+        there = np.isfinite(values).any(axis=0) & np.isfinite(along)
+        if not there.any():
+            continue
+        values, at = values[:, there], along[there]
+        low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+        few = thinned(low, high, POINTS)
+        parts = {"x": at, "mean": mean_of(values), "low": low, "high": high}
+        out[name] = {k: short(v[few]) for k, v in parts.items()}
+    return out
+
+
+def judged(kept: Record, found: Experiment) -> Record:
+    """Return the record with what the specification says now: published numbers, claims, words."""
+    tasks = {t.name: t for t in found.tasks}
+    rows = [
+        {**row, "published": tasks[row["task"]].published.get(row["label"], {})}
+        for row in kept["rows"]
+        if row["task"] in tasks
+    ]
+    skipped = {t["name"]: "Not run." if t["skipped"] else "" for t in kept["tasks"]}
+    verdicts = [
+        claims.judge(c, name, [r for r in rows if r["task"] == name], skipped.get(name, ""))
+        for c in found.claims
+        for name in c.tasks
+        if name in skipped
+    ]
+    return {
+        **kept,
+        "title": found.title,
+        "show": [n.text for n in found.show],
+        "of": {n.text: n.measure for n in (*found.show, *(c.by for c in found.claims))},
+        "note": found.note,
+        "assume": list(found.assume),
+        "smaller": [*kept.get("cut", ()), *smaller(found)],
+        "tasks": [
+            {**t, "label": tasks[t["name"]].label} for t in kept["tasks"] if t["name"] in tasks
+        ],
+        "rows": rows,
+        "claims": verdicts,
+    }
+
+
+def smaller(found: Experiment) -> list[str]:
+    """Return what is smaller than the paper, in sentences."""
+    out = list(found.says)
+    for task in found.tasks:
+        out += [f"{task.name}: {line}" for line in task.says]
+    said: dict[str, list[str]] = {}
+    for row in found.rows:
+        for line in row.says:
+            names = said.setdefault(line, [])
+            names += [] if row.base in names else [row.base]
+    return out + [f"{', '.join(names)}: {line}" for line, names in said.items()]
+
+
+def save(kept: Record, path: Path) -> Path:
+    """Write a record: one line for each row, so that changes can be read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plain = json.loads(to_json(kept))
+    rows = plain.pop("rows")
+    head = json.dumps(plain, indent=1, ensure_ascii=False)
+    lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    text = f'{head[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n'
+    write_atomically(path, text.encode())
+    return path
+
+
+def load(path: Path) -> Record:
+    """Read a record."""
+    with reading(f"{path} is damaged", CheckpointError):
+        found: Record = json.loads(path.read_text("utf-8"))
+        if not isinstance(found, dict):
+            raise TypeError("it is no record")
+    return found
+
+
+def results(spec: Spec, scale: str) -> Path:
+    """Return where the record of an experiment is kept."""
+    return spec.path.parent / "results" / f"{spec.path.stem}-{scale}.json"
+
+
+def middle(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return mean and standard deviation of the seeds that have a number."""
+    return figures.middle([v for v in values if v is not None])
+
+
+def search_cost(outcomes: Sequence[Outcome], rounds: int) -> dict[str, Any]:
+    """Return what a search cost."""
+    spent = [figures.spent(o) for o in outcomes]
+    return {
+        "runs": len(outcomes),
+        "rounds": rounds,
+        "lost": sum(not figures.good(o) for o in outcomes),
+        "gradients": sum(s["gradients"] for s in spent),
+        "seconds": round(sum(s["seconds"] for s in spent), 1),
+    }

@@ -1,0 +1,221 @@
+"""Reproducing an experiment: play what is missing, set ours beside the paper's."""
+
+import os
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tunefree.core.errors import ArgumentError, Interrupted, whole
+from tunefree.study.work import Failure, Outcome, Watch, watcher
+from tunefree.training.bind import find_device
+from tunefree.training.run import Run
+
+from . import page, text
+from .play import Crew
+from .record import Record, judged, results, save
+from .source import Source
+from .spec import Experiment, load
+from .study import Study
+from .wanted import Wanted, narrowed, wanted
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of an experiment.
+
+    Attributes:
+        record: Everything as plain data.
+        groups: The runs by task and method, one for each seed that has one.
+        path: The folder.
+    """
+
+    record: Record
+    groups: dict[str, list[Run]]
+    path: Path
+
+    def markdown(self) -> str:
+        """Return the table, the claims and the assumptions in markdown."""
+        return text.markdown(self.record)
+
+    def write(self) -> Path:
+        """Write record, markdown and page into the folder; return the page."""
+        name = f"{self.record['name']}-{self.record['scale']}"
+        save(self.record, self.path / f"{name}.json")
+        (self.path / f"{name}.md").write_text(self.markdown(), "utf-8")
+        return page.write(self.record, self.groups, self.path / f"{name}.html")
+
+
+def run(
+    name: str | os.PathLike[str],
+    *,
+    scale: str = "small",
+    out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    seeds: int | None = None,
+    rounds: int | None = None,
+    tasks: Iterable[str] | None = None,
+    methods: Iterable[str] | None = None,
+    device: str = "auto",
+    data_dir: str | os.PathLike[str] | None = None,
+    keep: bool = False,
+    progress: bool = True,
+    watch: Watch | None = None,
+) -> Result:
+    """Play an experiment of a paper and set the result beside the published one.
+
+    Runs that are in the folder are read, not repeated; Ctrl-C raises `Interrupted` with the result
+    so far. Needs PyTorch and NumPy alone.
+
+    Args:
+        name: Such as "P1-table2", or the path of a specification.
+        scale: "small", minutes on two cores; "paper", the paper's own size, for a GPU.
+        out: Folder; by default runs/reproduce/NAME-SCALE.
+        jobs: Processes that play runs, each with one thread; by default 2 on a CPU with two cores
+            or more, and 1 on a GPU, which several may share. With 0 nothing is played: the result
+            is that of the runs in the folder.
+        seeds: Instead of the specification's: 0 .. seeds-1.
+        rounds: Instead of the specification's; beside the numbers it is said that it is shorter.
+        tasks: Only these.
+        methods: Only these, by their names in the table.
+        device: As `fit` takes it.
+        data_dir: Where datasets are looked for first.
+        keep: Also write experiments/PAPER/results/WHAT-SCALE.json.
+        progress: Show progress on standard error.
+        watch: Who looks on instead.
+    """
+    spec = load(name)
+    full = spec.at(scale)
+    found = narrowed(full, seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
+    folder = Path("runs") / "reproduce" / f"{found.name}-{scale}" if out is None else Path(out)
+    where = find_device(device)
+    if jobs is not None:
+        whole("reproduce", "jobs", jobs, low=0)
+    count = workers(jobs, where)
+    count = min(1, count) if found.alone else count
+    source = Source(device, None if data_dir is None else Path(data_dir))
+    given = narrowing(seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
+    _make(folder)
+    looking = watch or _watcher(progress)
+    stopped, began = False, time.perf_counter()
+    with looking, Crew(source, folder, looking, count) as crew:
+        study = Study(found, crew)
+        try:
+            study.check()
+            study.search()
+            study.play()
+        except KeyboardInterrupt:
+            stopped = True
+    kept = {**study.record(where, given), "cut": cut(full, found)}
+    if crew.played and crew.played == len(study.done) and not stopped:
+        kept |= {"wall": round(time.perf_counter() - began, 1), "jobs": count}
+    facts = judged(kept, found)
+    result = Result(facts, study.groups(), folder)
+    result.write()
+    if stopped:
+        raise Interrupted(f"Stopped by Ctrl-C; what was played is in {str(folder)!r}.", result)
+    if keep:
+        save(facts, results(spec, scale))
+    return result
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(
+            f"reproduce(out=...) must be a folder that can be written, got {str(folder)!r}: "
+            f"{error.strerror or error}."
+        ) from None
+
+
+def workers(jobs: int | None, device: torch.device) -> int:
+    """Return how many processes play runs."""
+    if jobs is not None:
+        return jobs
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return 2 if device.type == "cpu" and (cores or 1) >= 2 else 1
+
+
+def _watcher(progress: bool) -> Watch:
+    try:
+        return watcher(progress)
+    except ImportError:  # no rich
+        return Lines()
+
+
+class Lines(Watch):
+    """A line for each run, where there is nothing to draw bars with."""
+
+    def __init__(self) -> None:
+        self._done = self._all = 0
+
+    def plan(self, tasks: Sequence[Any]) -> None:
+        """So many runs are to come."""
+        self._all += len(tasks)
+
+    def end(self, task: Any, outcome: Outcome, played: bool) -> None:
+        """Say what became of a run."""
+        self._done += 1
+        said = outcome.reason if isinstance(outcome, Failure) else outcome.status
+        if played:
+            self.say(f"{self._done} of {self._all}  {task.label}, seed {task.seed}: {said}")
+
+    def say(self, line: str) -> None:
+        """Print it at once."""
+        print(line, flush=True)
+
+
+def narrowing(**given: Any) -> str:
+    """Return the options that make an experiment smaller than its specification, as typed.
+
+    >>> narrowing(seeds=2, tasks=["a", "b"], rounds=None)
+    '--seeds 2 --tasks a,b'
+    """
+    words = []
+    for key, value in given.items():
+        if value is not None:
+            words += [f"--{key}", str(value) if isinstance(value, int) else ",".join(value)]
+    return shlex.join(words)
+
+
+def cut(full: Experiment, found: Experiment) -> list[str]:
+    """Return what is shorter than the specification, and so than the paper, in sentences."""
+    out = []
+    if found.seeds < full.seeds:
+        out.append(f"{found.seeds} seed{'s' if found.seeds > 1 else ''} instead of {full.seeds}.")
+    said: dict[str, None] = {}
+    for row in found.rows:
+        now = {**found.of(row.task).words, **row.words}.get("rounds")
+        whole_row = next(r for r in full.rows if (r.task, r.label) == (row.task, row.label))
+        before = {**full.of(row.task).words, **whole_row.words}.get("rounds")
+        if now is not None and before is not None and now < before:
+            said[f"Shorter than the paper: {now} rounds instead of {before}."] = None
+    return out + list(said)
+
+
+def planned(
+    name: str | os.PathLike[str],
+    scale: str,
+    *,
+    seeds: int | None = None,
+    rounds: int | None = None,
+    tasks: Iterable[str] | None = None,
+    methods: Iterable[str] | None = None,
+) -> tuple[Experiment, list[tuple[Wanted, int]]]:
+    """Return the experiment and its runs, each with how often: grids first, then the seeds."""
+    found = narrowed(load(name).at(scale), seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
+    skipped = {t.name for t in found.tasks if t.skip}
+    out: dict[str, tuple[Wanted, int]] = {}
+    for row in found.rows:
+        if row.task in skipped or row.skip:
+            continue
+        if len(row.points) > 1:
+            one = wanted(found, replace(row, label=f"{row.label}, grid"), {}, 0, tuning=True)
+            out[f"{row.task} {row.label} grid"] = (one, len(row.points))
+        out[f"{row.task} {row.label}"] = (wanted(found, row, {}, 0), found.seeds)
+    return found, list(out.values())

@@ -1,0 +1,111 @@
+"""Kinds of experiments that are not runs of training: what a proximal map costs, peak memory.
+
+Both leave a history of one round whose columns are the numbers measured.
+"""
+
+import multiprocessing
+import statistics
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.watch import Memory, seconds
+
+from tunefree import penalties
+from tunefree.core.errors import TunefreeError, first_line
+from tunefree.core.layout import Layout
+from tunefree.models import nets
+from tunefree.study.work import Failure, Outcome
+from tunefree.training.bind import find_device
+from tunefree.training.fit import fit
+from tunefree.training.run import Run
+
+from .source import Source, model_size
+from .wanted import Wanted
+
+GB = 1e9
+REPEATS = 7
+
+
+def prox_cost(task: Wanted, source: Source) -> Outcome:
+    """Return the milliseconds of one proximal map, the median of several, as `ms`."""
+    words = task.words
+    try:
+        size = words.get("size") or model_size(
+            nets.build(
+                words["model"],
+                shape=tuple(words["shape"]),
+                classes=words["classes"],
+                **words.get("model_args", {}),
+            )
+        )
+        device = find_device(source.device)
+        draw = torch.Generator().manual_seed(words["seed"])
+        v = torch.randn(size, generator=draw).mul_(1e-2).to(device)
+        h, layout = penalties.get(words["penalty"]), Layout(("v",), ((size,),))
+        took = [seconds(lambda: h.prox(v, 0.1, layout), device) for _ in range(REPEATS + 1)][1:]
+    except TunefreeError as error:
+        return Failure(task.seed, str(error), traceback.format_exc())
+    row = {"round": 0, "ms": 1e3 * statistics.median(took), "size": size}
+    return _run(task, [row], {"model": {"parameters": size}, "device": str(device)})
+
+
+def peak_memory(task: Wanted, source: Source) -> Outcome:
+    """Return the peak memory of a few rounds in a process of their own: ram, rss, vram in GB.
+
+    `ram` is what the rounds added to the process after data and model were there, `rss` the whole
+    process, `vram` what PyTorch held on the GPU.
+    """
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(1, context) as pool:
+            row, settings = pool.submit(_measure, task, source).result()
+    except Exception as error:  # a child that was killed for its memory, say
+        return Failure(task.seed, f"{type(error).__name__}: {first_line(error)}")
+    return _run(task, [{"round": 0, **row}], settings)
+
+
+def _measure(task: Wanted, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    arguments = source.arguments(task)
+    device = find_device(source.device)
+    torch.zeros(1, device=device)
+    watch = Memory(device) if device.type == "cuda" else None
+    before = _resident("VmRSS")
+    _forget_peak()
+    run = fit(**arguments)
+    peak = _resident("VmHWM")
+    row = {"ram": (peak - before) / GB, "rss": peak / GB, "rounds": len(run.history)}
+    if watch is not None:
+        row["vram"] = torch.cuda.max_memory_allocated(device) / GB
+    return row, run.settings
+
+
+def _resident(name: str) -> int:
+    """Return bytes of this process: VmRSS now, VmHWM at most."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _forget_peak() -> None:
+    """Let the kernel count the peak from here on."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def _run(task: Wanted, rows: list[dict[str, Any]], settings: dict[str, Any]) -> Run:
+    nothing = torch.empty(0)
+    known = {"seed": task.seed, "rounds": 1, "method": {"name": task.label}, **settings}
+    return Run(nothing, nothing, rows, known, "finished")
+
+
+SPECIAL: dict[str, Callable[[Wanted, Source], Outcome]] = {
+    "prox-cost": prox_cost,
+    "peak-memory": peak_memory,
+}

@@ -1,0 +1,198 @@
+"""An experiment under way: its data looked for, its grids searched, its seeds played."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tunefree.core.errors import ArgumentError, TunefreeError
+from tunefree.data import describe
+from tunefree.study import figures
+from tunefree.study.work import NOT_RUN, Failure, Outcome
+from tunefree.training.bind import bind
+from tunefree.training.fit import options
+from tunefree.training.run import Run
+
+from . import named
+from .play import Crew, kept
+from .record import Played, Record, places, record, search_cost
+from .spec import Experiment, Row
+from .special import SPECIAL
+from .wanted import Wanted, place, wanted
+
+MISSING = (
+    "Not run: its data is not here; tf.load({0!r}) fetches it, `tunefree datasets` says where it "
+    "is looked for."
+)
+
+
+class Study:
+    """An experiment under way."""
+
+    def __init__(self, found: Experiment, crew: Crew) -> None:
+        self.found, self.crew, self.folder = found, crew, crew.folder
+        self.skipped = {t.name: t.skip for t in found.tasks if t.skip}
+        self.chosen: dict[tuple[str, str], Mapping[str, Any] | None] = {}
+        self.costs: dict[tuple[str, str], dict[str, Any]] = {}
+        self.lost: dict[tuple[str, str], str] = {}
+        self.done: dict[str, Outcome] = {}
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows that are played."""
+        return [r for r in self.found.rows if r.task not in self.skipped and not r.skip]
+
+    def check(self) -> None:
+        """Leave out tasks whose data is missing; refuse what cannot be run, before training."""
+        if self.found.kind in SPECIAL and self.found.kind != "peak-memory":
+            return
+        here = {row["name"]: row["found"] for row in describe(self.crew.source.data_dir)}
+        for task in self.found.tasks:
+            rows = [r for r in self.rows if r.task == task.name]
+            there = [f.exists() for row in rows for f in self._first(row)]
+            if all(there) or (not self.crew.jobs and any(there)):
+                continue
+            if here[task.words["data"]] == "missing":
+                self.skipped[task.name] = MISSING.format(task.words["data"])
+                self.crew.watch.say(f"{task.name}: {self.skipped[task.name]}")
+                continue
+            if not self.crew.jobs:
+                self.skipped[task.name] = "Not run."
+                continue
+            self._bind(rows)
+
+    def _first(self, row: Row) -> list[Path]:
+        """Return the files of the runs of a row that can be played at once."""
+        if len(row.points) > 1:
+            tasks = [wanted(self.found, row, p, 0, tuning=True) for p in row.points]
+        else:
+            tasks = [wanted(self.found, row, row.points[0], s) for s in range(self.found.seeds)]
+        return [place(self.folder, one) for one in tasks]
+
+    def _bind(self, rows: Sequence[Row]) -> None:
+        """Bind the first run of a task and hold every other method against its plan."""
+        first = wanted(self.found, rows[0], rows[0].points[0], 0)
+        plan = None
+        for row in rows:
+            try:
+                if plan is None:
+                    plan = bind(options(**self._arguments(first))).plan
+                for point in row.points:
+                    settings = wanted(self.found, row, point, 0).words["set"]
+                    cohort = row.words.get("cohort", plan.cohort) or plan.clients
+                    named.make(row.method, settings).check(replace(plan, cohort=cohort))
+            except TunefreeError as error:
+                raise ArgumentError(f"{row.label} in {row.task}: {error}") from None
+
+    def _arguments(self, one: Wanted) -> dict[str, Any]:
+        given = self.crew.source.arguments(one)
+        return {k: v for k, v in given.items() if k not in ("callbacks", "checkpoint_every")}
+
+    def search(self) -> None:
+        """Choose the settings of every row that has a grid, on the first seed."""
+        tries = [
+            (row, wanted(self.found, row, point, 0, tuning=True))
+            for row in self.rows
+            if len(row.points) > 1
+            for point in row.points
+        ]
+        self._perform([one for _, one in tries])
+        for row in self.rows:
+            if len(row.points) < 2:
+                continue
+            mine = [one for r, one in tries if r is row]
+            outcomes = [self.done[one.key] for one in mine]
+            key = (row.task, row.label)
+            ended = [o for o in outcomes if isinstance(o, Run) or o.reason != NOT_RUN]
+            if len(ended) < len(outcomes):
+                of = f"{len(ended)} of {len(outcomes)} settings were tried"
+                self.lost[key] = f"Not run: its grid was not searched to the end, {of}."
+                continue
+            self.costs[key] = search_cost(outcomes, mine[0].rounds)
+            scores = [score(o, self.found.tune_by) for o in outcomes]
+            ranked = sorted((-s, i) for i, s in enumerate(scores) if s is not None)
+            if not ranked:
+                self.lost[key] = "No setting of its grid ended well: " + _reasons(outcomes)
+            self.chosen[key] = row.points[ranked[0][1]] if ranked else None
+
+    def play(self) -> None:
+        """Play every row with every seed, task by task and seed by seed."""
+        self._perform(self.final())
+
+    def final(self) -> list[Wanted]:
+        """Return the runs that the table is made of, as far as settings are known."""
+        order = {t.name: i for i, t in enumerate(self.found.tasks)}
+        out = [
+            (order[row.task], seed, one)
+            for row in self.rows
+            for seed in range(self.found.seeds)
+            if (one := self._wanted(row, seed)) is not None
+        ]
+        return [one for _, _, one in sorted(out, key=lambda item: item[:2])]
+
+    def _wanted(self, row: Row, seed: int) -> Wanted | None:
+        point = row.points[0]
+        if len(row.points) > 1:
+            found = self.chosen.get((row.task, row.label))
+            if found is None:
+                return None
+            point = dict(found)
+        return wanted(self.found, row, point, seed)
+
+    def _perform(self, tasks: Sequence[Wanted]) -> None:
+        for one, outcome in self.crew.perform(tasks):
+            self.done[one.key] = outcome
+
+    def played(self) -> list[Played]:
+        """Return every row with what became of it."""
+        out = []
+        for row in self.found.rows:
+            key = (row.task, row.label)
+            reason = self.skipped.get(row.task) or row.skip or self.lost.get(key, "")
+            tasks = [] if reason else [self._wanted(row, s) for s in range(self.found.seeds)]
+            outcomes = [
+                self.done.get(one.key)
+                or kept(place(self.folder, one))
+                or Failure(one.seed, NOT_RUN)
+                for one in tasks
+                if one is not None
+            ]
+            chosen = self.chosen.get(key) if len(row.points) > 1 else row.points[0] or None
+            out.append(Played(row, chosen, outcomes, self.costs.get(key), reason))
+        return out
+
+    def groups(self) -> dict[str, list[Run]]:
+        """Return the runs by task and method."""
+        several = len(self.found.tasks) > 1
+        return {
+            f"{one.row.task}: {one.row.label}" if several else one.row.label: runs
+            for one in self.played()
+            if (runs := [o for o in one.outcomes if isinstance(o, Run)])
+        }
+
+    def record(self, device: torch.device, narrowed: str) -> Record:
+        """Return everything there is to keep."""
+        every = [o for o in self.done.values() if isinstance(o, Run)]
+        took = sum(row.get("seconds") or 0 for o in every for row in o.history)
+        facts = record(self.found, self.played(), self.skipped, device, narrowed, took)
+        return facts | places([o.settings["made"] for o in every if "made" in o.settings])
+
+
+def score(outcome: Outcome, by: str) -> float | None:
+    """Return how good a run of a grid is, more is better; None for one that was lost."""
+    if not isinstance(outcome, Run) or not figures.good(outcome):
+        return None
+    names = {"test": ["test_accuracy", "test_loss"], "train": []}
+    names["validation"] = ["validation_accuracy", "validation_loss"]
+    for name in (*names[by], "train_loss"):
+        found = [v for row in outcome.history if (v := figures.number(row.get(name))) is not None]
+        if found:
+            return found[-1] if figures.rises(name) else -found[-1]
+    return None
+
+
+def _reasons(outcomes: Sequence[Outcome]) -> str:
+    said = [o.reason if isinstance(o, Failure) else o.status for o in outcomes]
+    return ", ".join(dict.fromkeys(said)) + "."

@@ -1,0 +1,206 @@
+"""A record as text: the published table with ours beside it, claims, assumptions."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.keep import where
+
+from tunefree.study import text
+
+from .record import Record, middle
+
+
+def number(value: float | None, like: str = "") -> str:
+    """Return a number as tables have it: four digits after the point for accuracies.
+
+    >>> number(0.88371, "test_accuracy"), number(1234.5), number(None)
+    ('0.8837', '1234', '')
+    """
+    if value is None:
+        return ""
+    return f"{value:.4f}" if like.endswith("accuracy") else f"{value:.4g}"
+
+
+def signed(value: float | None, like: str = "") -> str:
+    """Return a difference.
+
+    >>> signed(-0.0123, "accuracy")
+    '−0.0123'
+    """
+    if value is None:
+        return ""
+    return ("−" if value < 0 else "+") + number(abs(value), like)
+
+
+def columns(kept: Record) -> dict[str, str]:
+    """Return the headings of the table, by key."""
+    several = len(kept["tasks"]) > 1 or any(t["label"] != t["name"] for t in kept["tasks"])
+    out = {"task": "task", "label": "method"} if several else {"label": "method"}
+    for name in kept["show"]:
+        published = any(name in row["published"] for row in kept["rows"])
+        out |= {f"{name} paper": f"{name}, paper"} if published else {}
+        out |= {f"{name} ours": f"{name}, ours" if published else name}
+        out |= {f"{name} difference": "difference"} if published else {}
+    if any(row["chosen"] for row in kept["rows"]):
+        out["chosen"] = "chosen"
+    if any(t["skipped"] for t in kept["tasks"]) or any(_note(row) for row in kept["rows"]):
+        out["note"] = "note"
+    return out
+
+
+def cells(kept: Record) -> list[dict[str, str]]:
+    """Return the table, one row per task and method."""
+    labels = {t["name"]: t["label"] for t in kept["tasks"]}
+    out_of = {t["name"] for t in kept["tasks"] if t["skipped"]}
+    out = []
+    for row in kept["rows"]:
+        line = {"task": labels[row["task"]], "label": row["label"]}
+        for name in kept["show"]:
+            like = _measure(name, kept)
+            mean, sd = middle(row["values"].get(name, ()))
+            paper, spread = row["published"].get(name), row["published"].get(f"{name}_sd")
+            line[f"{name} paper"] = _spread(paper, spread, like)
+            line[f"{name} ours"] = _spread(mean, sd, like) or "—"
+            gap = None if mean is None or paper is None else mean - paper
+            line[f"{name} difference"] = signed(gap, like)
+        line["chosen"] = " ".join(f"{k}={_word(v)}" for k, v in (row["chosen"] or {}).items())
+        line["note"] = "not run" if row["task"] in out_of else _note(row)
+        out.append(line)
+    return out
+
+
+def _measure(name: str, kept: Record) -> str:
+    """Return what a number is like: the measure, "" where it counts something else."""
+    return "" if " to " in name or name.endswith("sum") else str(kept["of"][name])
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _spread(mean: float | None, sd: float | None, like: str) -> str:
+    return number(mean, like) + ("" if sd is None or mean is None else f" ± {number(sd, like)}")
+
+
+def _note(row: Record) -> str:
+    """Return how many seeds were lost, and why those that failed did."""
+    count, found = len(row["status"]), []
+    for status in ("diverged", "failed", "not run"):
+        lost = row["status"].count(status)
+        found += [f"{lost} of {count} {status}"] if lost else []
+    said = row["notes"] if "failed" in row["status"] or not row["status"] else []
+    return "; ".join(dict.fromkeys([*found, *said]))
+
+
+def verdicts(kept: Record) -> list[dict[str, str]]:
+    """Return the claims, one row per claim, task and pair."""
+    out = []
+    for claim in kept["claims"]:
+        like = _measure(claim["by"], kept)
+        head = {"claim": claim["says"], "task": claim["task"], "by": claim["by"]}
+        if not claim["pairs"] or claim["verdict"] == "not tested":
+            out.append(head | {"verdict": claim["verdict"], "pair": claim["reason"]})
+        for pair in claim["pairs"] if claim["verdict"] != "not tested" else ():
+            out.append(
+                head
+                | {
+                    "verdict": pair["verdict"],
+                    "pair": f"{pair['better']} against {pair['than']}",
+                    "difference": _difference(claim, pair, like),
+                }
+            )
+    return out
+
+
+def _difference(claim: Record, pair: Record, like: str) -> str:
+    seeds = f"{pair['seeds']} seed{'s' if pair['seeds'] != 1 else ''}"
+    if pair["difference"] is None:
+        return f"one side diverged or missed the target, {seeds}"
+    if claim.get("factor"):
+        asked = f", {claim['factor']:g} times claimed"
+        return f"{math.exp(pair['difference']):.3g} times better{asked}, {seeds}"
+    error = "" if pair["error"] is None else f" ± {number(pair['error'], like)} (s.e.)"
+    asked = f", within {claim['within']:g} claimed" if claim.get("within") else ""
+    asked += f", {claim['margin']:+g} claimed" if claim.get("margin") else ""
+    return f"{signed(pair['difference'], like)}{error}{asked}, {seeds}"
+
+
+CLAIMS = {
+    "verdict": "verdict",
+    "claim": "claim",
+    "task": "task",
+    "by": "by",
+    "pair": "rows",
+    "difference": "difference",
+}
+
+
+def tally(kept: Record) -> str:
+    """Return how many claims hold, in a line; "" where there is none.
+
+    >>> tally({"claims": [{"verdict": "holds"}, {"verdict": "open"}]})
+    'Of 2 claims 1 holds, 1 is open.'
+    """
+    found = [claim["verdict"] for claim in kept["claims"]]
+    if not found:
+        return ""
+    words = {"holds": ("holds", "hold"), "open": ("is open", "are open")}
+    words |= {"fails": ("fails", "fail"), "not tested": ("was not tested", "were not tested")}
+    said = [f"{n} {words[name][n > 1]}" for name in words if (n := sum(v == name for v in found))]
+    return f"Of {len(found)} claim{'s' if len(found) > 1 else ''} {', '.join(said)}."
+
+
+def remarks(kept: Record) -> list[str]:
+    """Return what must stand beside the numbers, in sentences."""
+    seeds = len(kept["seeds"])
+    out = [f"Mean ± standard deviation over {seeds} seeds."] if seeds > 1 else ["One seed."]
+    if kept["note"]:
+        out.append(kept["note"])
+    if kept["narrowed"]:
+        out.append(f"Not the whole experiment: {kept['narrowed']}.")
+    searches = [row["search"] for row in kept["rows"] if row["search"]]
+    if searches:
+        runs, took = sum(s["runs"] for s in searches), sum(s["seconds"] for s in searches)
+        by = {"test": "the test set, as in the paper", "validation": "validation data"}
+        out.append(
+            f"Settings under 'chosen' were searched on the first seed and chosen by "
+            f"{by.get(kept['tune_by'], 'the training loss')}: {runs} runs, {took / 60:.1f} minutes."
+        )
+    for other in kept.get("elsewhere", ()):
+        made = f"{other['runs']} run{'s were' if other['runs'] > 1 else ' was'} made elsewhere"
+        out.append(f"{made}: {where(other)}.")
+    out += [f"{t['label']}: {t['skipped']}" for t in kept["tasks"] if t["skipped"]]
+    return out
+
+
+def made(kept: Record) -> str:
+    """Return one line: on what and with what, when, and how long it took."""
+    took = f"{kept['seconds'] / 60:.1f} minutes of runs"
+    if "wall" in kept:
+        several = f"{kept['jobs']} processes" if kept["jobs"] > 1 else "1 process"
+        took += f", {kept['wall'] / 60:.1f} minutes with {several}"
+    return f"{where(kept)}; {kept['date']}; {took}."
+
+
+def markdown(kept: Record, level: int = 1) -> str:
+    """Return everything in markdown."""
+    head = "#" * level
+    parts = [
+        f"{head} {kept['name']}, {kept['scale']}: {text.for_markdown(kept['title'])}",
+        f"    {kept['command']}",
+        made(kept),
+        text.markdown(cells(kept), columns(kept)),
+        *(text.for_markdown(line) for line in remarks(kept)),
+    ]
+    if kept["claims"]:
+        shown = {k: v for k, v in CLAIMS.items() if k != "task" or len(kept["tasks"]) > 1}
+        parts += [f"{head}# Claims", tally(kept), text.markdown(verdicts(kept), shown)]
+    for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
+        if lines:
+            parts += [f"{head}# {title}", _bullets(lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {text.for_markdown(line)}" for line in lines)

@@ -1,0 +1,125 @@
+"""The runs that an experiment wants, each in words that say everything that decides it."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tunefree.core.errors import ArgumentError, unknown, whole
+from tunefree.core.files import to_json
+from tunefree.study.work import Task as Piece
+
+from .check import split_settings
+from .reading import over
+from .spec import Experiment, Row
+
+VALIDATION = 0.1
+
+
+@dataclass(frozen=True)
+class Wanted(Piece):
+    """One run.
+
+    Args:
+        text: Its words as JSON.
+    """
+
+    text: str = ""
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """Everything that decides the run."""
+        found: dict[str, Any] = json.loads(self.text)
+        return found
+
+    @property
+    def key(self) -> str:
+        """A name for the run: the same words, the same name."""
+        deciding = {k: v for k, v in self.words.items() if k != "checkpoint_every"}
+        return hashlib.sha256(to_json(deciding).encode()).hexdigest()[:20]
+
+
+def wanted(
+    found: Experiment, row: Row, point: Mapping[str, Any], seed: int, tuning: bool = False
+) -> Wanted:
+    """Return the run of a row's settings and a seed, a short one while settings are searched."""
+    task = found.of(row.task)
+    words = over(task.words, row.words)
+    common = words.pop("set")
+    if found.kind == "prox-cost":
+        words["penalty"] = row.method
+    else:
+        settings, more = split_settings(row.method, {**common, **row.set, **point})
+        words = over(words, more) | {"method": row.method, "set": settings}
+    words |= {"kind": found.kind, "seed": seed}
+    if tuning:
+        words["rounds"] = short(found, words["rounds"])
+        if found.tune_by == "validation":
+            words.setdefault("validation", VALIDATION)
+    label = " ".join([f"{task.name}: {row.label}", *(f"{k}={_word(v)}" for k, v in point.items())])
+    text = to_json(dict(sorted(words.items())))
+    return Wanted(label, seed, words.get("rounds", 1), None, None, text)
+
+
+def short(found: Experiment, rounds: int) -> int:
+    """Return the rounds of a run that only serves to choose."""
+    return min(found.tune_rounds or rounds, rounds)
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def narrowed(
+    found: Experiment,
+    *,
+    seeds: int | None = None,
+    rounds: int | None = None,
+    tasks: Iterable[str] | None = None,
+    methods: Iterable[str] | None = None,
+) -> Experiment:
+    """Return the experiment with fewer tasks and methods, or other rounds and seeds."""
+    if seeds is not None:
+        whole("reproduce", "seeds", seeds)
+        found = replace(found, seeds=seeds)
+    if rounds is not None:
+        whole("reproduce", "rounds", rounds)
+        other = [replace(t, words={**t.words, "rounds": rounds}) for t in found.tasks]
+        rows = [
+            replace(r, words={k: v for k, v in r.words.items() if k != "rounds"})
+            for r in found.rows
+        ]
+        found = replace(found, tasks=tuple(other), rows=tuple(rows))
+    if tasks is not None:
+        asked = _named("task", tasks, {t.name: t.name for t in found.tasks})
+        found = replace(
+            found,
+            tasks=tuple(t for t in found.tasks if t.name in asked),
+            rows=tuple(r for r in found.rows if r.task in asked),
+        )
+    if methods is not None:
+        labels = {n: n for r in found.rows for n in (r.label, r.base)}
+        asked = _named("method", methods, labels)
+        kept = tuple(r for r in found.rows if r.label in asked or r.base in asked)
+        left = {r.task for r in kept}
+        found = replace(found, rows=kept, tasks=tuple(t for t in found.tasks if t.name in left))
+    if not found.rows:
+        raise ArgumentError("No method is left in these tasks.")
+    return found
+
+
+def _named(what: str, asked: Iterable[str], known: Mapping[str, str]) -> set[str]:
+    lower = {name.lower(): name for name in known}
+    out = set()
+    for name in asked:
+        if name.strip().lower() not in lower:
+            raise unknown(what, name, known)
+        out.add(lower[name.strip().lower()])
+    return out
+
+
+def place(folder: Path, one: Wanted) -> Path:
+    """Return the file of a run."""
+    return folder / "runs" / f"{one.key}.json"

@@ -1,0 +1,70 @@
+"""Writing files atomically, and plain data as JSON or safetensors bytes."""
+
+import json
+import math
+import os
+import tempfile
+from contextlib import suppress
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .errors import CheckpointError, reading
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file in one step: readers see the old content or the new, never a part."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink(missing_ok=True)
+        raise
+    _settle(path.parent)
+
+
+def _settle(folder: Path) -> None:
+    """Make sure that a folder's names are on disk, where the system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def to_json(value: Any) -> str:
+    """Return JSON text; numbers that JSON lacks (NaN, Inf) become null."""
+
+    def plain(v: Any) -> Any:
+        if isinstance(v, Real) and not isinstance(v, bool):  # NumPy numbers become plain ones
+            if isinstance(v, Integral):
+                return int(v)
+            return float(v) if math.isfinite(v) else None
+        if isinstance(v, dict):
+            return {str(k): plain(w) for k, w in v.items()}
+        return [plain(w) for w in v] if isinstance(v, list | tuple) else v
+
+    return json.dumps(plain(value), allow_nan=False)
+
+
+def pack_tensors(tensors: dict[str, Tensor]) -> bytes:
+    """Return tensors as safetensors bytes."""
+    from safetensors.torch import save
+
+    return save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
+
+
+def unpack_tensors(data: bytes) -> dict[str, Tensor]:
+    """Return the tensors in safetensors bytes."""
+    from safetensors.torch import load
+
+    with reading("not readable as safetensors", CheckpointError):
+        return load(data)

@@ -1,0 +1,182 @@
+"""Flower's two apps, made of ours: parcels as Flower's records, and its grid as our post.
+
+Flower is imported where it is used, so that all else works without it.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from torch import nn
+
+from ..core.errors import ArgumentError, first_line
+from ..methods import Method
+from ..models.problem import Loss
+from .node import Load, Node, client_of
+from .parcel import Parcel, Raw
+from .serve import serve
+from .settings import Settings
+
+log = logging.getLogger("tunefree")
+
+PULL = 0.5  # seconds between two looks for answers, at most; Flower's own loop takes 3
+
+
+def flower(part: str = "app") -> Any:
+    """Return a part of Flower."""
+    try:
+        return import_module(f"flwr.{part}")
+    except ImportError as error:
+        raise ArgumentError(
+            f"A real federation needs Flower ({first_line(error)}): pip install 'tunefree[flower]'."
+        ) from None
+
+
+def records(parcel: Parcel) -> Any:
+    """Return a parcel as Flower's records."""
+    f = flower()
+    arrays = {
+        name: f.Array(dtype=raw.dtype, shape=raw.shape, stype=f"tunefree.{raw.form}", data=raw.data)
+        for name, raw in parcel.arrays.items()
+    }
+    return f.RecordDict(
+        {
+            "facts": f.ConfigRecord(dict(parcel.facts)),
+            "channels": f.ArrayRecord(arrays),
+            "scalars": f.MetricRecord(dict(parcel.scalars)),
+            "measured": f.MetricRecord(dict(parcel.measured)),
+        }
+    )
+
+
+def parcel_of(content: Any) -> Parcel:
+    """Undo `records`; what a stranger may have left out or added is not read."""
+    f = flower()
+
+    def of(name: str, kind: type) -> Any:
+        found = content.get(name)
+        return found if isinstance(found, kind) else {}
+
+    arrays = {
+        str(name): Raw(
+            str(a.dtype), tuple(a.shape), str(a.stype).removeprefix("tunefree."), bytes(a.data)
+        )
+        for name, a in of("channels", f.ArrayRecord).items()
+    }
+    numbers = (dict(of(name, f.MetricRecord).items()) for name in ("scalars", "measured"))
+    return Parcel(dict(of("facts", f.ConfigRecord).items()), arrays, *numbers)
+
+
+class GridPost:
+    """Flower's grid as the way to the nodes."""
+
+    def __init__(self, grid: Any) -> None:
+        self._grid = grid
+
+    def nodes(self) -> list[int]:
+        """Return the numbers of the nodes that are connected."""
+        return list(self._grid.get_node_ids())
+
+    def exchange(self, parcels: dict[int, Parcel], seconds: float) -> dict[int, Parcel | str]:
+        """Return the first answer of each node, or what went wrong."""
+        make = flower().Message
+        sent = [
+            make(content=records(p), dst_node_id=node, message_type=_type(p))
+            for node, p in parcels.items()
+        ]
+        ids = list(self._grid.push_messages(sent))
+        if len(ids) != len(sent):  # together they are too large
+            ids = [next(iter(self._grid.push_messages([message])), None) for message in sent]
+        waiting = {str(m): n for m, n in zip(ids, parcels, strict=True) if m is not None}
+        said: dict[int, Parcel | str] = {}
+        began = time.monotonic()
+        while True:
+            for reply in self._grid.pull_messages(list(waiting)):
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:  # else it has answered before
+                    said[node] = _said(reply)
+            waited = time.monotonic() - began
+            if not waiting or waited >= seconds:
+                return said
+            time.sleep(min(PULL, 0.02 + waited / 10))
+
+    def pause(self) -> None:
+        """Wait a little for nodes to come."""
+        time.sleep(2 * PULL)
+
+
+def _type(parcel: Parcel) -> str:
+    return "train" if parcel.facts["kind"] in ("train", "keep") else "query"
+
+
+def _said(reply: Any) -> Parcel | str:
+    if reply.has_error():
+        lines = (reply.error.reason or f"error {reply.error.code}").strip().splitlines()
+        return lines[-1] if lines else f"error {reply.error.code}"
+    try:
+        return parcel_of(reply.content)
+    except Exception as error:  # whatever a stranger's records can do
+        return f"its records cannot be read ({first_line(error)})"
+
+
+def _speak() -> None:
+    """Let our lines go where Flower's go: to the log that `flwr run --stream` shows."""
+    log.setLevel(logging.INFO)
+    for handler in logging.getLogger("flwr").handlers:
+        log.addHandler(handler)
+
+
+def server_app(settings: Settings | Callable[[Mapping[str, Any]], Settings]) -> Any:
+    """Return a ServerApp that plays the rounds of a run.
+
+    Args:
+        settings: What to do, or a function that makes it of the run's configuration
+            (`[tool.flwr.app.config]`, and `flwr run -c`).
+    """
+    app = flower("serverapp").ServerApp()
+
+    def main(grid: Any, context: Any) -> None:
+        chosen = settings if isinstance(settings, Settings) else settings(context.run_config)
+        _speak()
+        serve(chosen, GridPost(grid))
+
+    app.main()(main)
+    return app
+
+
+def client_app(
+    model: nn.Module | Callable[[], nn.Module],
+    load: Load,
+    *,
+    method: Method | None = None,
+    loss: Loss | None = None,
+    device: str = "auto",
+) -> Any:
+    """Return a ClientApp that does a client's half of every round.
+
+    The client's number is the node's `client-id` or `partition-id` (`--node-config`), and `memory`
+    there, or $TUNEFREE_MEMORY, is the folder in which it remembers; by default ~/.tunefree/memory.
+
+    Args:
+        model: The server's module, or a function that builds it.
+        load: Returns this node's data, (x, y) or a torch Dataset, from the node's configuration.
+        method: The method, where the server's was not given by name.
+        loss: The loss, where the server's is a function.
+        device: Where to work; "auto" takes a GPU if there is one.
+    """
+    app, make = flower("clientapp").ClientApp(), flower().Message
+    nodes: dict[int, Node] = {}
+
+    def reply(message: Any, context: Any) -> Any:
+        config = dict(context.node_config)
+        client = client_of(config)
+        if client not in nodes:
+            nodes[client] = Node(model, load, config, method=method, loss=loss, device=device)
+        answer = nodes[client].reply(parcel_of(message.content))
+        return make(content=records(answer), reply_to=message)
+
+    app.train()(reply)
+    app.query()(reply)
+    return app

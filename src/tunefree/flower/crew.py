@@ -1,0 +1,303 @@
+"""Clients on other machines, as the server's round sees them.
+
+The crew writes to the nodes, waits for those who answer in time, looks at what they send and
+returns means, so that `rounds.play` is the same as in a simulation. A vector that a cohort was sent
+earlier in a round is sent again, since every message may find a new process on a node; the ledger
+counts it each time.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.errors import ArgumentError
+from ..core.plan import Plan, Round, What, Who
+from ..core.random import cohort
+from ..core.types import Channels, Vector
+from ..methods import Method
+from ..privacy import Secure
+from ..rounds import Answer, first_memory
+from ..server.aggregate import Aggregation, plain, shares
+from ..simulation.desk import TALLY, Desk, costs
+from ..simulation.ranks import Ranks
+from ..wire import Ledger
+from .check import Question, Upload, counts, passes, probed, upload
+from .exchange import Exchange
+from .masked import Session, check_settings
+from .memories import Memories, new_version
+from .parcel import Fact, Packed, Parcel, Raw, dense, packed
+from .seat import MEASURED, Deal
+
+
+@dataclass(frozen=True)
+class _Harvest:
+    """What the answers of a cohort come to."""
+
+    answered: list[int]
+    means: Channels
+    measured: Channels  # loss and lr
+    tally: Tensor
+    passes: float
+
+
+class Remote:
+    """A crew of nodes.
+
+    Args:
+        method: What they train by.
+        plan: How many, how often.
+        sizes: Samples of each client (N,).
+        start: The first model, from which first memories are made.
+        run: The run's name, under which nodes keep their memory.
+        terms: What nodes must know of the run, as text.
+        exchange: How to reach them, and how to deal with those who fail.
+        held: Evaluates on the server's own sample, where it has one.
+        aggregate: Makes the aggregators of what clients send.
+        secure: Adds up what clients send under masks, instead.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        plan: Plan,
+        sizes: Tensor,
+        start: Vector,
+        run: str,
+        terms: str,
+        exchange: Exchange,
+        held: Desk | None = None,
+        aggregate: Aggregation = plain,
+        secure: Secure | None = None,
+    ) -> None:
+        self.method, self.plan, self.ranks = method, plan, Ranks()
+        self._shares = shares(method.weights, sizes)
+        self._start, self._run, self._terms = start, run, terms
+        self._exchange, self._held, self._aggregate = exchange, held, aggregate
+        self._secure = secure
+        if secure is not None:
+            check_settings(method, aggregate, exchange.patience.lost)
+        self._memories = Memories(bool(first_memory(method, start, plan)))
+        self._passes = 0.0
+        self._sent: tuple[Ledger | None, Counter[str]] = (None, Counter())
+
+    def invite(self, t: int) -> Tensor:
+        """Return who takes part in round t: those who would in a simulation."""
+        return cohort(self.plan.seed, t, self.plan.clients, self.plan.cohort)
+
+    def fraction(self, ids: Tensor) -> float:
+        """Return these clients' share of the population's weight."""
+        return float(self._shares[ids].sum())
+
+    def ask(
+        self,
+        ids: Tensor,
+        t: int,
+        what: What,
+        at: list[Vector],
+        who: Who,
+        sent: Channels | None,
+        ledger: Ledger,
+    ) -> list[Tensor]:
+        """Return the mean of `what` at each point over those who answer."""
+        if who == "held":
+            if self._held is None:
+                raise ArgumentError(
+                    "This method evaluates on the server's own sample; give Settings(held=...)."
+                )
+            return [self._held.probe(x, t, None, what)[0] for x in at]
+        people = ids.tolist() if who == "cohort" else list(range(self.plan.clients))
+        version = new_version(t)
+        points = {f"point {j}": x for j, x in enumerate(at)}
+        arrays = {name: dense(x) for name, x in points.items()}
+
+        def write(i: int) -> Parcel:
+            self._count(ledger, points)
+            return Parcel(self._facts("probe", i, t, version) | {"what": what}, arrays)
+
+        def read(i: int, parcel: Parcel) -> tuple[list[Tensor], float]:
+            largest = self._exchange.patience.largest
+            return probed(parcel, Question(i, t, version), what, at, largest)
+
+        need = self._need(len(people), t)
+        if self._secure is not None:
+            deal = Deal.asking(self._secure, len(people), what, at)
+            session = Session(deal, self._shares, people, self._exchange, t, version, ledger)
+            facts = partial(self._facts, t=t, version=version)
+            said = session.play(facts, write, passes, None, need)
+            self._passes += sum(said.values())
+            hidden = session.means(at[0])
+            return [hidden[name] for name in points]
+        found = self._exchange.run(people, t, write, read, need, ledger)
+        answered = [i for i in people if i in found]
+        weight = float(self._shares[answered].sum())
+        means = [self._aggregate(weight, t, f"probe {j}") for j in range(len(at))]
+        for i in answered:
+            rows, more = found[i]
+            self._passes += more
+            for mean, row in zip(means, rows, strict=True):
+                mean.add(self._shares[[i]], {what: row})
+                ledger.send_up(what, row.numel() * row.element_size())
+        return [mean.result()[what] for mean in means]
+
+    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
+        """Let the cohort work and return the means of what arrived."""
+        people, version = ids.tolist(), new_version(t.index)
+        gather = self._plainly if self._secure is None else self._masked
+        got = gather(people, down, t, version, ledger)
+        weight = float(self._shares[got.answered].sum())
+        self._memories.answered(got.answered, version)
+        if self.method.echo:
+            self._echo(got.answered, got.means, t, version, ledger)
+        counted = dict(zip(TALLY, got.tally.tolist(), strict=True))
+        average = {n: float(v.double()) for n, v in got.measured.items()}
+        row = {"lr": average["lr"], **costs(self.method, counted, got.passes, t)}
+        row |= {"answered": len(got.answered), **self._exchange.events()}
+        missing = len(got.answered) < len(people)
+        return Answer(got.means, average["loss"], row, weight if missing else None)
+
+    def _plainly(
+        self, people: list[int], down: Channels, t: Round, version: str, ledger: Ledger
+    ) -> _Harvest:
+        """Let the cohort work, look at what each sends, and make the means of it."""
+        ready, x = packed(down), down["x"]
+
+        def write(i: int) -> Parcel:
+            return self._order(i, down, ready, t, version, ledger)
+
+        def read(i: int, parcel: Parcel) -> Upload:
+            asked = Question(i, t.index, version)
+            return upload(parcel, asked, self.method, x, t, self._exchange.patience.largest)
+
+        need, renew = self._need(len(people), t.index), partial(self._renew, down, ledger)
+        found = self._exchange.run(people, t.index, write, read, need, ledger, renew)
+        answered = [i for i in people if i in found]
+        weight = float(self._shares[answered].sum())
+        mean, measured = (self._aggregate(weight, t.index, w) for w in ("train", "measured"))
+        total, passes = torch.zeros(len(TALLY), dtype=torch.float64), self._passes
+        self._passes = 0.0
+        for i in answered:
+            one, p = found[i], self._shares[[i]]
+            mean.add(p, one.rows)
+            turns = {"loss": list(one.loss), "lr": list(one.lr)}
+            measured.add(p, {n: (reduce(torch.add, v) / len(v))[None] for n, v in turns.items()})
+            total += torch.tensor(one.tally, dtype=torch.float64)
+            passes += one.passes
+            for name, size in one.sizes.items():
+                ledger.send_up(name, size, 0.0)
+            ledger.counted_up += one.counted
+        return _Harvest(answered, mean.result(), measured.result(), total, passes)
+
+    def _masked(
+        self, people: list[int], down: Channels, t: Round, version: str, ledger: Ledger
+    ) -> _Harvest:
+        """Let the cohort work, and see the sum of what it sends alone."""
+        assert self._secure is not None
+        ready, x = packed(down), down["x"]
+        deal = Deal.working(self._secure, len(people), self.method, x, t.preparing)
+        session = Session(deal, self._shares, people, self._exchange, t.index, version, ledger)
+        found = session.play(
+            partial(self._facts, t=t.index, version=version),
+            lambda i: self._order(i, down, ready, t, version, ledger),
+            counts,
+            partial(self._renew, down, ledger),
+            self._need(len(people), t.index),
+        )
+        means = session.means(x)
+        total, passes = torch.zeros(len(TALLY), dtype=torch.float64), self._passes
+        self._passes = 0.0
+        for tally, more in found.values():
+            total += torch.tensor(tally, dtype=torch.float64)
+            passes += more
+        measured = {n: means.pop(k) for k, n in MEASURED.items()}
+        return _Harvest([i for i in people if i in found], means, measured, total, passes)
+
+    def _order(
+        self, i: int, down: Channels, ready: Packed, t: Round, version: str, ledger: Ledger
+    ) -> Parcel:
+        """Return a client's task of a round."""
+        arrays, scalars = ready
+        parts = {f"down.{name}": raw for name, raw in arrays.items()}
+        self._count(ledger, down)
+        if self._memories.starts(i, t.index):
+            parts["start.x"] = dense(self._start)
+            self._count(ledger, {"start": self._start})
+        facts = self._facts("train", i, t.index, version) | {"base": self._memories.base(i)}
+        facts |= {"fraction": t.fraction, "factor": t.factor}
+        owed = self._memories.owed(i)
+        if owed is not None:
+            facts["echo"] = owed
+            parts |= self._echoed(owed, ledger)
+        return Parcel(facts, parts, scalars)
+
+    def _echoed(self, version: str, ledger: Ledger) -> dict[str, Raw]:
+        means = self._memories.means(version)
+        self._count(ledger, {f"mean {name}": v for name, v in means.items()})
+        return {f"echo.{name}": dense(v) for name, v in means.items()}
+
+    def _echo(
+        self, answered: list[int], means: Channels, t: Round, version: str, ledger: Ledger
+    ) -> None:
+        """Send the means back; whoever does not confirm them gets them with its next task."""
+        self._memories.echo(version, {name: means[name] for name in self.method.echo})
+
+        def write(i: int) -> Parcel:
+            facts = self._facts("keep", i, t.index, version) | {"echo": version}
+            return Parcel(facts, self._echoed(version, ledger))
+
+        def read(i: int, parcel: Parcel) -> bool:
+            Question(i, t.index, version).check(parcel)
+            return True
+
+        kept = self._exchange.run(answered, t.index, write, read, 0, ledger, away="behind")
+        self._memories.confirmed(answered, kept, version)
+
+    def _facts(self, kind: str, client: int, t: int, version: str) -> dict[str, Fact]:
+        same = {"run": self._run, "terms": self._terms}
+        return {"kind": kind, "client": client, "round": t, "version": version, **same}
+
+    def _need(self, cohort: int, t: int) -> int:
+        return self._exchange.patience.need(cohort, self.method.full or t < 0)
+
+    def _count(self, ledger: Ledger, channels: Channels) -> None:
+        """Count what one client is sent, instead of what was counted for the round as planned."""
+        if self._sent[0] is not ledger:
+            self._sent = ledger, Counter()
+        for name, value in channels.items():
+            self._sent[1][name] += value.numel() * value.element_size()
+            ledger.down[name] = self._sent[1][name]
+
+    def _renew(self, down: Channels, ledger: Ledger, i: int) -> bool:
+        """Let a client begin anew at the present model; whether it can be asked again."""
+        if not self._memories.renew(i):
+            return False
+        if self.method.prepares:
+            first, version = Round(self.plan, index=-1), new_version(-1)
+            order = self._order(i, down, packed(down), first, version, ledger)
+            said = self._exchange.roll.write({i: order}).get(i)
+            if not isinstance(said, Parcel) or said.facts.get("lost"):
+                return False
+            self._memories.prepared(i, version)
+        return True
+
+    def commit(self) -> None:
+        """Name the versions that count from now on; nodes learn of it with their next task."""
+        self._memories.commit()
+
+    def expect(self, ids: Tensor | None) -> None:
+        """Nothing is read ahead."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what was chosen, for the record."""
+        return {"engine": "flower", "chunk": 1}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what a checkpoint needs."""
+        return self._memories.tensors()
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take it from a checkpoint."""
+        self._memories.restore(tensors, self._start.device)

@@ -1,0 +1,298 @@
+"""The clients' half on a node: one row through the same rules, and a memory that outlives it.
+
+Every message may find a new process. All that a node knows between two is in its store.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..clients.rule import Work
+from ..core.errors import ArgumentError, DataError
+from ..core.plan import Plan, Round
+from ..core.types import Channels, State, Vector, map_inputs
+from ..data.federation import Federation
+from ..methods import Method
+from ..models import augment as augmentations
+from ..models.problem import LOSSES, Loss, Problem, are_labels
+from ..models.turns import Looped
+from ..rounds import answer, first_memory, keep, pack, sender, under, wire_at
+from ..simulation.desk import Desk, tally
+from ..training.bind import find_device
+from ..wire import Ledger
+from .feed import OneFeed
+from .parcel import Fact, Number, Parcel, Raw, below, coded, dense, packed, unpacked
+from .seat import MEASURED, Deal, Seat
+from .store import FIRST, Store, home_of
+from .terms import Terms
+
+Load = Callable[[Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A run, bound to this node."""
+
+    method: Method
+    problem: Problem
+    plan: Plan
+    desk: Desk
+    names: tuple[str, ...]  # of what a client remembers
+
+
+class Node:
+    """One client.
+
+    Args:
+        model: The module, or a function that builds it.
+        load: Returns this node's data, (x, y) or a torch Dataset, from its configuration.
+        config: The node's configuration: `client-id` or `partition-id`, where `memory` is, and
+            among how many it hides at `least`, if it sends numbers under masks alone.
+        method: The method, where the server's has no name.
+        loss: The loss, where the server's is a function.
+        device: Where to work.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[[], nn.Module],
+        load: Load,
+        config: Mapping[str, Any],
+        *,
+        method: Method | None = None,
+        loss: Loss | None = None,
+        device: str = "auto",
+    ) -> None:
+        self._model, self._load, self._config = model, load, config
+        self._method, self._loss, self._device = method, loss, device
+        self._known: tuple[str, _Bound] | None = None
+        self.client = client_of(config)
+        self._home = home_of(config)
+
+    @cached_property
+    def _data(self) -> Federation:
+        return Federation.of([self._load(self._config)])
+
+    def reply(self, parcel: Parcel) -> Parcel:
+        """Do what a message asks and return the answer."""
+        kind = parcel.facts.get("kind")
+        if kind == "hello":
+            return Parcel({"client": self.client, "samples": self._data.samples})
+        if parcel.facts.get("client") != self.client:
+            raise DataError(f"This is client {self.client}, not {parcel.facts.get('client')!r}.")
+        work = {"train": self._train, "probe": self._probe, "keep": self._keep}
+        work |= dict.fromkeys(("keys", "shares", "opened"), self._masks)
+        if kind not in work:
+            raise DataError(f"A message must be of a known kind, got {kind!r}.")
+        if kind in ("train", "probe") and "least" in self._config and "secure" not in parcel.facts:
+            raise DataError("This node sends numbers under masks alone ('least' is configured).")
+        bound = self._bind(str(parcel.facts["terms"]))
+        store = Store(self._home, str(parcel.facts["run"]), self.client)
+        self._catch_up(parcel, bound, store)
+        return work[kind](parcel, bound, store)
+
+    def _bind(self, text: str) -> _Bound:
+        if self._known is not None and self._known[0] == text:
+            return self._known[1]
+        terms = Terms.read(text)
+        if not 0 <= self.client < terms.clients:
+            raise ArgumentError(f"The run has {terms.clients} clients; this is {self.client}.")
+        method, device = terms.choose(self._method), find_device(self._device)
+        dtype = getattr(torch, terms.dtype)
+        model = self._model if isinstance(self._model, nn.Module) else self._model()
+        labelled = are_labels(self._data.y)
+        problem = Problem(model, self._loss_of(terms, labelled), dtype, device, "fp32")
+        terms.check(problem)
+        fed = copy.copy(self._data.to(device, dtype))
+        few = map_inputs(lambda t: t[:2], fed.x)
+        problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None)
+        fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
+        fed.sizes[self.client] = fed.samples
+        augment = None if terms.augment is None else augmentations.parse(terms.augment)
+        feed = OneFeed(problem, fed, terms.cut, terms.seed, augment, wide=terms.width)
+        plan = terms.plan(problem.layout)
+        names = tuple(first_memory(method, problem.start, plan))
+        bound = _Bound(method, problem, plan, Desk(method, feed, Looped(problem)), names)
+        self._known = text, bound
+        return bound
+
+    def _loss_of(self, terms: Terms, labelled: bool) -> str | Loss:
+        if terms.loss == "auto":
+            return "cross_entropy" if labelled else "mse"
+        if terms.loss in LOSSES:
+            return terms.loss
+        if self._loss is None:
+            raise ArgumentError(
+                f"The server's loss {terms.loss!r} is a function; give it to client_app(loss=...)."
+            )
+        return self._loss
+
+    @property
+    def _ids(self) -> Tensor:
+        return torch.tensor([self.client])
+
+    def _probe(self, parcel: Parcel, bound: _Bound, store: Store) -> Parcel:
+        """Measure what the server asks for at each of its points."""
+        desk, what, t = bound.desk, parcel.facts["what"], int(parcel.facts["round"])
+        if what not in ("loss", "grad", "grad_sq"):
+            raise DataError(f"A probe must ask for loss, grad or grad_sq, got {what!r}.")
+        desk.passes, found = 0, {}
+        points = {n: raw for n, raw in parcel.arrays.items() if n != "message"}
+        for name, x in unpacked(points, {}, bound.problem.start).items():
+            found[name] = desk.probe(x, t, self._ids, what)[0]  # type: ignore[arg-type]
+        passes: dict[str, Number] = {"passes": float(desk.passes)}
+        if "secure" in parcel.facts:
+            rows = {name: value[None] for name, value in found.items()}
+            return self._hidden(parcel, bound, store, rows, passes)
+        arrays, scalars = packed(found)
+        return Parcel(_same(parcel.facts), arrays, scalars, passes)
+
+    def _train(self, parcel: Parcel, bound: _Bound, store: Store) -> Parcel:
+        """Do a round's work; the memory it leaves counts once the server names it."""
+        facts, method, like = parcel.facts, bound.method, bound.problem.start
+        t = _round(facts, bound.plan)
+        down = unpacked(below(parcel.arrays, "down."), parcel.scalars, like)
+        own = self._memory(parcel, bound, store, down["x"])
+        if own is None:
+            return Parcel({**_same(facts), "lost": 1})
+        bound.desk.passes = 0
+        sent, after, works = answer(method, bound.desk.task(self._ids, t), down, own, t)
+        bill = Ledger()
+        arrived, wired = pack(method, sent, own, self._ids, t, bill)
+        after = after | wired
+        if bound.names:
+            version = str(facts["version"])
+            if method.echo:
+                half = {"own": after, "sent": sent, "arrived": arrived, "before": own}
+                flat = {f"{k}.{n}": v for k, part in half.items() for n, v in part.items()}
+                store.write(version, flat | _numbers(t), "half")
+            else:
+                after = keep(method, sent, arrived, {}, after, t)
+                store.write(version, _rows(after, own, bound.names))
+            store.forget(version, str(facts["base"]))
+        measured = _measured(works, bound.desk, bill)
+        if "secure" in facts:
+            said = {k: sum(getattr(w, n) for w in works) / len(works) for k, n in MEASURED.items()}
+            shown = {n: measured[n] for n in ("tally", "passes")}
+            return self._hidden(parcel, bound, store, arrived | said, shown)
+        arrays = {n: self._coded(n, v, own, bound, t) for n, v in sent.items() if v.ndim > 1}
+        scalars: dict[str, Number] = {n: float(v) for n, v in arrived.items() if v.ndim == 1}
+        return Parcel(_same(facts), arrays, scalars, measured)
+
+    def _hidden(
+        self,
+        parcel: Parcel,
+        bound: _Bound,
+        store: Store,
+        rows: Channels,
+        shown: dict[str, Number],
+    ) -> Parcel:
+        """Return an answer of which the server can read nothing but the sum with others'."""
+        inbox, weight = parcel.arrays["message"].data, float(parcel.facts["weight"])
+        message = self._seat(parcel, bound, store).mask(inbox, rows, weight)
+        return Parcel(_same(parcel.facts), {"masked": coded(message)}, {}, shown)
+
+    def _seat(self, parcel: Parcel, bound: _Bound, store: Store) -> Seat:
+        facts, preparing = parcel.facts, int(parcel.facts["round"]) < 0
+        deal = Deal.read(facts["secure"], bound.method, bound.problem.start, preparing)
+        return Seat(store.path, self.client, deal, int(self._config.get("least", 3)))
+
+    def _masks(self, parcel: Parcel, bound: _Bound, store: Store) -> Parcel:
+        """Answer a message of a session in which numbers are added up under masks."""
+        kind, sent = str(parcel.facts["kind"]), parcel.arrays.get("message")
+        said = self._seat(parcel, bound, store).answer(kind, sent.data if sent else b"")
+        return Parcel(_same(parcel.facts), {kind: coded(said)})
+
+    def _coded(self, name: str, rows: Tensor, own: State, bound: _Bound, t: Round) -> Raw:
+        wire = wire_at(bound.method, name, t)
+        if wire.lossless:
+            return dense(rows[0])
+        row = wire.corrected(rows, under(own, f"wire.{name}"))[0]
+        return coded(wire.encode(row, sender(name, self._ids, t), bound.plan.layout))
+
+    def _memory(self, parcel: Parcel, bound: _Bound, store: Store, x: Vector) -> State | None:
+        """Return the memory that the work begins from, as one row; None if it is lost."""
+        base = str(parcel.facts["base"])
+        start = below(parcel.arrays, "start.")
+        first = first_memory(bound.method, unpacked(start, {}, x)["x"] if start else x, bound.plan)
+        if base == FIRST or not bound.names:
+            return {name: v[None] for name, v in first.items()}
+        found = store.read(base)
+        if found is None or any(
+            n not in found or found[n].shape != v.shape or found[n].dtype != v.dtype
+            for n, v in first.items()
+        ):
+            return None
+        return {n: found[n][None].to(v.device) for n, v in first.items()}
+
+    def _catch_up(self, parcel: Parcel, bound: _Bound, store: Store) -> None:
+        """Finish a round whose means came late: this message has them."""
+        version = str(parcel.facts.get("echo", ""))
+        if not version or store.read(version) is not None:
+            return
+        half = store.read(version, "half")
+        if half is None:  # then the memory is lost, and `_memory` will say so
+            return
+        device = bound.problem.device
+        half = {name: v.to(device) for name, v in half.items()}
+        mean = unpacked(below(parcel.arrays, "echo."), {}, bound.problem.start)
+        t = Round(bound.plan, int(half["index"]), float(half["fraction"]), float(half["factor"]))
+        parts = {k: under(half, k) for k in ("own", "sent", "arrived", "before")}
+        after = keep(bound.method, parts["sent"], parts["arrived"], mean, parts["own"], t)
+        store.write(version, _rows(after, parts["before"], bound.names))
+
+    def _keep(self, parcel: Parcel, bound: _Bound, store: Store) -> Parcel:
+        """Say whether the round is finished, now that its means are here."""
+        version = str(parcel.facts["echo"])
+        return Parcel(_same(parcel.facts) | {"lost": int(store.read(version) is None)})
+
+
+def client_of(config: Mapping[str, Any]) -> int:
+    """Return the client's number from a node's configuration.
+
+    >>> client_of({"partition-id": 2, "num-partitions": 10})
+    2
+    """
+    for name in ("client-id", "partition-id"):
+        if name in config:
+            return int(config[name])
+    raise ArgumentError(
+        "A node must know which client it is; start it with --node-config 'partition-id=0' (or "
+        "client-id=0)."
+    )
+
+
+def _same(facts: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Return what an answer repeats of its question."""
+    return {n: facts[n] for n in ("client", "round", "version")}
+
+
+def _round(facts: Mapping[str, Fact], plan: Plan) -> Round:
+    return Round(plan, int(facts["round"]), float(facts["fraction"]), float(facts["factor"]))
+
+
+def _numbers(t: Round) -> State:
+    numbers = {"index": t.index, "fraction": t.fraction, "factor": t.factor}
+    return {n: torch.tensor(v, dtype=torch.float64) for n, v in numbers.items()}
+
+
+def _rows(after: State, before: State, names: tuple[str, ...]) -> State:
+    """Return the memory without its client axis; what the round did not touch stays."""
+    return {n: after.get(n, before[n])[0] for n in names}
+
+
+def _measured(works: list[Work], desk: Desk, bill: Ledger) -> dict[str, Number]:
+    """Return numbers for the history; not traffic."""
+    total = sum((tally(work) for work in works[1:]), tally(works[0]))
+    return {
+        "loss": [float(work.loss) for work in works],
+        "lr": [float(work.lr) for work in works],
+        "tally": total.tolist(),
+        "passes": float(desk.passes),
+        "counted": float(bill.counted_up),
+    }

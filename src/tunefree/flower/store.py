@@ -1,0 +1,89 @@
+"""A client's memory on its own node: whole, durable, and never a round ahead by mistake.
+
+Every version of the memory is a file of its own, named after the round that made it. The server
+says in each message which version the work begins from and what the new one will be called. So a
+round that is replayed begins from where it began before, one that the server never counted is
+passed over, and a node that has not the version asked for knows that its memory is lost.
+
+    HOME / RUN / CLIENT / 12-5f0c9a3e.memory     after round 12
+    HOME / RUN / CLIENT / 12-5f0c9a3e.half       the same, until the means come back
+
+A file is its SHA-256 and safetensors. It is written beside its place, synced and renamed.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import CheckpointError, DataError
+from ..core.files import pack_tensors, unpack_tensors, write_atomically
+from ..core.types import State
+
+FIRST = ""  # the version before a client's first round
+MEMORY = "TUNEFREE_MEMORY"  # where nodes keep their memory, unless their configuration says
+KEPT = 3  # newest versions that are never removed: the server may go back a checkpoint or two
+_RUN, _VERSION = re.compile(r"[0-9a-f]{8,64}"), re.compile(r"-?[0-9]{1,9}-[0-9a-f]{8}")
+
+
+def home_of(config: Mapping[str, Any]) -> Path:
+    """Return the folder of all memory on a node, from its configuration."""
+    home = config.get("memory") or os.environ.get(MEMORY) or Path.home() / ".tunefree/memory"
+    return Path(str(home)).expanduser()
+
+
+class Store:
+    """The versions of one client's memory in one run.
+
+    Args:
+        home: Folder for all runs and clients of this node.
+        run: The run's name, hexadecimal.
+        client: The client's number.
+    """
+
+    def __init__(self, home: Path, run: str, client: int) -> None:
+        if not _RUN.fullmatch(run):
+            raise DataError(f"The name of a run must be hexadecimal, got {run!r}.")
+        self.path = home / run / str(int(client))
+
+    def _file(self, version: str, kind: str) -> Path:
+        if not _VERSION.fullmatch(version):
+            raise DataError(f"A version must read like 12-5f0c9a3e, got {version!r}.")
+        return self.path / f"{version}.{kind}"
+
+    def write(self, version: str, state: State, kind: str = "memory") -> None:
+        """Keep a version, on disk when this returns."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        data = pack_tensors(state)
+        write_atomically(self._file(version, kind), hashlib.sha256(data).digest() + data)
+        _sync(self.path)
+
+    def read(self, version: str, kind: str = "memory") -> State | None:
+        """Return a version; None where it is missing or damaged."""
+        try:
+            stored = self._file(version, kind).read_bytes()
+            if hashlib.sha256(stored[32:]).digest() != stored[:32]:
+                return None
+            return unpack_tensors(stored[32:])
+        except (OSError, CheckpointError):
+            return None
+
+    def forget(self, *needed: str) -> None:
+        """Remove what is neither among the newest nor needed."""
+        found = sorted(self.path.glob("*.*"), key=lambda p: p.stat().st_mtime_ns)
+        versions = dict.fromkeys(p.stem for p in found if _VERSION.fullmatch(p.stem))
+        keep = {*list(versions)[-KEPT:], *needed}
+        for path in found:
+            if path.stem in versions and path.stem not in keep:
+                path.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename durable, where folders can be synced."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,219 @@
+"""What clients are fed: their batches of a turn, and blocks of all of their data."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..clients.loop import Lesson
+from ..core.random import bits, key
+from ..core.types import Pair, brought, map_inputs
+from ..data.batches import Cut, draw, width
+from ..data.federation import Federation
+from ..models.augment import CropFlip
+from ..models.losses import Batch, Order
+from ..models.problem import Problem
+
+BLOCK = 16 << 20  # bytes that one client's block may keep for a backward pass on a GPU
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The federation's rows on the problem's device, gathered by index in one static shape.
+
+    Args:
+        problem: Where the rows go.
+        fed: Whose rows they are.
+        cut: Batch size, and steps or epochs.
+        seed: The run's.
+        augment: What is done to a training batch of images, or None.
+    """
+
+    problem: Problem
+    fed: Federation
+    cut: Cut
+    seed: int
+    augment: CropFlip | None
+
+    @cached_property
+    def width(self) -> int:
+        """Rows of a batch, padding included."""
+        return width(self.fed.sizes, self.cut)
+
+    @cached_property
+    def block(self) -> int:
+        """Rows of a block: several batches where they are small, since each block is a launch."""
+        if self.problem.device.type == "cpu":
+            return self.width
+        bytes = self.problem.kept(*self.probe(torch.arange(1)).row(0))
+        most = -(-int(self.fed.sizes.max()) // self.width)  # batches of the largest client
+        return self.width * min(max(BLOCK // max(bytes, 1), 1), most)
+
+    def passes(self, ids: Tensor | None = None) -> Tensor:
+        """Return the batches in a pass over each client's data (of everyone without ids)."""
+        sizes = self.fed.sizes if ids is None else self.fed.sizes[ids]
+        return -(-sizes // self.width)
+
+    def probe(self, ids: Tensor) -> Batch:
+        """Return a batch in the shape that training uses."""
+        return self._batch(*self._first(ids))
+
+    def order(self, ids: Tensor) -> Order:
+        """Return the same batch in the form in which an engine that gathers is given it."""
+        return Order(self._here(_encoded(*self._first(ids))), self.gather)
+
+    def _first(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
+        draws = draw(self.seed, 0, ids, sizes, starts, self.cut, width=self.width)
+        return draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids)
+
+    def lesson(
+        self, ids: Tensor, t: int, turn: int, steps: int | None, ordered: bool = False
+    ) -> Lesson:
+        """Return the clients' batches of a turn, of so many steps (None: as cut).
+
+        Args:
+            ids: The clients.
+            t: The round.
+            turn: Which turn of it.
+            steps: Local steps, or None.
+            ordered: Leave the gathering to the engine.
+        """
+        with _one_thread(self.problem.device):
+            return self._lesson(ids, t, turn, steps, ordered)
+
+    def _lesson(self, ids: Tensor, t: int, turn: int, steps: int | None, ordered: bool) -> Lesson:
+        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
+        cut = self.cut if steps is None else Cut(batch=self.cut.batch, steps=steps)
+        draws = draw(self.seed, t, ids, sizes, starts, cut, width=self.width, turn=turn)
+        long = draws.index.shape[1]
+        index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
+        keys = ids.expand(long, -1)
+        if self.problem.random or self.augment is not None:
+            spots = turn << 32 | torch.arange(long)
+            keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
+        fetch: Callable[[int], Batch | Order]
+        if ordered:  # all in one tensor, which goes to the device once a turn
+            codes = self._here(_encoded(index, mask, keys))
+            fetch = lambda k: Order(codes[k], self.gather)  # noqa: E731
+        else:
+            index, mask, keys = (self._here(v) for v in (index, mask, keys))
+            fetch = lambda k: self._batch(index[k], mask[k], keys[k])  # noqa: E731
+        span = (int(draws.steps.min()), int(draws.steps.max()))
+        return Lesson(fetch, self._here(draws.steps), self._here(draws.share), span)
+
+    @cached_property
+    def gather(self) -> Callable[[Tensor], Batch]:
+        """Returns the batch of a code (m, B + 1)."""
+
+        def gather(code: Tensor) -> Batch:
+            return self._batch(*_decoded(code))
+
+        return gather
+
+    def _here(self, t: Tensor) -> Tensor:
+        return brought(t, self.problem.device)
+
+    def blocks(self, ids: Tensor | None, t: int) -> Iterator[tuple[Tensor, Batch]]:
+        """Yield all data of these clients, block by block, and each block's weight (m,).
+
+        Without ids, the server's own held sample, as one row. Each block drops out units of its
+        own; at another point in the same round, the same ones.
+        """
+        if ids is None:
+            assert self.fed.held is not None
+            source, sizes = self.fed.held, torch.tensor([len(self.fed.held[1])])
+            starts, first = torch.zeros_like(sizes), key(self.seed, "held", t)[None]
+        else:
+            source, sizes = (self.fed.x, self.fed.y), self.fed.sizes[ids]
+            starts, first = self.fed.starts[ids], key(self.seed, "full", t, ids)
+        for low in range(0, int(sizes.max()), self.block):
+            spot = low + torch.arange(self.block)
+            mask = spot < sizes[:, None]  # (m, B)
+            weight = self._here((mask.sum(1).double() / sizes).to(self.problem.dtype))
+            mask[:, 0] = True  # a client that is through counts with weight 0
+            index = starts[:, None] + torch.minimum(spot, sizes[:, None] - 1)
+            keys = bits(first, torch.tensor(low)) if low else first
+            yield weight, self._gathered(source, index, mask, keys)
+
+    def _batch(self, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
+        """Return the clients' training batches, augmented."""
+        batch = self._gathered((self.fed.x, self.fed.y), index, mask, keys)
+        if self.augment is None:
+            return batch
+        spots = torch.arange(index.shape[1], device=batch.key.device)
+        sample_keys = bits(batch.key[:, None], spots)  # (m, B)
+        augment = self.augment
+        inputs = map_inputs(lambda t: augment(t, sample_keys), batch.inputs)
+        return replace(batch, inputs=inputs)
+
+    def _gathered(self, source: Pair, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
+        index, mask, keys = (self._here(t) for t in (index, mask, keys))
+        inputs = map_inputs(lambda t: _rows(t, index), source[0])
+        return Batch(inputs, _rows(source[1], index), mask, keys)
+
+
+class Lessons:
+    """Lessons as they are asked for; the next round's first one can be drawn before its time.
+
+    A GPU works while the host goes on: what the host draws before it waits for the round's result
+    costs nothing.
+
+    Args:
+        feed: Where they come from.
+        ordered: Leave the gathering to the engine.
+    """
+
+    def __init__(self, feed: Feed, ordered: bool) -> None:
+        self._feed, self._ordered = feed, ordered
+        self._steps: int | None = None  # as last asked for; most methods ask for the same again
+        self._early: tuple[int, int | None, Tensor, Lesson] | None = None
+
+    def give(self, ids: Tensor, t: int, turn: int, steps: int | None) -> Lesson:
+        """Return the clients' batches of a turn, of so many steps (None: as cut)."""
+        if turn == 0:
+            self._steps, early, self._early = steps, self._early, None
+            if early is not None and early[:2] == (t, steps) and torch.equal(early[2], ids):
+                return early[3]
+        return self._feed.lesson(ids, t, turn, steps, self._ordered)
+
+    def draw(self, ids: Tensor, t: int) -> None:
+        """Draw these clients' batches of a coming round."""
+        lesson = self._feed.lesson(ids, t, 0, self._steps, self._ordered)
+        self._early = (t, self._steps, ids, lesson)
+
+
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """Let one thread do the host's part beside a GPU.
+
+    It is small and the GPU works meanwhile; but threads that wait for each other on busy cores
+    have been seen to take several times as long as the round.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cuda" or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _rows(t: Tensor, index: Tensor) -> Tensor:
+    return t.index_select(0, index.flatten()).reshape(*index.shape, *t.shape[1:])
+
+
+def _encoded(index: Tensor, mask: Tensor, keys: Tensor) -> Tensor:
+    """Return it all as whole numbers (..., B + 1): masked rows inverted, the key at the end."""
+    return torch.cat([torch.where(mask, index, ~index), keys[..., None]], dim=-1)
+
+
+def _decoded(code: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows, keys = code[..., :-1], code[..., -1]
+    mask = rows >= 0
+    return torch.where(mask, rows, ~rows), mask, keys

@@ -1,0 +1,166 @@
+"""Many processes: the cohort is split over ranks, and only sums cross.
+
+Started by `torchrun`, every process runs the same program on the same data. Client i is always
+trained by rank i mod size, which keeps its memory; what the server does is done by all alike.
+"""
+
+import atexit
+import json
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..core.files import pack_tensors, unpack_tensors
+from ..core.types import Channels
+
+# The backend's threads must not be the last to hold a piece of work: to free its tensors they
+# need the interpreter, and one that asks while the program ends aborts it.
+_held: deque[Any] = deque(maxlen=16)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among `size` of them; one process alone needs nothing of this."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and prints."""
+        return self.rank == 0
+
+    def mine(self, ids: Tensor) -> Tensor:
+        """Return those of these clients that this process trains."""
+        return ids if self.size == 1 else ids[ids % self.size == self.rank]
+
+    def total(self, value: Tensor) -> Tensor:
+        """Return the sum over all processes."""
+        if self.size == 1:
+            return value
+        out = value.clone()
+        _wait(dist.all_reduce(out, async_op=True))
+        return out
+
+    def totals(self, names: tuple[str, ...], parts: Channels, like: Channels) -> Channels:
+        """Return the sums by name; a process that has none adds zeros shaped as in `like`."""
+        if self.size == 1:
+            return parts
+        return {n: self.total(parts[n] if n in parts else like[n]) for n in names}
+
+    def counts(self, values: list[float]) -> list[float]:
+        """Return the sums of plain numbers."""
+        if self.size == 1:
+            return values
+        out: list[float] = self.total(
+            torch.tensor(values, dtype=torch.float64, device=_home())
+        ).tolist()
+        return out
+
+    def agreed(self, value: Any) -> Any:
+        """Return what the leading process says: plain data, paths and tensors."""
+        if self.size == 1:
+            return value
+        said = written(value) if self.leads else b""
+        length = torch.tensor([len(said)], device=_home())
+        _wait(dist.broadcast(length, 0, async_op=True))
+        data = torch.empty(int(length), dtype=torch.uint8, device=_home())
+        if self.leads:
+            data.copy_(torch.frombuffer(bytearray(said), dtype=torch.uint8))
+        _wait(dist.broadcast(data, 0, async_op=True))
+        return value if self.leads else heard(data.cpu().numpy().tobytes())
+
+    def collected(self, ids: Tensor, rows: Channels) -> tuple[Tensor, Channels]:
+        """Return every process's rows, end to end."""
+        if self.size == 1:
+            return ids, rows
+        counts = [int(n) for n in self._each(torch.tensor([len(ids)]))]
+        most = max(counts)
+
+        def joined(value: Tensor) -> Tensor:
+            wide = value.new_zeros((most, *value.shape[1:]))
+            wide[: len(value)] = value
+            return torch.cat([p[:n] for p, n in zip(self._each(wide), counts, strict=True)])
+
+        return joined(ids), {name: joined(value) for name, value in rows.items()}
+
+    def _each(self, value: Tensor) -> list[Tensor]:
+        sent = value.to(_home())
+        parts = [torch.empty_like(sent) for _ in range(self.size)]
+        _wait(dist.all_gather(parts, sent, async_op=True))
+        return [p.to(value.device) for p in parts]
+
+
+def written(value: Any) -> bytes:
+    """Return plain data, paths and tensors as bytes: JSON, then the tensors.
+
+    >>> heard(written((3, {"x": torch.tensor([1.0])}, {"best": None})))
+    (3, {'x': tensor([1.])}, {'best': None})
+    """
+    tensors: dict[str, Tensor] = {}
+
+    def plain(v: Any) -> Any:
+        if isinstance(v, Tensor):
+            tensors[str(len(tensors))] = v
+            return {"tensor": str(len(tensors) - 1)}
+        if isinstance(v, Path):
+            return {"path": str(v)}
+        if isinstance(v, dict):
+            return {"dict": [[k, plain(w)] for k, w in v.items()]}
+        if isinstance(v, list | tuple):
+            return {type(v).__name__: [plain(w) for w in v]}
+        return v
+
+    text = json.dumps(plain(value)).encode()
+    return len(text).to_bytes(8, "little") + text + pack_tensors(tensors)
+
+
+def heard(data: bytes) -> Any:
+    """Undo `written`."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    tensors = unpack_tensors(data[end:])
+    make: dict[str, Callable[[Any], Any]] = {
+        "tensor": tensors.__getitem__,
+        "path": Path,
+        "dict": lambda pairs: {k: full(v) for k, v in pairs},
+        "list": lambda parts: [full(v) for v in parts],
+        "tuple": lambda parts: tuple(full(v) for v in parts),
+    }
+
+    def full(v: Any) -> Any:
+        if not isinstance(v, dict):
+            return v
+        ((kind, inside),) = v.items()
+        return make[kind](inside)
+
+    return full(json.loads(data[8:end]))
+
+
+def _wait(work: Any) -> None:
+    work.wait()
+    _held.append(work)
+
+
+def _home() -> torch.device:
+    """Return where the backend expects tensors."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+def join() -> Ranks:
+    """Return this process's place among those that `torchrun` started; alone without it."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or not dist.is_available():
+        return Ranks()
+    if not dist.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        atexit.register(dist.destroy_process_group)  # its threads must not outlive the program
+    return Ranks(dist.get_rank(), size)

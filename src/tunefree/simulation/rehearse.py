@@ -1,0 +1,151 @@
+"""A crew that does nothing, to learn what a round would cost before anyone trains."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..clients.loop import Lesson
+from ..core.layout import Layout
+from ..core.plan import Plan, Round, What, Who
+from ..core.types import Channels, Rows, Vector
+from ..methods import Method
+from ..models.losses import Batch, Order
+from ..rounds import Answer, Task, answer, begin, first_memory, pack, play
+from ..wire import Ledger
+
+
+class _Still:
+    """Losses of a problem on which nothing moves."""
+
+    name, gathers = "none", False
+
+    def value(self, y: Rows, batch: Batch | Order) -> Rows:
+        return y.new_zeros(y.shape[0])
+
+    def value_and_grad(
+        self, y: Rows, batch: Batch | Order, brief: bool = False
+    ) -> tuple[Rows, Rows]:
+        return y.new_zeros(y.shape[0]), torch.zeros_like(y)
+
+    def descent(self, m: int) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+
+class Rehearsal:
+    """Answers as a cohort would, with the right channels and no work.
+
+    Args:
+        method: What is rehearsed.
+        plan: How many, how often.
+        x: The model.
+        batches: Batches in a pass over a client's data, on average.
+    """
+
+    def __init__(self, method: Method, plan: Plan, x: Vector, batches: float = 1.0) -> None:
+        self._method, self._plan, self._batches = method, plan, batches
+        self.gradients = 0.0  # that would have been taken, one a batch
+        first = first_memory(method, x, plan)
+        self.own = {name: v[None] for name, v in first.items()}  # one client's memory
+
+    def fraction(self, ids: Tensor) -> float:
+        """Return the cohort's share under uniform weights."""
+        return len(ids) / self._plan.clients
+
+    def ask(
+        self,
+        ids: Tensor,
+        t: int,
+        what: What,
+        at: list[Vector],
+        who: Who,
+        sent: Channels | None,
+        ledger: Ledger,
+    ) -> list[Tensor]:
+        """Count the exchange and return zeros."""
+        whom = len(ids) if who == "cohort" else self._plan.clients
+        out = []
+        if who != "held":
+            points = {f"point {j}": x for j, x in enumerate(at)} if sent is None else sent
+            ledger.send_down(points, whom, all=who == "all")
+        for x in at:
+            value = torch.zeros_like(x) if what == "grad" else x.new_zeros(())
+            self.gradients += 0 if what == "loss" else whom * self._batches
+            if who != "held":
+                ledger.send_up(what, value.numel() * value.element_size() * whom)
+            out.append(value)
+        return out
+
+    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
+        """Let one client answer, and count it for all."""
+        x = down["x"]
+        empty = Batch(x[:0], x[:0], x[:0], x[:0])
+
+        def full(at: Tensor, grad: bool) -> tuple[Rows, Rows]:
+            self.gradients += len(ids) * self._batches if grad else 0
+            return x.new_zeros(1), torch.zeros_like(x)[None]
+
+        one_step = torch.ones(1, dtype=torch.int64, device=x.device)
+        lesson = Lesson(lambda k: empty, one_step, x.new_ones((1, 1)), (1, 1))
+        task = Task(
+            losses=_Still(),
+            lesson=lambda turn, steps: lesson,
+            full=full,
+        )
+        refs = 1 + ("ref" in self._method.direction.sets and not t.preparing)
+        self.gradients += len(ids) * self._plan.steps * refs
+        sent, _, _ = answer(self._method, task, down, self.own, t)
+        one = Ledger()
+        arrived, _ = pack(self._method, sent, self.own, ids[:1], t, one)
+        for name, size in one.up.items():
+            ledger.send_up(name, size * len(ids))
+        mean = {name: rows[0] for name, rows in arrived.items()}
+        if not t.preparing:
+            ledger.send_down({f"mean {n}": mean[n] for n in self._method.echo}, len(ids))
+        return Answer(mean, 0.0, {})
+
+    def commit(self) -> None:
+        """Nothing was learned."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """How many vectors of d numbers, and how many single numbers."""
+
+    vectors: float
+    scalars: int = 0
+
+    def __str__(self) -> str:
+        if self.vectors != int(self.vectors):
+            return f"{self.vectors:.2f}d"
+        vectors = {0: "", 1: "d"}.get(int(self.vectors), f"{int(self.vectors)}d")
+        scalars = str(self.scalars) if self.scalars else ""
+        return "+".join(part for part in (vectors, scalars) if part) or "0"
+
+
+def units(method: Method, clients: int = 8, d: int = 40_000) -> dict[str, Units]:
+    """Return what a method sends and keeps, in units of d, when everyone takes part.
+
+    "up" and "down" are per client and round, "before" what each client sends up before round 0,
+    "client" and "server" what is remembered between rounds, the server's beyond x.
+    """
+    plan = Plan(clients, clients, 100, 10.0, Layout(("w",), ((d // 200, 200),)), held=True)
+    x, ids = torch.ones(d), torch.arange(clients)
+    crew = Rehearsal(method, plan, x)
+    now = begin(method, x, plan)
+    now, first = play(method, plan, now, crew, ids, ids)
+    now, row = play(method, plan, now, crew, ids, ids)
+    sent = {way: row[f"bytes_{way}"] / (4 * clients) for way in ("up", "down")}
+    early = (first["bytes_up"] - row["bytes_up"]) / (4 * clients)
+    own = sum(v.numel() for v in crew.own.values())
+    kept = sum(v.numel() for v in {id(v): v for v in now.tensors().values()}.values()) - d
+    numbers = {**sent, "before": early, "client": own, "server": kept}
+    return {name: _units(value, d) for name, value in numbers.items()}
+
+
+def _units(numbers: float, d: int) -> Units:
+    vectors, scalars = divmod(numbers, d)
+    return Units(vectors, int(scalars)) if scalars < 64 else Units(numbers / d)

@@ -1,0 +1,1 @@
+"""Training: a run is configured, bound, trained, evaluated and kept."""

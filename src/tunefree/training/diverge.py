@@ -1,0 +1,48 @@
+"""When a run blows up: what is no longer finite, and what to try."""
+
+import math
+from typing import Any
+
+import torch
+
+from ..methods import Method
+from ..rounds import Standing
+
+PARTS = {
+    "x": "the model",
+    "server": "the server's memory",
+    "direction": "what the direction shares",
+    "step": "what the step shares",
+    "output": "the memory of the output",
+}
+
+
+def broken(after: Standing, row: dict[str, Any]) -> str | None:
+    """Return what is not finite after a round, in words, or None."""
+    if not math.isfinite(row["train_loss"]) and row.get("answered") != 0:
+        return "the training loss"
+    found = after.tensors()
+    fine = torch.stack([torch.isfinite(v).all() for v in found.values()]).tolist()
+    for name, good in zip(found, fine, strict=True):
+        if not good:
+            part, _, own = name.partition(".")
+            return PARTS[part] + (f" ({own})" if own else "")
+    return None
+
+
+def sentence(what: str, round: int, method: Method) -> str:
+    """Say what happened in a round, and what to try."""
+    facts = method.describe()
+    rates = {
+        name: facts[part][name]
+        for part, name in (("step", "lr"), ("server", "server_lr"))
+        if isinstance(facts[part], dict) and isinstance(facts[part].get(name), int | float)
+    }
+    tips = [f"a smaller {name} (it is {value:g})" for name, value in rates.items()]
+    if method.clip is None:
+        tips.append("clip=1.0")
+    tips.append("method auto" if method.name != "auto" else "smaller inputs, or dtype float64")
+    return (
+        f"Diverged in round {round}: {what} is no longer finite; the state before it is kept. "
+        f"Try {', '.join(tips[:-1])}{' or ' if len(tips) > 1 else ''}{tips[-1]}."
+    )

@@ -1,0 +1,153 @@
+"""What a run leaves: the model, the history, and where they are kept."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import ArgumentError, CheckpointError, reading
+from ..core.files import pack_tensors, write_atomically
+from ..core.types import Vector, map_inputs
+from ..models.problem import LOSSES, Problem
+from .folder import Folder
+
+
+def validation_score(row: dict[str, Any]) -> float | None:
+    """Return the number that early stopping and keep-best lower, if the round was evaluated."""
+    if row.get("validation_accuracy") is not None:
+        return -float(row["validation_accuracy"])
+    loss = row.get("validation_loss")
+    return None if loss is None else float(loss)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result of `fit`.
+
+    Attributes:
+        x: The server's last iterate, flat.
+        output: The flat model that the method ships (an average, the best, ...).
+        history: One dict per round: round, train_loss (mean over the cohort's batches), lr (mean
+            client step), gradients (minibatch gradients taken), trials (line-search evaluations per
+            step), server_step, bytes_up, bytes_down (bytes_up.delta, ... by channel), seconds, and
+            refused (clients left out because of NaN or Inf, where there were any); in
+            rounds that are evaluated also test_loss, test_accuracy, validation_loss, ...,
+            client_worst, client_spread.
+        settings: What was asked for.
+        status: "finished", "stopped early", "interrupted", "diverged" or "unfinished".
+        path: The run's folder, or None.
+    """
+
+    x: Vector
+    output: Vector
+    history: list[dict[str, Any]]
+    settings: dict[str, Any]
+    status: str
+    path: Path | None = None
+    problem: Problem | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the module that holds `output`, in evaluation mode."""
+        if self.problem is None:
+            raise ArgumentError("Run.load(path, model=...) needs the module to give one back.")
+        return self.problem.module_at(self.output)
+
+    def predict(self, inputs: Any) -> Tensor:
+        """Return the shipped model's outputs for a batch: tensors or arrays, as in training."""
+        if self.problem is None:
+            raise ArgumentError("Run.load(path, model=...) needs the module to predict.")
+        several = isinstance(inputs, tuple | dict)
+        batch = map_inputs(torch.as_tensor, inputs if several else torch.as_tensor(inputs))
+        return self.problem.outputs(self.output, self.problem.prepare(batch)).cpu()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Totals and last measurements, by name."""
+        rows = self.history
+        out: dict[str, Any] = {"status": self.status, "rounds": len(rows)}
+        for name in ("bytes_up", "bytes_down", "seconds", "gradients"):
+            out[name] = sum(row.get(name) or 0 for row in rows)
+        shipped = rows
+        if self.settings.get("keep_best"):
+            scored = [row for row in rows if validation_score(row) is not None]
+            shipped = [min(scored, key=validation_score)] if scored else rows  # type: ignore[arg-type]
+        measured = ("test_", "validation_", "client_")
+        names = sorted(k for k in set().union(*shipped) if k.startswith(measured))
+        out |= {k: next(row[k] for row in reversed(shipped) if k in row) for k in names}
+        accuracy = [r["test_accuracy"] for r in rows if r.get("test_accuracy") is not None]
+        if accuracy:
+            out["best_test_accuracy"] = max(accuracy)
+        return out
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the shipped model: `.safetensors`, or `.pt` for torch.load(weights_only=True)."""
+        target = Path(path)
+        state = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
+        if target.suffix == ".safetensors":
+            write_atomically(target, pack_tensors(state))
+        elif target.suffix == ".pt":
+            torch.save(state, target)
+        else:
+            raise ArgumentError(
+                f"Run.export(path) must end in .safetensors or .pt, got {str(path)!r}."
+            )
+        return target
+
+    def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
+        """Write a page about this run: one HTML file that opens offline."""
+        from ..report.page import write_one
+
+        return write_one(self, path)
+
+    def _repr_html_(self) -> str:
+        """Show the last numbers in a notebook."""
+        from ..report.page import in_notebook
+
+        return in_notebook(self)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> "Run":
+        """Read a run folder; with `model`, a module of the same form, it can also predict."""
+        folder = Folder(path)
+        settings = folder.settings()
+        found = folder.load()
+        if found is None:
+            raise CheckpointError(f"The run in {str(path)!r} has no checkpoint yet.")
+        rounds, tensors, facts = found
+        problem = None
+        with reading(f"The run in {str(path)!r} cannot be read", CheckpointError):
+            x, output = tensors["x"], tensors["shipped"]
+            flat = x.ndim == 1 and x.shape == output.shape and x.dtype == output.dtype
+            if not (flat and x.is_floating_point() and rounds >= 0):
+                raise ValueError("x and the model that it ships must be vectors of one form")
+        if model is not None:
+            missing = [
+                name for name in ("dtype", "loss") if not isinstance(settings.get(name), str)
+            ]
+            if missing or settings["dtype"] not in ("float32", "float64"):
+                raise CheckpointError(f"The settings in {str(path)!r} lack a loss or a dtype.")
+            dtype = getattr(torch, settings["dtype"])
+            known = settings["loss"] in LOSSES  # a user's own loss is not needed to predict
+            problem = Problem(model, settings["loss"] if known else "mse", dtype)
+            check_frozen("Run.load(model=...)", settings, problem)
+            if problem.layout.size != x.numel():
+                raise ArgumentError(
+                    f"Run.load(model=...) must have the run's {x.numel()} trainable numbers, got "
+                    f"{problem.layout.size}."
+                )
+        status = str(facts.get("status", "unfinished"))
+        history = folder.history()[:rounds]
+        return Run(x, output, history, settings, status, folder.path, problem)
+
+
+def check_frozen(what: str, settings: dict[str, Any], problem: Problem) -> None:
+    """Refuse a model whose frozen parameters or buffers are not those of the run."""
+    if settings.get("frozen", problem.frozen()) != problem.frozen():
+        raise ArgumentError(
+            f"{what} must have the frozen parameters and buffers that the run had, got other "
+            "values; build the module as it was built for the run."
+        )
