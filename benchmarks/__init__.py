@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tunefree.core.errors import unknown
+from tunefree.core.errors import unknown_name
 from tunefree.training.bind import find_device
 
 from . import cpu, federation, gpu, pfl_cifar10, precision, rules, scale
@@ -39,7 +39,7 @@ SUITES = {
 def measure(name: str, settings: Any = None, say: Say = silent) -> dict[str, Any]:
     """Return the record of one suite: its rows, the machine, versions, date and command."""
     if name not in SUITES:
-        raise unknown("suite", name, SUITES)
+        raise unknown_name("suite", name, SUITES)
     suite = SUITES[name]
     settings = suite.settings() if settings is None else settings
     began = time.perf_counter()

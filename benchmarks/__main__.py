@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 import benchmarks as benches
 from tunefree.cli import main
 from tunefree.cli.app import AsJson, err, out
-from tunefree.core.errors import unknown
+from tunefree.core.errors import unknown_name
 from tunefree.core.files import to_json
 from tunefree.report.terminal import grid
 
@@ -36,7 +36,7 @@ Out = Annotated[
 def suites(suite: Annotated[str | None, Parameter(show=False)] = None, /) -> int:
     """Say which suites there are."""
     if suite is not None:
-        raise unknown("suite", suite, benches.SUITES)
+        raise unknown_name("suite", suite, benches.SUITES)
     bench.help_print([])
     return 0
 

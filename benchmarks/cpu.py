@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tunefree.core.errors import ArgumentError, unknown, whole
+from tunefree.core.errors import ArgumentError, check_int, unknown_name
 from tunefree.training.bind import find_device
 
 from .text import number, ranged
@@ -95,11 +95,11 @@ class Cpu:
             raise ArgumentError("Cpu(models=...) must name at least one network, got none.")
         for name in self.models:
             if name not in DATA:
-                raise unknown("model", name, DATA)
+                raise unknown_name("model", name, DATA)
         for name in ("clients", "batch", "steps", "repeats"):
             if getattr(self, name) is not None:
-                whole("Cpu", name, getattr(self, name))
-        whole("Cpu", "threads", self.threads, 0)
+                check_int("Cpu", name, getattr(self, name))
+        check_int("Cpu", "threads", self.threads, 0)
 
 
 def measure(settings: Cpu, say: Say = silent) -> list[dict[str, Any]]:

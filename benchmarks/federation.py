@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from tunefree.core.errors import ArgumentError, whole
+from tunefree.core.errors import ArgumentError, check_int
 from tunefree.training.run import Run
 
 from .text import number, ranged
@@ -48,10 +48,10 @@ class Nodes:
 
     def __post_init__(self) -> None:
         for count in self.nodes:
-            whole("Nodes", "nodes", count)
+            check_int("Nodes", "nodes", count)
         if not self.nodes:
             raise ArgumentError("Nodes(nodes=...) must name at least one number, got none.")
-        whole("Nodes", "rounds", self.rounds, 2)
+        check_int("Nodes", "rounds", self.rounds, 2)
 
 
 def measure(settings: Nodes, say: Say = silent) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ rounds are played.
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from tunefree.core.errors import ArgumentError, unknown, whole
+from tunefree.core.errors import ArgumentError, check_int, unknown_name
 from tunefree.models.problem import Precision
 from tunefree.training.bind import find_device
 
@@ -77,16 +77,16 @@ class Gpu:
             raise ArgumentError("Gpu(models=...) must name at least one network, got none.")
         for name in self.models:
             if name not in WORKS:
-                raise unknown("model", name, WORKS)
+                raise unknown_name("model", name, WORKS)
         for name in self.precisions:
             if name not in get_args(Precision):
-                raise unknown("precision", name, get_args(Precision))
+                raise unknown_name("precision", name, get_args(Precision))
         for name in ("clients", "batch"):
             if getattr(self, name) is not None:
-                whole("Gpu", name, getattr(self, name))
+                check_int("Gpu", name, getattr(self, name))
         for name in ("steps", "repeats"):
-            whole("Gpu", name, getattr(self, name))
-        whole("Gpu", "plain_repeats", self.plain_repeats, 0)
+            check_int("Gpu", name, getattr(self, name))
+        check_int("Gpu", "plain_repeats", self.plain_repeats, 0)
         if self.plain_repeats > self.repeats:
             raise ArgumentError(
                 f"Gpu(plain_repeats=...) must be at most repeats, {self.repeats}, got "

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from tunefree.core.errors import ArgumentError, unknown, whole
+from tunefree.core.errors import ArgumentError, check_int, unknown_name
 from tunefree.data import Dataset, Iid, images, load, sources
 from tunefree.methods import get
 from tunefree.models import nets
@@ -65,15 +65,15 @@ class PflCifar10:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        whole("PflCifar10", "rounds", self.rounds, 2)
+        check_int("PflCifar10", "rounds", self.rounds, 2)
         for name in ("users", "cohort"):
-            whole("PflCifar10", name, getattr(self, name))
+            check_int("PflCifar10", name, getattr(self, name))
         if self.users > USERS:
             raise ArgumentError(f"PflCifar10(users=...) must be at most {USERS}, got {self.users}.")
-        whole("PflCifar10", "plain_rounds", self.plain_rounds, 0)
+        check_int("PflCifar10", "plain_rounds", self.plain_rounds, 0)
         for name, known in (("precision", get_args(Precision)), ("data", get_args(Source))):
             if getattr(self, name) not in known:
-                raise unknown(name, getattr(self, name), known)
+                raise unknown_name(name, getattr(self, name), known)
 
 
 def measure(settings: PflCifar10, say: Say = silent) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import torch
 
-from tunefree.core.errors import unknown, whole
+from tunefree.core.errors import check_int, unknown_name
 from tunefree.data import Dirichlet, load
 from tunefree.methods import get
 from tunefree.models import nets
@@ -57,13 +57,13 @@ class Precisions:
 
     def __post_init__(self) -> None:
         for name, least in (("seeds", 2), ("rounds", 1), ("clients", 1), ("cohort", 1)):
-            whole("Precisions", name, getattr(self, name), least)
+            check_int("Precisions", name, getattr(self, name), least)
         for name in self.precisions:
             if name not in get_args(Precision):
-                raise unknown("precision", name, get_args(Precision))
+                raise unknown_name("precision", name, get_args(Precision))
         for name in self.models:
             if name not in nets.names():
-                raise unknown("model", name, nets.names())
+                raise unknown_name("model", name, nets.names())
 
 
 def measure(settings: Precisions, say: Say = silent) -> list[dict[str, Any]]:

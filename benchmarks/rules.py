@@ -18,7 +18,7 @@ from torch import Tensor
 from tunefree import penalties as h
 from tunefree import server as s
 from tunefree.clients import ZA1, DualAverage, FastFedDA, Plan, Round
-from tunefree.core.errors import whole
+from tunefree.core.errors import check_int
 from tunefree.core.layout import Layout
 from tunefree.core.plan import What, Who
 from tunefree.core.types import Channels, Vector
@@ -93,8 +93,8 @@ class Rules:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        whole("Rules", "size", self.size)
-        whole("Rules", "repeats", self.repeats)
+        check_int("Rules", "size", self.size)
+        check_int("Rules", "repeats", self.repeats)
 
 
 def measure(bench: Rules, say: Say = silent) -> list[dict[str, Any]]:
@@ -148,7 +148,7 @@ def _round(
         return [x.new_tensor(0.5) for _ in at]
 
     x, state = rule.prepare(x, mean, rule.init(x, plan), Round(plan, -1))
-    state = rule.open(x, state, Round(plan, 0, 0.1), ask)
+    state = rule.start_round(x, state, Round(plan, 0, 0.1), ask)
     x, state, _ = rule.step(x, mean, state, Round(plan, 0, 0.1), ask)
 
     def work() -> list[Tensor]:

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from tunefree.core.errors import ArgumentError, TunefreeError, unknown, whole
+from tunefree.core.errors import ArgumentError, TunefreeError, check_int, unknown_name
 from tunefree.core.files import to_json
 from tunefree.training.bind import find_device
 
@@ -84,14 +84,14 @@ class Scale:
     def __post_init__(self) -> None:
         for name in self.curves:
             if name not in CURVES:
-                raise unknown("curve", name, CURVES)
+                raise unknown_name("curve", name, CURVES)
         if not self.curves:
             raise ArgumentError("Scale(curves=...) must name at least one curve, got none.")
-        whole("Scale", "most", self.most)
+        check_int("Scale", "most", self.most)
         if not any(_within(c, self.most) for name in self.curves for c in CURVES[name]):
             raise ArgumentError(f"Scale(most={self.most}) leaves no point of these curves.")
-        whole("Scale", "repeats", self.repeats)
-        whole("Scale", "threads", self.threads, 0)
+        check_int("Scale", "repeats", self.repeats)
+        check_int("Scale", "threads", self.threads, 0)
 
 
 def measure(settings: Scale, say: Say = silent) -> list[dict[str, Any]]:

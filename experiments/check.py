@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tunefree.core.errors import ArgumentError, TunefreeError, unknown, whole
+from tunefree.core.errors import ArgumentError, TunefreeError, check_int, unknown_name
 from tunefree.data import names as datasets
 from tunefree.data import partition
 from tunefree.methods import CATALOGUE
@@ -34,7 +34,7 @@ def _known(what: str, table: Any, known: Iterable[str], needed: Iterable[str] = 
         raise ArgumentError(f"{what} must be a table, got {table!r}.")
     for key in table:
         if key not in known:
-            raise unknown(f"key of {what}", key, known)
+            raise unknown_name(f"key of {what}", key, known)
     for key in needed:
         if key not in table:
             raise ArgumentError(f"{what} lacks {key!r}.")
@@ -44,7 +44,7 @@ def _keys(spec: Spec, scale: str) -> None:
     raw = spec.raw
     _known("the specification", raw, keys.TOP, ("title", "task", "method", "scale"))
     if raw.get("kind", "runs") not in keys.KINDS:
-        raise unknown("kind", raw["kind"], keys.KINDS)
+        raise unknown_name("kind", raw["kind"], keys.KINDS)
     _known("[scale]", raw["scale"], keys.SCALES)
     shared = (*keys.STUDY, *keys.WORDS)
     for name, table in {
@@ -53,7 +53,7 @@ def _keys(spec: Spec, scale: str) -> None:
     }.items():
         _known(f"[{name}]", table, shared)
         if table.get("tune_by", "test") not in keys.TUNE_BY:
-            raise unknown("way to choose", table["tune_by"], keys.TUNE_BY)
+            raise unknown_name("way to choose", table["tune_by"], keys.TUNE_BY)
         _counts(f"[{name}]", table)
     needs = {"task": ("name",), "method": ("name",), "claim": ("says", "better", "than")}
     needs["sweep"] = ("methods", "setting", "values")
@@ -68,14 +68,14 @@ def _keys(spec: Spec, scale: str) -> None:
                 _counts(f"{what}, .{one}", table.get(one, {}))
             for one in table.get("scales", ()):
                 if one not in keys.SCALES:
-                    raise unknown("scale", one, keys.SCALES)
+                    raise unknown_name("scale", one, keys.SCALES)
             _counts(what, table)
 
 
 def _counts(what: str, table: Table) -> None:
     for key in keys.COUNTS:
         if key in table:
-            whole(what, key, table[key])
+            check_int(what, key, table[key])
 
 
 def _experiment(spec: Spec, found: Experiment) -> None:
@@ -84,7 +84,7 @@ def _experiment(spec: Spec, found: Experiment) -> None:
     for table in [*spec.raw["method"], *spec.raw.get("sweep", ())]:
         for name in table.get("tasks", ()):
             if name not in tasks:
-                raise unknown("task", name, tasks)
+                raise unknown_name("task", name, tasks)
     for task in found.tasks:
         rows = [row for row in found.rows if row.task == task.name]
         _unique(f"row of {task.name}", [row.label for row in rows])
@@ -97,15 +97,15 @@ def _experiment(spec: Spec, found: Experiment) -> None:
     for table in (own(s, found.scale) for s in spec.raw.get("sweep", ()) if here(s, found.scale)):
         for name in table["methods"]:
             if name not in every:
-                raise unknown("method of a sweep", name, every)
+                raise unknown_name("method of a sweep", name, every)
     labels = bases | {row.label for row in found.rows}
     for claim in found.claims:
         for name in (*claim.better, *claim.than):
             if name not in labels and name not in every:
-                raise unknown("row of a claim", name, labels)
+                raise unknown_name("row of a claim", name, labels)
         for name in claim.tasks:
             if name not in tasks:
-                raise unknown("task of a claim", name, tasks)
+                raise unknown_name("task of a claim", name, tasks)
     _published(spec, found, tasks)
 
 
@@ -126,13 +126,13 @@ def _words(found: Experiment, task: Task) -> None:
         if key not in words:
             raise ArgumentError(f"{what} lacks {key!r}.")
     if words["data"] not in datasets():
-        raise unknown("dataset", words["data"], datasets())
+        raise unknown_name("dataset", words["data"], datasets())
     if words["model"] not in nets.NETS:
-        raise unknown("model", words["model"], nets.NETS)
+        raise unknown_name("model", words["model"], nets.NETS)
     known = set(inspect.signature(nets.NETS[words["model"]]).parameters) - {"shape", "classes"}
     for arg in words.get("model_args", {}):
         if arg not in known:
-            raise unknown(f"argument of model {words['model']!r}", arg, known)
+            raise unknown_name(f"argument of model {words['model']!r}", arg, known)
     natural = isinstance(partition.parse(words["split"]), partition.ByOwner)
     if "clients" not in words and not natural:
         raise ArgumentError(f"{what} lacks 'clients'.")
@@ -144,7 +144,7 @@ def _words(found: Experiment, task: Task) -> None:
     if "steps" in words and "epochs" in words:
         raise ArgumentError(f"{what} takes steps or epochs, got both.")
     if words.get("test", "own") not in ("own", "train"):
-        raise unknown("test set", words["test"], ("own", "train"))
+        raise unknown_name("test set", words["test"], ("own", "train"))
 
 
 def _row(found: Experiment, task: Task, row: Row) -> None:
@@ -153,7 +153,7 @@ def _row(found: Experiment, task: Task, row: Row) -> None:
         return
     for name in row.method.split("+"):
         if name not in CATALOGUE:
-            raise unknown(f"method (of row {row.label!r})", name, CATALOGUE)
+            raise unknown_name(f"method (of row {row.label!r})", name, CATALOGUE)
     if not row.points:
         raise ArgumentError(f"The grid of {row.label!r} must list values.")
     everyone = {**task.words, **row.words}
@@ -182,7 +182,7 @@ def split_settings(method: str, given: Table) -> tuple[dict[str, Any], dict[str,
     rest = {k: v for k, v in given.items() if k not in mine}
     for key in rest:
         if key not in keys.WORDS:
-            raise unknown(f"argument of {method}", key, own)
+            raise unknown_name(f"argument of {method}", key, own)
     return mine, rest
 
 
@@ -192,17 +192,17 @@ def _published(spec: Spec, found: Experiment, tasks: set[str]) -> None:
         if name in keys.EXPECTED:
             continue
         if name not in tasks:
-            raise unknown("task in expected.toml", name, tasks)
+            raise unknown_name("task in expected.toml", name, tasks)
         labels = {r.label for r in found.rows if r.task == name}
         if not labels:
             continue  # not at this scale
         for label, numbers in table.items():
             if label not in labels and not _elsewhere(spec, name, label, found.scale):
-                raise unknown(f"row of {name} in expected.toml", label, labels)
+                raise unknown_name(f"row of {name} in expected.toml", label, labels)
             for key, value in numbers.items():
                 base = key.removesuffix("_sd")
                 if base not in shown:
-                    raise unknown(f"number of {label} in expected.toml", key, shown)
+                    raise unknown_name(f"number of {label} in expected.toml", key, shown)
                 accuracy = next(n for n in found.show if n.text == base).measure.endswith(
                     "accuracy"
                 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunefree import methods
-from tunefree.core.errors import unknown
+from tunefree.core.errors import unknown_name
 from tunefree.methods import Method
 
 
@@ -32,7 +32,7 @@ def make(name: str, given: Mapping[str, Any]) -> Method:
     known = settings(name)
     for key in given:
         if key not in known:
-            raise unknown(f"argument of {name}", key, known)
+            raise unknown_name(f"argument of {name}", key, known)
     first, plus, second = name.partition("+")
     if not plus:
         return methods.get(name, **given)

@@ -29,7 +29,7 @@ from tunefree.core.files import to_json, write_atomically
 from tunefree.study.work import NOT_RUN, Failure, Outcome, Watch, do, notes
 from tunefree.training.bind import find_device
 from tunefree.training.callbacks import Event
-from tunefree.training.folder import sound
+from tunefree.training.folder import is_history_row
 from tunefree.training.run import Run
 
 from .source import Source
@@ -121,7 +121,9 @@ def kept(path: Path) -> Run | None:
         found = json.loads(path.read_text("utf-8"))
         status, history, settings = found["status"], found["history"], found["settings"]
         right = (
-            isinstance(settings, dict) and isinstance(history, list) and all(map(sound, history))
+            isinstance(settings, dict)
+            and isinstance(history, list)
+            and all(map(is_history_row, history))
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from benchmarks.keep import machine, versions
 
-from tunefree.core.errors import CheckpointError, reading
+from tunefree.core.errors import CheckpointError, convert_errors
 from tunefree.core.files import to_json, write_atomically
 from tunefree.report.shape import mean as mean_of
 from tunefree.report.shape import table as side_by_side
@@ -230,7 +230,7 @@ def save(kept: Record, path: Path) -> Path:
 
 def load(path: Path) -> Record:
     """Read a record."""
-    with reading(f"{path} is damaged", CheckpointError):
+    with convert_errors(f"{path} is damaged", CheckpointError):
         found: Record = json.loads(path.read_text("utf-8"))
         if not isinstance(found, dict):
             raise TypeError("it is no record")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tunefree.core.errors import ArgumentError, Interrupted, whole
+from tunefree.core.errors import ArgumentError, Interrupted, check_int
 from tunefree.study.work import Failure, Outcome, Watch, watcher
 from tunefree.training.bind import find_device
 from tunefree.training.run import Run
@@ -94,7 +94,7 @@ def run(
     folder = Path("runs") / "reproduce" / f"{found.name}-{scale}" if out is None else Path(out)
     where = find_device(device)
     if jobs is not None:
-        whole("reproduce", "jobs", jobs, low=0)
+        check_int("reproduce", "jobs", jobs, low=0)
     count = workers(jobs, where)
     count = min(1, count) if found.alone else count
     source = Source(device, None if data_dir is None else Path(data_dir))

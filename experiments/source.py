@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from tunefree.core.errors import ArgumentError
-from tunefree.core.types import Inputs, map_inputs, tensors
+from tunefree.core.types import Inputs, map_inputs, tensor_list
 from tunefree.data import Dataset, Federation, load, partition
 from tunefree.models import nets
 from tunefree.study.work import Task as Piece
@@ -150,7 +150,7 @@ class Where:
 
 def network(words: Mapping[str, Any], data: Dataset) -> nn.Module:
     """Return the network, initialised from the seed or set to the start given."""
-    first = tensors(data.x)[0]
+    first = tensor_list(data.x)[0]
     shape: Any = tuple(first.shape[1:])
     classes, name = data.classes or 1, words["model"]
     args = dict(words.get("model_args", {}))

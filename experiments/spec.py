@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunefree.core.errors import ArgumentError, first_line, reading, unknown
+from tunefree.core.errors import ArgumentError, convert_errors, first_line, unknown_name
 
 from .keys import SCALES
 from .numbers import Number
@@ -142,13 +142,13 @@ class Spec:
         from .check import checked
 
         if scale not in SCALES:
-            raise unknown("scale", scale, SCALES)
+            raise unknown_name("scale", scale, SCALES)
         says = f"{self.name} ({self.path}), {scale}: something in it has not the form it must have"
         if scale not in self.scales:
             raise ArgumentError(
                 f"{self.name} has no scale {scale!r}, only {', '.join(self.scales) or 'none'}."
             )
-        with reading(says, ArgumentError):
+        with convert_errors(says, ArgumentError):
             return checked(self, scale)
 
 
@@ -183,7 +183,7 @@ def load(name: str | os.PathLike[str], place: Path | None = None) -> Spec:
         known = find(place)
         called = next((n for n in known if n.lower() == name.lower()), name)
         if called not in known:
-            raise unknown("experiment", name, known)
+            raise unknown_name("experiment", name, known)
         path = known[called]
     beside = path.parent / "expected.toml"
     published = _read(beside) if beside.exists() else {}

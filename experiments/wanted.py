@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tunefree.core.errors import ArgumentError, unknown, whole
+from tunefree.core.errors import ArgumentError, check_int, unknown_name
 from tunefree.core.files import to_json
 from tunefree.study.work import Task as Piece
 
@@ -82,10 +82,10 @@ def narrowed(
 ) -> Experiment:
     """Return the experiment with fewer tasks and methods, or other rounds and seeds."""
     if seeds is not None:
-        whole("reproduce", "seeds", seeds)
+        check_int("reproduce", "seeds", seeds)
         found = replace(found, seeds=seeds)
     if rounds is not None:
-        whole("reproduce", "rounds", rounds)
+        check_int("reproduce", "rounds", rounds)
         other = [replace(t, words={**t.words, "rounds": rounds}) for t in found.tasks]
         rows = [
             replace(r, words={k: v for k, v in r.words.items() if k != "rounds"})
@@ -115,7 +115,7 @@ def _named(what: str, asked: Iterable[str], known: Mapping[str, str]) -> set[str
     out = set()
     for name in asked:
         if name.strip().lower() not in lower:
-            raise unknown(what, name, known)
+            raise unknown_name(what, name, known)
         out.add(lower[name.strip().lower()])
     return out
 

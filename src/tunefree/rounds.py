@@ -1,4 +1,4 @@
-"""One round, in two halves: what the server does (`play`) and what a client does (`answer`).
+"""One round in two halves: the server's (`run_round`) and a client's (`local_update`).
 
 Order: open, down, (local steps, between) x turns, upload, wire, mean, echo, keep, server step,
 absorb, output. Before round 0 comes, where a part prepares, one pass of everybody in which the
@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from .clients import loop
-from .clients.rule import ClientPart, Work
+from .clients.rule import ClientPart, LocalResult
 from .core.errors import ArgumentError
 from .core.layout import Layout
-from .core.plan import Ask, Plan, Round, What, Who
+from .core.plan import Plan, Query, Round, What, Who
 from .core.random import key, purpose
 from .core.types import Channels, Rows, State, Trace, Vector
 from .core.vectors import row_sq
@@ -27,7 +27,7 @@ from .wire import Dense, Ledger, Sender, Wire
 
 
 @dataclass(frozen=True)
-class Standing:
+class ServerState:
     """Everything the server knows between rounds; plain data."""
 
     round: int  # rounds played so far
@@ -43,7 +43,7 @@ class Standing:
         flat = {f"{k}.{name}": v for k, part in parts.items() for name, v in part.items()}
         return {"x": self.x, **flat}
 
-    def restored(self, round: int, tensors: dict[str, Tensor]) -> "Standing":
+    def restored(self, round: int, tensors: dict[str, Tensor]) -> "ServerState":
         """Return a standing of the same form with these numbers."""
 
         def taken(name: str, like: Tensor) -> Tensor:
@@ -56,11 +56,11 @@ class Standing:
             return {n: taken(f"{k}.{n}", v) for n, v in getattr(self, k).items()}
 
         parts = {k: part(k) for k in ("server", "direction", "step", "output")}
-        return Standing(round=round, x=taken("x", self.x), **parts)
+        return ServerState(round=round, x=taken("x", self.x), **parts)
 
 
 @dataclass(frozen=True)
-class Answer:
+class RoundResult:
     """What came back from a cohort: means, and measurements that are not traffic."""
 
     mean: Channels
@@ -69,7 +69,7 @@ class Answer:
     fraction: float | None = None  # the share of those who answered, where some did not
 
 
-class NobodyError(Exception):
+class NoClientsError(Exception):
     """Nobody of a cohort answered: the round leaves everything as it was."""
 
     def __init__(self, measured: dict[str, float]) -> None:
@@ -77,7 +77,7 @@ class NobodyError(Exception):
         self.measured = measured
 
 
-class Crew(Protocol):
+class ClientPool(Protocol):
     """The clients, wherever they are."""
 
     def fraction(self, ids: Tensor) -> float:
@@ -97,7 +97,7 @@ class Crew(Protocol):
         """Return the mean of `what` at each point."""
         ...
 
-    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
+    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Let the cohort work and return the means of what it sent."""
         ...
 
@@ -106,17 +106,17 @@ class Crew(Protocol):
         ...
 
 
-def first_memory(method: Method, x: Vector, plan: Plan) -> State:
+def init_client_memory(method: Method, x: Vector, plan: Plan) -> State:
     """Return the memory that a client has before its first round."""
     own = {"direction": method.direction.init(x, plan)[0], "step": method.step.init(x, plan)[0]}
     own |= {f"wire.{name}": method.wire_of(name).init(x) for name in method.vectors}
     return {f"{part}.{name}": v for part, state in own.items() for name, v in state.items()}
 
 
-def begin(method: Method, x: Vector, plan: Plan) -> Standing:
+def init_server_state(method: Method, x: Vector, plan: Plan) -> ServerState:
     """Return the standing before round 0."""
     server = method.server.init(x, plan)
-    return Standing(
+    return ServerState(
         round=0,
         x=x,
         server=server,
@@ -126,14 +126,14 @@ def begin(method: Method, x: Vector, plan: Plan) -> Standing:
     )
 
 
-def model(method: Method, now: Standing) -> Vector:
+def output_model(method: Method, now: ServerState) -> Vector:
     """Return the model to evaluate and ship."""
     return method.shipped.value(method.server.output(now.x, now.server), now.output)
 
 
-def play(
-    method: Method, plan: Plan, now: Standing, crew: Crew, ids: Tensor, everyone: Tensor
-) -> tuple[Standing, dict[str, Any]]:
+def run_round(
+    method: Method, plan: Plan, now: ServerState, crew: ClientPool, ids: Tensor, everyone: Tensor
+) -> tuple[ServerState, dict[str, Any]]:
     """Play one round with the cohort `ids`; return the next standing and the history's row."""
     t, ledger = now.round, Ledger()
     before: dict[str, float] = {}
@@ -148,19 +148,19 @@ def play(
         return crew.ask(ids, t, what, at, who, sent, ledger)
 
     try:
-        after, answer, trace = _talk(method, now, crew, ids, this, ask, ledger)
-    except NobodyError as nobody:
+        after, local_update, trace = _talk(method, now, crew, ids, this, ask, ledger)
+    except NoClientsError as nobody:
         after, trace = replace(now, round=t + 1), {}
-        answer = Answer({}, math.nan, nobody.measured)
-    proxes = answer.measured.get("proxes", 0.0) + float(trace.pop("proxes", 0.0))
+        local_update = RoundResult({}, math.nan, nobody.measured)
+    proxes = local_update.measured.get("proxes", 0.0) + float(trace.pop("proxes", 0.0))
     row = {
         "round": t,
-        "train_loss": answer.loss,
+        "train_loss": local_update.loss,
         "bytes_up": ledger.bytes_up,
         "bytes_down": ledger.bytes_down,
         **{f"bytes_up.{name}": size for name, size in ledger.up.items()},
         **{f"bytes_down.{name}": size for name, size in ledger.down.items()},
-        **_added(answer.measured, before),
+        **_added(local_update.measured, before),
         **{name: float(value) for name, value in trace.items()},
     }
     if proxes:
@@ -172,33 +172,33 @@ def play(
 
 def _talk(
     method: Method,
-    now: Standing,
-    crew: Crew,
+    now: ServerState,
+    crew: ClientPool,
     ids: Tensor,
     t: Round,
-    ask: Ask,
+    ask: Query,
     ledger: Ledger,
-) -> tuple[Standing, Answer, Trace]:
+) -> tuple[ServerState, RoundResult, Trace]:
     """Let server and cohort talk; return the next standing, what came back, the rule's numbers."""
     x = now.x
-    server = method.server.open(x, now.server, t, ask)
-    direction = method.direction.open(x, now.direction, t, ask)
-    step = method.step.open(x, now.step, t, ask)
+    server = method.server.start_round(x, now.server, t, ask)
+    direction = method.direction.start_round(x, now.direction, t, ask)
+    step = method.step.start_round(x, now.step, t, ask)
     down = _down(method, x, server, direction, step, t)
     ledger.send_down(down, len(ids))
-    answer = crew.train(ids, {"x": x, **down}, t, ledger)
-    if answer.fraction is not None:
-        t = replace(t, fraction=answer.fraction)
-    x, server, trace = method.server.step(x, answer.mean, server, t, ask)
-    after = Standing(
+    local_update = crew.train(ids, {"x": x, **down}, t, ledger)
+    if local_update.fraction is not None:
+        t = replace(t, fraction=local_update.fraction)
+    x, server, trace = method.server.step(x, local_update.mean, server, t, ask)
+    after = ServerState(
         round=t.index + 1,
         x=x,
         server=server,
-        direction=method.direction.absorb(answer.mean, direction, t),
-        step=method.step.absorb(answer.mean, step, t),
+        direction=method.direction.update_shared(local_update.mean, direction, t),
+        step=method.step.update_shared(local_update.mean, step, t),
         output=method.shipped.update(method.server.output(x, server), now.output, t),
     )
-    return after, answer, trace
+    return after, local_update, trace
 
 
 def _down(
@@ -212,16 +212,16 @@ def _down(
 
 
 def _prepare(
-    method: Method, plan: Plan, now: Standing, crew: Crew, everyone: Tensor, ledger: Ledger
-) -> tuple[Standing, dict[str, float]]:
+    method: Method, plan: Plan, now: ServerState, crew: ClientPool, everyone: Tensor, ledger: Ledger
+) -> tuple[ServerState, dict[str, float]]:
     """Let everyone work once before round 0; what they learn and send is kept."""
     first = Round(plan, index=-1)
     down = _down(method, now.x, now.server, now.direction, now.step, first)
     ledger.send_down(down, len(everyone))
-    answer = crew.train(everyone, {"x": now.x, **down}, first, ledger)
+    local_update = crew.train(everyone, {"x": now.x, **down}, first, ledger)
     crew.commit()
-    x, server = method.server.prepare(now.x, answer.mean, now.server, first)
-    return replace(now, x=x, server=server), answer.measured
+    x, server = method.server.prepare(now.x, local_update.mean, now.server, first)
+    return replace(now, x=x, server=server), local_update.measured
 
 
 def _added(measured: dict[str, float], before: dict[str, float]) -> dict[str, float]:
@@ -231,42 +231,44 @@ def _added(measured: dict[str, float], before: dict[str, float]) -> dict[str, fl
 
 
 @dataclass(frozen=True)
-class Task:
+class ClientTask:
     """What a chunk of m clients needs in order to answer; m = 1 is one real client."""
 
     losses: Losses
-    lesson: Callable[[int, int | None], loop.Lesson]  # of a turn, with so many steps (None: K)
+    lesson: Callable[
+        [int, int | None], loop.LocalBatches
+    ]  # of a turn, with so many steps (None: K)
     full: Callable[[Tensor, bool], tuple[Rows, Rows]]  # losses (m,) and gradients over all data
 
 
-def answer(
-    method: Method, task: Task, down: Channels, own: State, t: Round
-) -> tuple[Channels, State, list[Work]]:
+def local_update(
+    method: Method, task: ClientTask, down: Channels, own: State, t: Round
+) -> tuple[Channels, State, list[LocalResult]]:
     """Do the clients' half of a round: train, and return what they send and remember."""
     x, direction, step = down["x"], method.direction, method.step
-    mine = {p: under(own, p) for p in ("direction", "step")}
+    mine = {p: select_prefix(own, p) for p in ("direction", "step")}
     records = method.records
-    count, steps = direction.turns(t)
+    count, steps = direction.local_phases(t)
     works = []
-    if direction.sees_grad:
+    if direction.needs_full_grad:
         down = down | {"own_grad": task.full(x, True)[1]}
     for turn in range(count):
         this = replace(t, turn=turn)
         work = loop.run(
             x,
-            direction.local(x, down, mine["direction"], this),
+            direction.local_problem(x, down, mine["direction"], this),
             step,
             down,
             task.losses,
             _lesson(task, step.most, turn, steps),
-            loop.Schooling(method.weight_decay, method.clip),
+            loop.GradientTransform(method.weight_decay, method.clip),
             records,
             this,
-            method.rate(t.factor),
+            method.descent_lr(t.factor),
         )
         works.append(work)
         if turn < count - 1:
-            mine["direction"] = direction.between(work, x, down, mine["direction"], this)
+            mine["direction"] = direction.between_phases(work, x, down, mine["direction"], this)
     work = _examined(works[-1], x, task, records)
     plain = "delta" in method.vectors and not t.preparing
     sent: Channels = {"delta": work.delta} if plain else {}
@@ -284,7 +286,7 @@ def answer(
     return sent, kept, works
 
 
-def _lesson(task: Task, most: int | None, turn: int, steps: int | None) -> loop.Lesson:
+def _lesson(task: ClientTask, most: int | None, turn: int, steps: int | None) -> loop.LocalBatches:
     return task.lesson(turn, steps) if most is None else task.lesson(turn, 1).repeated(most)
 
 
@@ -292,7 +294,9 @@ def _parts(method: Method) -> tuple[tuple[str, ClientPart], ...]:
     return ("direction", method.direction), ("step", method.step)
 
 
-def _examined(work: Work, x: Vector, task: Task, records: frozenset[str]) -> Work:
+def _examined(
+    work: LocalResult, x: Vector, task: ClientTask, records: frozenset[str]
+) -> LocalResult:
     """Fill in what is measured over all of a client's data."""
     if "grad_full" in records:
         work = replace(work, grad_full=task.full(x, True)[1])
@@ -304,23 +308,23 @@ def _examined(work: Work, x: Vector, task: Task, records: frozenset[str]) -> Wor
     return work
 
 
-def under(state: State, part: str) -> State:
+def select_prefix(state: State, part: str) -> State:
     """Return the entries below a dotted name."""
     head = f"{part}."
     return {name[len(head) :]: v for name, v in state.items() if name.startswith(head)}
 
 
-def wire_at(method: Method, name: str, t: Round) -> Wire:
+def wire_for_round(method: Method, name: str, t: Round) -> Wire:
     """Return the wire of a channel in a round; before round 0 nothing is compressed."""
     return Dense() if t.preparing else method.wire_of(name)
 
 
-def sender(name: str, ids: Tensor, t: Round) -> Sender:
+def make_sender(name: str, ids: Tensor, t: Round) -> Sender:
     """Return who sends a channel, and when, as both ends know it."""
     return Sender(ids, t.index, key(t.plan.seed, "wire", t.index, ids, purpose(name)))
 
 
-def pack(
+def pack_uploads(
     method: Method, sent: Channels, own: State, ids: Tensor, t: Round, ledger: Ledger
 ) -> tuple[Channels, State]:
     """Send rows over the wire: vectors through the method's wire, scalars as they are.
@@ -334,8 +338,10 @@ def pack(
         sent = sent | {"delta_sq": row_sq(sent["delta"])}
     for name, rows in sent.items():
         if rows.ndim > 1:
-            memory = under(own, f"wire.{name}")
-            packed = wire_at(method, name, t).pack(rows, memory, sender(name, ids, t), layout)
+            memory = select_prefix(own, f"wire.{name}")
+            packed = wire_for_round(method, name, t).pack(
+                rows, memory, make_sender(name, ids, t), layout
+            )
             out[name] = packed.rows
             kept |= {f"wire.{name}.{k}": v for k, v in (packed.own or memory).items()}
             ledger.send_up(name, packed.bytes, packed.counted / 8)
@@ -345,14 +351,14 @@ def pack(
     return out, kept
 
 
-def keep(
+def update_memory(
     method: Method, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
 ) -> State:
     """Return the clients' memory after the round: what they keep once the means are known."""
     out = {name: v for name, v in own.items() if name.startswith("wire.")}
     for name, part in _parts(method):
-        mine = under(own, name)
-        if part.keeps:
-            mine = part.keep(sent, arrived, {n: mean[n] for n in part.echo}, mine, t)
+        mine = select_prefix(own, name)
+        if part.updates_memory:
+            mine = part.update_memory(sent, arrived, {n: mean[n] for n in part.echo}, mine, t)
         out |= {f"{name}.{key}": value for key, value in mine.items()}
     return out

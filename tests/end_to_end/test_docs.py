@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 import tunefree as tf
-from tunefree.clients import ClientPart, Direction, Local, Plan, Round, Step, Tick, Turns, Work
+from tunefree.clients import (
+    ClientPart,
+    Direction,
+    LocalPhases,
+    LocalProblem,
+    LocalResult,
+    Plan,
+    Round,
+    Step,
+    StepContext,
+)
 from tunefree.server import Output, Server
 from tunefree.wire import Wire
 
@@ -57,7 +67,7 @@ def test_no_hook_is_in_the_reference_that_does_not_exist():
     assert set(found) == set(HOOKS.values())
 
 
-@pytest.mark.parametrize("cls", [*PARTS, Plan, Round, Tick, Turns])
+@pytest.mark.parametrize("cls", [*PARTS, Plan, Round, StepContext, LocalPhases])
 def test_every_declaration_and_field_is_in_the_reference(cls):
     names = set(inspect.get_annotations(cls)) | set(own(cls))
     functions = {n for n, v in own(cls).items() if inspect.isfunction(v)}
@@ -65,7 +75,7 @@ def test_every_declaration_and_field_is_in_the_reference(cls):
         assert re.search(rf"`[^`]*\b{name}\b[^`]*`", PAGE), name
 
 
-@pytest.mark.parametrize("cls", [Local, Work])
+@pytest.mark.parametrize("cls", [LocalProblem, LocalResult])
 def test_every_field_of_a_record_is_in_the_reference(cls):
     for name in inspect.get_annotations(cls):
         assert re.search(rf'[`"]{name}["`]', PAGE), name

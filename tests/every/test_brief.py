@@ -42,4 +42,4 @@ def test_no_gradient_is_kept(method, monkeypatch):
     monkeypatch.setattr(batched.Vmapped, "value_and_grad", lending)
     assert torch.equal(fit(method).x, expected.x)
     if "ref" not in method.direction.sets and "grad_mean" not in method.records:
-        assert (True in asked) == method.step.forgets
+        assert (True in asked) == method.step.consumes_grad

@@ -11,7 +11,16 @@ import pytest
 import torch
 
 import tunefree as tf
-from tunefree.clients import Direction, Local, Phi, Plan, Round, Step, Tick, Work
+from tunefree.clients import (
+    Direction,
+    LocalObjective,
+    LocalProblem,
+    LocalResult,
+    Plan,
+    Round,
+    Step,
+    StepContext,
+)
 from tunefree.core.errors import ArgumentError
 from tunefree.core.layout import Layout
 from tunefree.penalties import Penalty
@@ -203,7 +212,7 @@ def expanded(state):
     return {name: v.expand(M, *v.shape).clone() for name, v in state.items()}
 
 
-WORK = Work(
+WORK = LocalResult(
     y=rows(1) + X,
     delta=rows(1),
     steps=torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64),
@@ -236,14 +245,14 @@ def client_hooks(part):
     assert all(sent[name].shape == (M, D) for name in part.uploads)
     assert all(sent[name].shape == (M,) for name in part.reports)
     mean = {"delta": WORK.delta.mean(0)} | {k: v.mean(0) for k, v in sent.items()}
-    if part.keeps:
+    if part.updates_memory:
         halved = {name: v / 2 for name, v in sent.items()}
         echoed = {name: mean[name] for name in part.echo}
         for arrived in (halved, sent):
-            kept = pure(part.keep, sent, arrived, echoed, memory, ROUND)
+            kept = pure(part.update_memory, sent, arrived, echoed, memory, ROUND)
         memory = kept
     assert memory.keys() == own.keys()
-    after = pure(part.absorb, mean, shared, ROUND)
+    after = pure(part.update_shared, mean, shared, ROUND)
     assert after.keys() == first.keys()
     for t in walk([sent, memory, after, shared, down]):
         assert t.dtype == X.dtype
@@ -255,13 +264,13 @@ def test_directions_are_pure(name):
     part = build(PARTS[name])
     down, own = client_hooks(part)
     for t in (ROUND, Round(PLAN, index=-1)) if part.prepares else (ROUND,):
-        local = pure(part.local, X, down, own, t)
-    assert isinstance(local, Local)
-    turns, steps = part.turns(ROUND)
+        local = pure(part.local_problem, X, down, own, t)
+    assert isinstance(local, LocalProblem)
+    turns, steps = part.local_phases(ROUND)
     assert turns >= 1
     assert steps is None or steps >= 1
     y, g = rows(8), rows(9)
-    assert pure(local.bend, g, y).shape == (M, D)
+    assert pure(local.correct, g, y).shape == (M, D)
     pure(local.value, y)
 
 
@@ -274,10 +283,10 @@ def test_steps_are_pure(name):
     def value(z):
         return (z - centre).square().sum(1)
 
-    phi = Phi(value(y), lambda z: 0.0, value, y, slope=lambda z: 2 * (z - centre))
+    phi = LocalObjective(value(y), lambda z: 0.0, value, y, slope=lambda z: 2 * (z - centre))
     scratch = pure(part.begin, y, down)
     for k in range(3):
-        tick = Tick(k, ROUND, torch.full((M,), 0.5, dtype=torch.float64), WORK.steps)
+        tick = StepContext(k, ROUND, torch.full((M,), 0.5, dtype=torch.float64), WORK.steps)
         new, lr, after = pure(part.take, y, 2 * (y - centre), phi, tick, down, scratch)
         assert (new.shape, lr.shape) == ((M, D), (M,))
         assert new.dtype == lr.dtype == y.dtype

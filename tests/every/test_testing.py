@@ -12,7 +12,7 @@ import torch
 
 import tunefree as tf
 from tunefree import testing
-from tunefree.clients import Armijo, Constant, Direction, Local, Plain, Proximal, Step, Until
+from tunefree.clients import Armijo, Constant, Direction, LocalProblem, Plain, Proximal, Step, Until
 from tunefree.core.errors import ArgumentError
 from tunefree.server import Average, Output, Server
 from tunefree.testing import checks
@@ -47,21 +47,21 @@ class Remembers(Direction):
     def down(self, shared):
         return {"mean": shared["mean"]}
 
-    def local(self, x, down, own, t):
-        return Local(tilt=self.pull * (down["mean"] - own["last"]))
+    def local_problem(self, x, down, own, t):
+        return LocalProblem(tilt=self.pull * (down["mean"] - own["last"]))
 
     def upload(self, work, x, down, own, t):
         return {"moved": work.delta}, {"last": work.delta}
 
-    def absorb(self, mean, shared, t):
+    def update_shared(self, mean, shared, t):
         return {"mean": mean["moved"]}
 
 
 @broken("rules_are_pure", "ChangesMemory.local changes its argument own.last")
 class ChangesMemory(Remembers):
-    def local(self, x, down, own, t):
+    def local_problem(self, x, down, own, t):
         own["last"].mul_(0.9)
-        return super().local(x, down, own, t)
+        return super().local_problem(x, down, own, t)
 
 
 @broken("rules_are_pure", "ChangesDict.upload changes its argument own.last")
@@ -79,10 +79,10 @@ class ChangesX(Average):
 
 @broken("rules_are_pure", "ChangesInMap.local's land changes its argument y")
 class ChangesInMap(Plain):
-    sets = ("land",)
+    sets = ("project",)
 
-    def local(self, x, down, own, t):
-        return Local(land=lambda y, k: y.clamp_(-0.1, 0.1))
+    def local_problem(self, x, down, own, t):
+        return LocalProblem(land=lambda y, k: y.clamp_(-0.1, 0.1))
 
 
 @broken("global_state_is_untouched", "Noisy.take changes torch's global generator")
@@ -112,9 +112,9 @@ class SetsDtype(Plain):
 
 @broken("global_state_is_untouched", "changes torch's gradient mode")
 class StopsGradients(Plain):
-    def local(self, x, down, own, t):
+    def local_problem(self, x, down, own, t):
         torch.set_grad_enabled(False)
-        return Local()
+        return LocalProblem()
 
 
 @broken("rules_are_pure", "Hides.step returns something else when it is called again")
@@ -164,7 +164,7 @@ class Grows(Remembers):
 
 @broken("memory_keeps_its_form", "Forgets.absorb returns {}, where {'mean': (57,)} is due")
 class Forgets(Remembers):
-    def absorb(self, mean, shared, t):
+    def update_shared(self, mean, shared, t):
         return {}
 
 
@@ -188,8 +188,8 @@ class OneStepForAll(Constant):
     "Single.local returns torch.float32 on cpu as 'tilt' in a run of torch.float64",
 )
 class Single(Remembers):
-    def local(self, x, down, own, t):
-        bend = super().local(x, down, own, t)
+    def local_problem(self, x, down, own, t):
+        bend = super().local_problem(x, down, own, t)
         return replace(bend, tilt=bend.tilt.float())
 
 
@@ -212,13 +212,13 @@ class Double(Average):
 class Centred(Remembers):
     """Takes a mean over rows, which are those of a chunk."""
 
-    def local(self, x, down, own, t):
-        return Local(tilt=own["last"] - own["last"].mean(0))
+    def local_problem(self, x, down, own, t):
+        return LocalProblem(tilt=own["last"] - own["last"].mean(0))
 
 
 class ByPlace(Plain):
-    def local(self, x, down, own, t):
-        return Local(mu=0.5, centre=x)
+    def local_problem(self, x, down, own, t):
+        return LocalProblem(mu=0.5, centre=x)
 
     def upload(self, work, x, down, own, t):
         place = torch.arange(len(work.y), dtype=x.dtype)[:, None]
@@ -428,7 +428,7 @@ def test_globals_are_put_back():
 
 def test_errors_of_a_method_are_its_own():
     class Falls(Plain):
-        def local(self, x, down, own, t):
+        def local_problem(self, x, down, own, t):
             raise LookupError("no such thing")
 
     with pytest.raises(LookupError, match="no such thing"):

@@ -13,7 +13,7 @@ import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
 from tunefree.flower.demo import _task
 from tunefree.flower.loopback import REFUSED, Loopback, new
-from tunefree.rounds import begin, play
+from tunefree.rounds import init_server_state, play
 from tunefree.training.bind import bind
 from tunefree.training.fit import options
 
@@ -95,7 +95,7 @@ def replayed(app, rounds, missing):
             method=tf.methods.get("scaffold", lr=0.1), **given,
         )
     )  # fmt: skip
-    now, everyone = begin(job.method, job.start, job.plan), torch.arange(CLIENTS)
+    now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
     for t in range(rounds):
         ids = torch.tensor([i for i in range(CLIENTS) if i not in missing.get(t, ())])
         now, _ = play(job.method, job.plan, now, job.crew, ids, everyone)

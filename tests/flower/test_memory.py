@@ -7,13 +7,13 @@ import torch
 
 import tunefree as tf
 from every.cases import timeless
-from flower.local import CLIENTS, Post, trained
+from flower.local import CLIENTS, Transport, trained
 from tunefree.core.errors import DataError, ResumeError, TunefreeError
 from tunefree.core.random import cohort
 from tunefree.flower.exchange import TooFewError
 from tunefree.flower.logbook import alone
 from tunefree.flower.store import Store
-from tunefree.rounds import begin, play
+from tunefree.rounds import init_server_state, play
 from tunefree.testing._problem import bound, federation
 
 SCAFFOLD, CANON = tf.methods.get("scaffold"), tf.methods.get("fedcanon", wire="ef+topk:0.3")
@@ -25,7 +25,7 @@ ONE = 2  # the client to whom things happen
 def calm(tmp_path_factory):
     """Each kind of method, undisturbed."""
     home = tmp_path_factory.mktemp("calm")
-    return {k: trained(m, Post(home / k, m)) for k, m in KINDS.items()}
+    return {k: trained(m, Transport(home / k, m)) for k, m in KINDS.items()}
 
 
 @pytest.fixture(params=KINDS)
@@ -49,16 +49,16 @@ def crash(event):
 
 
 def test_a_new_server_continues(kind, calm, tmp_path):
-    method, post = KINDS[kind], Post(tmp_path / "nodes", KINDS[kind])
+    method, post = KINDS[kind], Transport(tmp_path / "nodes", KINDS[kind])
     with pytest.raises(CrashError):
         trained(method, post, out=tmp_path / "run", callbacks=[crash])
-    run = trained(method, Post(tmp_path / "nodes", method), out=tmp_path / "run")
+    run = trained(method, Transport(tmp_path / "nodes", method), out=tmp_path / "run")
     same(run, calm[kind])
     assert timeless(run.history) == timeless(calm[kind].history)
 
 
 def test_a_server_that_dies_within_a_round(kind, calm, tmp_path):
-    class Dying(Post):
+    class Dying(Transport):
         def before(self, i, parcel):
             if parcel.facts.get("round") == 1 and len(self.log) % 3 == 2:
                 raise CrashError  # some of the cohort have worked, others have not
@@ -67,11 +67,11 @@ def test_a_server_that_dies_within_a_round(kind, calm, tmp_path):
     method = KINDS[kind]
     with pytest.raises(CrashError):
         trained(method, Dying(tmp_path / "nodes", method), out=tmp_path / "run")
-    same(trained(method, Post(tmp_path / "nodes", method), out=tmp_path / "run"), calm[kind])
+    same(trained(method, Transport(tmp_path / "nodes", method), out=tmp_path / "run"), calm[kind])
 
 
 def test_every_message_finds_a_new_process_and_comes_twice(kind, calm, tmp_path):
-    class Forgetful(Post):
+    class Forgetful(Transport):
         def before(self, i, parcel):
             self.node(i).reply(parcel)
             self._nodes.clear()
@@ -83,12 +83,12 @@ def test_every_message_finds_a_new_process_and_comes_twice(kind, calm, tmp_path)
 def test_a_late_answer_leaves_no_trace(kind, tmp_path):
     """The client has done its work; the server has not counted it, so it never was."""
 
-    class Late(Post):
+    class Late(Transport):
         def after(self, i, parcel, answer):
             late = (i, parcel.facts["kind"], parcel.facts.get("round")) == (ONE, "train", 1)
             return None if late else answer
 
-    class Cut(Post):
+    class Cut(Transport):
         def before(self, i, parcel):
             cut = (i, parcel.facts["kind"], parcel.facts.get("round")) == (ONE, "train", 1)
             return None if cut else parcel
@@ -101,7 +101,7 @@ def test_a_late_answer_leaves_no_trace(kind, tmp_path):
 
 
 def test_means_that_did_not_come_back_come_later(calm, tmp_path):
-    class Deaf(Post):
+    class Deaf(Transport):
         def before(self, i, parcel):
             lost = parcel.facts["kind"] == "keep" and (i + parcel.facts["round"]) % 2
             return None if lost else parcel
@@ -116,20 +116,20 @@ def test_means_that_did_not_come_back_come_later(calm, tmp_path):
 def test_the_absent_count_as_in_the_papers(method, tmp_path):
     """Five of six answer: the same as a simulated cohort of those five, weights and all."""
 
-    class Silent(Post):
+    class Silent(Transport):
         def before(self, i, parcel):
             return None if i == ONE and parcel.facts["kind"] != "hello" else parcel
 
     run = trained(method, Silent(tmp_path, method), cohort=None, rounds=3)
     job = bound(method, cohort=None, chunk=1, rounds=3)
-    now, everyone = begin(method, job.start, job.plan), torch.arange(CLIENTS)
+    now, everyone = init_server_state(method, job.start, job.plan), torch.arange(CLIENTS)
     for _ in range(3):
         now, _ = play(method, job.plan, now, job.crew, everyone[everyone != ONE], everyone)
         job.crew.commit()
     assert torch.equal(run.x, now.x)
 
 
-class Wiped(Post):
+class Wiped(Transport):
     """Client ONE's disk is lost, or damaged, after round 0."""
 
     def __init__(self, home, method, damage=None):
@@ -169,7 +169,7 @@ def test_a_lost_memory_may_begin_anew(tmp_path, caplog):
 
 
 def test_everyone_prepares_or_nobody_begins(tmp_path):
-    class Silent(Post):
+    class Silent(Transport):
         def before(self, i, parcel):
             return None if i == ONE and parcel.facts["kind"] == "train" else parcel
 
@@ -179,7 +179,7 @@ def test_everyone_prepares_or_nobody_begins(tmp_path):
 
 
 def test_a_client_that_raises_is_absent(tmp_path, caplog):
-    class Raising(Post):
+    class Raising(Transport):
         def before(self, i, parcel):
             if i == ONE and parcel.facts["kind"] == "train":
                 parcel.facts["terms"] = "{}"
@@ -191,7 +191,7 @@ def test_a_client_that_raises_is_absent(tmp_path, caplog):
 
 
 def test_a_node_returns_under_another_number(calm, tmp_path):
-    class Returning(Post):
+    class Returning(Transport):
         def exchange(self, parcels, seconds):
             said = super().exchange(parcels, seconds)
             if any(p.facts["kind"] == "train" for p in parcels.values()):
@@ -202,14 +202,14 @@ def test_a_node_returns_under_another_number(calm, tmp_path):
 
 
 def test_two_nodes_cannot_be_one_client(tmp_path, caplog):
-    post = Post(tmp_path, SCAFFOLD)
+    post = Transport(tmp_path, SCAFFOLD)
     post.there[500] = ONE
     trained(SCAFFOLD, post, rounds=1)
     assert "Node 500 is refused: client 2 is on node 102 already" in caplog.text
 
 
 def test_a_strange_node_is_refused(tmp_path, caplog):
-    class Strange(Post):
+    class Strange(Transport):
         def after(self, i, parcel, answer):
             if parcel.facts["kind"] == "hello" and i == ONE:
                 answer.facts["client"] = 77
@@ -222,8 +222,10 @@ def test_a_strange_node_is_refused(tmp_path, caplog):
 
 def test_other_data_is_another_run(tmp_path, caplog):
     with pytest.raises(CrashError):
-        trained(SCAFFOLD, Post(tmp_path / "n", SCAFFOLD), out=tmp_path / "r", callbacks=[crash])
-    post = Post(tmp_path / "n", SCAFFOLD)
+        trained(
+            SCAFFOLD, Transport(tmp_path / "n", SCAFFOLD), out=tmp_path / "r", callbacks=[crash]
+        )
+    post = Transport(tmp_path / "n", SCAFFOLD)
     post.fed = federation(order=(1, 0, 2, 3, 4, 5))
     run = trained(SCAFFOLD, post, out=tmp_path / "r", minimum=1)
     assert "had 3 samples when the run began" in caplog.text
@@ -233,14 +235,14 @@ def test_other_data_is_another_run(tmp_path, caplog):
 
 def test_a_folder_of_another_run_is_not_touched(tmp_path):
     job = bound(SCAFFOLD)
-    tf.run.Folder(tmp_path / "r").start(job.settings)
+    tf.training.folder.Folder(tmp_path / "r").start(job.settings)
     with pytest.raises(ResumeError, match="is no federation's"):
-        trained(SCAFFOLD, Post(tmp_path / "n", SCAFFOLD), out=tmp_path / "r")
+        trained(SCAFFOLD, Transport(tmp_path / "n", SCAFFOLD), out=tmp_path / "r")
     assert not (tmp_path / "r/nodes.json").exists()
 
 
 def test_two_servers_do_not_share_a_folder(tmp_path):
-    folder = tf.run.Folder(tmp_path / "r")
+    folder = tf.training.folder.Folder(tmp_path / "r")
     with (
         alone(folder),
         pytest.raises(ResumeError, match="Another server is at work"),
@@ -268,7 +270,7 @@ def test_the_store(tmp_path):
 
 
 def test_a_silent_node_is_asked_ever_more_seldom(tmp_path):
-    class Mute(Post):
+    class Mute(Transport):
         asked = 0
 
         def nodes(self):
@@ -285,7 +287,7 @@ def test_a_silent_node_is_asked_ever_more_seldom(tmp_path):
 
 
 def test_a_client_that_is_behind_has_answered(tmp_path):
-    class Deaf(Post):
+    class Deaf(Transport):
         def before(self, i, parcel):
             return None if parcel.facts["kind"] == "keep" and i == ONE else parcel
 

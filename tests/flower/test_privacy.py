@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tunefree as tf
-from flower.local import CLIENTS, Post, trained
+from flower.local import CLIENTS, Transport, trained
 from flower.test_parity import simulated
 from tunefree.flower.exchange import TooFewError
 from tunefree.privacy import Bounds, Privacy, Secure
@@ -37,7 +37,7 @@ def test_noise_is_that_of_the_simulation(tmp_path):
     if importlib.util.find_spec("dp_accounting") is not None:
         given["delta"] = 1e-3
     alone = simulated(made, aggregate=Privacy(**given))
-    spread = trained(made, Post(tmp_path, made), aggregate=Privacy(**given))
+    spread = trained(made, Transport(tmp_path, made), aggregate=Privacy(**given))
     assert torch.equal(alone.x, spread.x)
     for a, b in zip(alone.history, spread.history, strict=True):
         assert a["train_loss"] == b["train_loss"]
@@ -45,7 +45,7 @@ def test_noise_is_that_of_the_simulation(tmp_path):
         assert ("epsilon" in b) == ("delta" in given)
 
 
-class Vanishing(Post):
+class Vanishing(Transport):
     """Client 3 is not heard any more from a message of round 1 on, until round 2."""
 
     kind = "none"
@@ -61,8 +61,8 @@ class Vanishing(Post):
 def test_under_masks_a_federation_is_the_plain_one(name, tmp_path):
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     made = method(name)
-    post = Post(tmp_path / "masked", made)
-    plain = trained(made, Post(tmp_path / "plain", made))
+    post = Transport(tmp_path / "masked", made)
+    plain = trained(made, Transport(tmp_path / "plain", made))
     masked = trained(made, post, secure=Secure())
     torch.testing.assert_close(plain.x, masked.x, rtol=0, atol=1e-10)
     assert masked.history[-1]["train_loss"] == pytest.approx(plain.history[-1]["train_loss"])
@@ -101,7 +101,7 @@ def test_too_few_to_unmask_keeps_the_state(tmp_path):
 def test_a_wire_that_saves_nothing_is_said(tmp_path, caplog):
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     made = method("comparfrefl")
-    row = trained(made, Post(tmp_path, made), secure=Secure(bits=32), rounds=1).history[0]
+    row = trained(made, Transport(tmp_path, made), secure=Secure(bits=32), rounds=1).history[0]
     assert "but sends whole vectors" in caplog.text
     assert row["bytes_up.masked"] > 4 * 4 * 57  # whole vectors of everybody in the cohort
     assert row["counted_up"] == row["bytes_up.masked"]
@@ -112,9 +112,9 @@ def test_bounds_by_name(tmp_path):
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     made = method("fedlin")
     names = dict.fromkeys((*made.vectors, *made.scalars, "loss", "lr"), 64.0)
-    trained(made, Post(tmp_path / "all", made), secure=Secure(bound=names | {"grad": 64.0}))
+    trained(made, Transport(tmp_path / "all", made), secure=Secure(bound=names | {"grad": 64.0}))
     with pytest.raises(tf.errors.ArgumentError, match="none for the channel 'grad'"):
-        trained(made, Post(tmp_path / "few", made), secure=Secure(bound=names))
+        trained(made, Transport(tmp_path / "few", made), secure=Secure(bound=names))
 
 
 def test_what_masks_cannot_hide_is_refused(tmp_path):
@@ -124,10 +124,10 @@ def test_what_masks_cannot_hide_is_refused(tmp_path):
     ):
         made = method(name)
         with pytest.raises(tf.errors.ArgumentError, match=said):
-            trained(made, Post(tmp_path, made), secure=Secure(), **given)
+            trained(made, Transport(tmp_path, made), secure=Secure(), **given)
 
 
-class Shy(Post):
+class Shy(Transport):
     """Client 3 hides among at least five."""
 
     def node(self, i):

@@ -8,7 +8,7 @@ import pytest
 from tunefree import cli
 from tunefree.flower.demo import _task
 from tunefree.flower.node import Node
-from tunefree.flower.parcel import Parcel
+from tunefree.flower.parcel import Payload
 
 
 def command(*words):
@@ -48,7 +48,7 @@ def test_its_nodes_share_out_the_digits(app):
     nodes = [
         Node(task.model, task.load, {"partition-id": i, "num-partitions": 3}) for i in range(3)
     ]
-    said = [node.reply(Parcel({"kind": "hello"})).facts for node in nodes]
+    said = [node.reply(Payload({"kind": "hello"})).facts for node in nodes]
     assert [facts["client"] for facts in said] == [0, 1, 2]
     assert sum(facts["samples"] for facts in said) == task.digits(3).samples
 

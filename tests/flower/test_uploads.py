@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import tunefree as tf
-from flower.local import CLIENTS, Post, settings, trained
+from flower.local import CLIENTS, Transport, settings, trained
 from tunefree.core.layout import Layout
 from tunefree.core.plan import Plan, Round
 from tunefree.flower import check
 from tunefree.flower.exchange import TooFewError
-from tunefree.flower.parcel import Parcel, Raw, coded, dense
+from tunefree.flower.parcel import Payload, Raw, coded, dense
 from tunefree.models.problem import Problem
 from tunefree.testing._problem import net
 
@@ -90,7 +90,7 @@ CODES = {
 }
 
 
-class Tampering(Post):
+class Tampering(Transport):
     def __init__(self, home, method, change, kind="train"):
         super().__init__(home, method)
         self.change, self.kind = change, kind
@@ -104,7 +104,7 @@ class Tampering(Post):
 def without_client(method, home, **given):
     """The same run with a client that is never there."""
 
-    class Silent(Post):
+    class Silent(Transport):
         def after(self, i, parcel, answer):
             return None if i == BAD and parcel.facts["kind"] != "hello" else answer
 
@@ -119,13 +119,13 @@ def genuine(tmp_path_factory):
     """What a client really sends in round 0, and how the server reads it."""
 
     def of(method):
-        post = Post(tmp_path_factory.mktemp("genuine"), method)
+        post = Transport(tmp_path_factory.mktemp("genuine"), method)
         trained(method, post, **FEW | {"rounds": 1})
         ((asked, answer),) = [
             (q, a) for i, q, a in post.log if i == BAD and q.facts["kind"] == "train"
         ]
         problem = Problem(net(), "cross_entropy", torch.float64)
-        question = check.Question(BAD, 0, asked.facts["version"])
+        question = check.RequestContext(BAD, 0, asked.facts["version"])
         t = Round(Plan(CLIENTS, CLIENTS, 1, 1.0, problem.layout, 7, 4), 0)
         read = lambda p: check.upload(p, question, method, problem.start, t, 1e4)  # noqa: E731
         return answer, read
@@ -211,10 +211,10 @@ def test_decoding_takes_no_more_memory_than_the_model(wire):
     for length in (0, 3, 8, 64, 4_000, 80_000, 90_000, 10_000_000):
         data = torch.randint(256, (length,), generator=draw, dtype=torch.uint8).numpy().tobytes()
         for head in (b"", struct.pack("<d", 1.0), struct.pack("<H", 65535), b"\xff" * 8):
-            sent = Parcel({"client": 0, "round": 0, "version": "v"}, {"delta": coded(head + data)})
+            sent = Payload({"client": 0, "round": 0, "version": "v"}, {"delta": coded(head + data)})
             tracemalloc.start()
             with pytest.raises(check.RefusedError):
-                check.upload(sent, check.Question(0, 0, "v"), method, x, t, 1e4)
+                check.upload(sent, check.RequestContext(0, 0, "v"), method, x, t, 1e4)
             peak = max(peak, tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     assert peak < 40 * x.nbytes
@@ -222,12 +222,12 @@ def test_decoding_takes_no_more_memory_than_the_model(wire):
 
 def test_a_declared_shape_makes_nothing():
     raw = Raw("float32", (1 << 50,), "dense", b"")
-    sent = Parcel({"client": 0, "round": 0, "version": "v"}, {"delta": raw})
+    sent = Payload({"client": 0, "round": 0, "version": "v"}, {"delta": raw})
     layout = Layout(("w",), ((3,),))
     with pytest.raises(check.RefusedError, match="shape"):
         check.upload(
             sent,
-            check.Question(0, 0, "v"),
+            check.RequestContext(0, 0, "v"),
             tf.Method(),
             torch.zeros(3),
             Round(Plan(1, 1, 1, 1.0, layout), 0),

@@ -76,8 +76,8 @@ def drawn(problem, name, steps, cut):
     def draw(t, i, turn):
         size, start = problem.sizes[i], problem.start[i]
         ids, sizes, starts = (torch.tensor([v]) for v in (i, size, start))
-        cuts = tunefree.data.batches.Cut(**cut)
-        got = tunefree.data.batches.draw(SEED, t, ids, sizes, starts, cuts, turn=turn)
+        cuts = tunefree.data.batches.BatchPlan(**cut)
+        got = tunefree.data.batches.draw_batches(SEED, t, ids, sizes, starts, cuts, turn=turn)
         chosen = [got.index[0, k][got.mask[0, k].bool()].numpy() - start for k in range(got.steps)]
         assert all(len(rows) > 0 and rows.min() >= 0 and rows.max() < size for rows in chosen)
         return chosen

@@ -61,8 +61,8 @@ def test_named_methods(case, problem, setup):
 def before_the_first_round(problem, **cut):
     """Everyone's batches, drawn as round -1, and their number of steps."""
     sizes, starts = torch.tensor(problem.sizes), torch.tensor(problem.start)
-    ids, cut = torch.arange(problem.clients), tunefree.data.batches.Cut(**cut)
-    draw = tunefree.data.batches.draw(SEED, -1, ids, sizes, starts, cut)
+    ids, cut = torch.arange(problem.clients), tunefree.data.batches.BatchPlan(**cut)
+    draw = tunefree.data.batches.draw_batches(SEED, -1, ids, sizes, starts, cut)
     rows = [
         [draw.index[i, k][draw.mask[i, k].bool()].numpy() - problem.start[i] for k in range(steps)]
         for i, steps in enumerate(draw.steps.tolist())

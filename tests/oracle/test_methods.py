@@ -76,13 +76,13 @@ def drawn(problem, groups, **cut):
     rows, steps = {}, {}
     size, start = np.array(problem.sizes), np.array(problem.start)
     for t, ids in enumerate(groups):
-        draw = tunefree.data.batches.draw(
+        draw = tunefree.data.batches.draw_batches(
             SEED,
             t,
             torch.tensor(ids),
             torch.tensor(size[ids]),
             torch.tensor(start[ids]),
-            tunefree.data.batches.Cut(**cut),
+            tunefree.data.batches.BatchPlan(**cut),
         )
         for j, i in enumerate(ids):
             steps[i] = int(draw.steps[j])
@@ -513,7 +513,7 @@ def test_dogs_state_on_the_server(problem, weighted, live, tmp_path):
     )
     got, _, _ = fit(problem, x0, method, cohort=3, out=tmp_path)
     follows(got, expected)
-    _, state, _ = tf.run.Folder(tmp_path).load()
+    _, state, _ = tf.training.folder.Folder(tmp_path).load()
     for name, value in {"z": step.z, "r": step.r, "v": step.v}.items():
         np.testing.assert_allclose(state[f"step.{name}"].numpy(), value, rtol=1e-9, err_msg=name)
 

@@ -81,8 +81,8 @@ def batches(problem, groups, **cut):
     rows, steps = {}, []
     size, start = torch.tensor(problem.sizes), torch.tensor(problem.start)
     everyone = torch.arange(problem.clients)
-    draw = tunefree.data.batches.draw(
-        SEED, -1, everyone, size, start, tunefree.data.batches.Cut(**cut)
+    draw = tunefree.data.batches.draw_batches(
+        SEED, -1, everyone, size, start, tunefree.data.batches.BatchPlan(**cut)
     )
     for i in range(problem.clients):
         steps.append(int(draw.steps[i]))

@@ -11,7 +11,7 @@ from torch import nn
 
 import tunefree as tf
 from parts.problems import fit, labelled, linear
-from tunefree.clients import Armijo, Constant, Direction, DoG, Local, Scaffold, Sum
+from tunefree.clients import Armijo, Constant, Direction, DoG, LocalProblem, Scaffold, Sum
 from tunefree.core.errors import (
     ArgumentError,
     CheckpointError,
@@ -372,7 +372,7 @@ class Echo(Direction):
     uploads: ClassVar[tuple[str, ...]] = ("grad_sq",)
 
     def local(self, x, down, own):
-        return Local()
+        return LocalProblem()
 
 
 def test_a_server_that_needs_what_nobody_sends():

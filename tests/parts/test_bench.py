@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from benchmarks import cpu, gpu, keep, pfl_cifar10, rules, scale, watch
-from benchmarks.work import LR, Plain, Work, precise
+from benchmarks.work import LR, LocalResult, Plain, precise
 
 import tunefree as tf
 from tunefree.core.errors import TunefreeError
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 def work(net, **changes):
     shape, classes = cpu.DATA[net]
     given = {"clients": 3, "batch": 4, "steps": 3, "samples": 4} | changes
-    return Work(net=net, shape=shape, classes=classes, **given)
+    return LocalResult(net=net, shape=shape, classes=classes, **given)
 
 
 def plain(w):

@@ -5,7 +5,7 @@ import torch
 
 import tunefree as tf
 from parts.problems import Quadratics
-from tunefree.clients import Adam, Armijo, Phi, Plan, Round, Tick
+from tunefree.clients import Adam, Armijo, LocalObjective, Plan, Round, StepContext
 from tunefree.core.layout import Layout
 from tunefree.server import FedDuAdagrad, FedDuAdam, FedExP, FedExPM
 
@@ -180,7 +180,7 @@ def test_scaffold_keeps_the_mean_of_the_controls(tmp_path, option, weights):
         model, fed, method, rounds=6, cohort=2, epochs=1, batch=2, dtype=torch.float64,
         device="cpu", out=tmp_path,
     )  # fmt: skip
-    _, tensors, _ = tf.run.Folder(tmp_path).load()
+    _, tensors, _ = tf.training.folder.Folder(tmp_path).load()
     n = sizes.double()
     share = n / n.sum() if weights == "samples" else torch.full_like(n, 1 / 5)
     share = share[tensors["memory_ids"]]
@@ -193,7 +193,7 @@ def test_option_two_is_the_mean_local_gradient(tmp_path):
     """c_i+ = c_i - c + (x - y_i) / (K lr); in round 0 that is -delta_i / (K lr)."""
     problem = Quadratics()
     problem.fit(get("scaffold", lr=0.05), START, rounds=1, out=tmp_path)
-    _, tensors, _ = tf.run.Folder(tmp_path).load()
+    _, tensors, _ = tf.training.folder.Folder(tmp_path).load()
     start = torch.tensor(START, dtype=torch.float64)
     for i, control in zip(tensors["memory_ids"], tensors["memory.direction.control"], strict=True):
         pull = torch.eye(2, dtype=torch.float64) - 0.05 * problem.hessians[i]
@@ -248,8 +248,8 @@ def test_accepted_steps_meet_armijo(c):
 
     step = Armijo(c=c, backtrack=0.7, max_lr=1.5)
     d = (hessian @ y[:, :, None])[:, :, 0]
-    phi = Phi(value(y), lambda z: 0.0, value, y)
-    tick = Tick(0, Round(PLAN, 0), *2 * [torch.ones(2000, dtype=torch.float64)])
+    phi = LocalObjective(value(y), lambda z: 0.0, value, y)
+    tick = StepContext(0, Round(PLAN, 0), *2 * [torch.ones(2000, dtype=torch.float64)])
     new, lr, _ = step.take(y, d, phi, tick, {}, step.begin(y, {}))
     assert bool((value(new) <= value(y) - c * lr * d.square().sum(1) + 1e-12).all())
     bound = 0.7 * (2 * (1 - c) / smooth).clamp(max=1.5)

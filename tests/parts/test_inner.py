@@ -1,7 +1,7 @@
 import pytest
 import torch
-from tunefree.core.inner import BLOCK
 
+from tunefree.core.vectors import _INNER_BLOCK as BLOCK
 from tunefree.core.vectors import inner
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import tunefree as tf
 from tunefree.core.random import cohort
-from tunefree.rounds import begin, play
+from tunefree.rounds import init_server_state, run_round
 from tunefree.training.bind import bind
 from tunefree.training.fit import options
 
@@ -39,10 +39,10 @@ def rounds(method, *, size=3, count=6, weights="uniform", **settings):
             dtype=torch.float64, device="cpu", seed=2, engine="vmap", **work,
         )
     )  # fmt: skip
-    now, everyone = begin(method, job.start, job.plan), torch.arange(CLIENTS)
+    now, everyone = init_server_state(method, job.start, job.plan), torch.arange(CLIENTS)
     for t in range(count):
         ids = cohort(2, t, CLIENTS, size)
-        now, row = play(method, job.plan, now, job.crew, ids, everyone)
+        now, row = run_round(method, job.plan, now, job.crew, ids, everyone)
         job.crew.commit()
         yield now, row, job.crew.memory.gather(everyone), job.crew._shares
 
@@ -129,7 +129,7 @@ def test_controls_of_scaffnew_sum_to_zero(wire):
 def test_scaffnews_coin_is_fair():
     """Rounds are geometric with mean 1 / p."""
     part, plan = tf.clients.Scaffnew(p=0.25), tf.clients.Plan(4, 4, 4000, 1.0, None, seed=3)
-    counts = [part.turns(tf.clients.Round(plan, t)).steps for t in range(4000)]
+    counts = [part.local_phases(tf.clients.Round(plan, t)).steps for t in range(4000)]
     assert min(counts) == 1
     assert sum(counts) / 4000 == pytest.approx(4, rel=0.05)
     assert counts.count(1) / 4000 == pytest.approx(0.25, rel=0.1)
@@ -139,7 +139,9 @@ def test_scaffnews_coin_is_fair():
 def test_every_move_has_its_length(name):
     method = get(name, scale=0.7)
     gamma = 0.7 * (3 * 3) ** 0.25 / 6**0.75
-    before = begin(method, torch.cat([p.flatten() for p in model().parameters()]).detach(), None).x
+    before = init_server_state(
+        method, torch.cat([p.flatten() for p in model().parameters()]).detach(), None
+    ).x
     for now, row, _, _ in rounds(method):
         assert float((now.x - before).norm()) == pytest.approx(gamma, rel=1e-12)
         assert row["lr"] == pytest.approx(0.7 / (3 * (3 * 3 * 6) ** 0.25), rel=1e-12)
@@ -178,7 +180,7 @@ def test_error_feedback_does_not_owe_twice(name):
     """A part that keeps what arrived makes up for the loss by itself."""
     given = {"compressor": "ef+topk:0.3"} if name == "scafcom" else {"wire": "ef+topk:0.3"}
     method = get(name, **given)
-    own = set(method.direction.settles)
+    own = set(method.direction.error_compensated)
     assert own
     assert all(isinstance(method.wire_of(c), tf.wire.TopK) for c in own)
     losses = []

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tunefree.core import blocks
+from tunefree.core import vectors as blocks
 from tunefree.core.errors import ArgumentError
 from tunefree.core.layout import Layout
 from tunefree.penalties import (

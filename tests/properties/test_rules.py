@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tunefree.clients import Armijo, DoG, Local, Phi, Plan, Round, Tick
+from tunefree.clients import Armijo, DoG, LocalObjective, LocalProblem, Plan, Round, StepContext
 from tunefree.core import random
 from tunefree.core.layout import Layout
 from tunefree.server import Averaged, FedDuAdagrad, FedDuAdam, FedExP
@@ -17,10 +17,10 @@ NUMBER = st.floats(-50, 50, allow_subnormal=False).map(lambda v: round(v, 3))
 ROWS = arrays("float64", (M, D), elements=NUMBER).map(torch.from_numpy)
 VECTOR = arrays("float64", (D,), elements=NUMBER).map(torch.from_numpy)
 BEND = st.one_of(
-    st.builds(Local, tilt=ROWS),
-    st.builds(Local, mu=st.floats(0.01, 5), centre=VECTOR),
-    st.builds(Local, tilt=ROWS, mu=st.floats(0.01, 5), centre=VECTOR),
-    st.just(Local()),
+    st.builds(LocalProblem, tilt=ROWS),
+    st.builds(LocalProblem, mu=st.floats(0.01, 5), centre=VECTOR),
+    st.builds(LocalProblem, tilt=ROWS, mu=st.floats(0.01, 5), centre=VECTOR),
+    st.just(LocalProblem()),
 )
 
 
@@ -105,9 +105,9 @@ def test_no_live_step_is_longer_than_r(directions, weighted, r, v):
     step, y = DoG(weighted=weighted, live=True), first.clone()
     down = {name: torch.tensor(n, dtype=torch.float64) for name, n in (("r", r), ("v", v))}
     scratch, before = step.begin(y, down), torch.full((M,), float("inf"), dtype=torch.float64)
-    phi = Phi(torch.zeros(M), lambda z: 0.0, lambda z: z.sum(1), y)
+    phi = LocalObjective(torch.zeros(M), lambda z: 0.0, lambda z: z.sum(1), y)
     for k, d in enumerate([first, *others]):
-        tick = Tick(k, Round(PLAN, 0), *2 * [torch.ones(M, dtype=torch.float64)])
+        tick = StepContext(k, Round(PLAN, 0), *2 * [torch.ones(M, dtype=torch.float64)])
         new, lr, scratch = step.take(y, d, phi, tick, down, scratch)
         assert bool((lr * d.norm(dim=1) <= r * (1 + 1e-9)).all())
         assert bool((lr > 0).all() and (lr <= before).all())  # gradients only add up
@@ -135,8 +135,8 @@ def test_armijo_on_bowls(c, backtrack, max_lr, curvature, y):
 
     step = Armijo(c=c, backtrack=backtrack, max_lr=max_lr, max_backtracks=1000)
     d = curvature * y
-    phi = Phi(value(y), lambda z: 0.0, value, y)
-    tick = Tick(0, Round(PLAN, 0), *2 * [torch.ones(M, dtype=torch.float64)])
+    phi = LocalObjective(value(y), lambda z: 0.0, value, y)
+    tick = StepContext(0, Round(PLAN, 0), *2 * [torch.ones(M, dtype=torch.float64)])
     new, lr, _ = step.take(y, d, phi, tick, {}, step.begin(y, {}))
     moving = d.square().sum(1).sqrt() >= 1e-8
     assert bool((value(new) <= value(y) - c * lr * d.square().sum(1)).all() | ~moving.all())

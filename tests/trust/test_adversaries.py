@@ -14,7 +14,7 @@ from torch import nn
 import tunefree as tf
 from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
-from tunefree.rounds import begin, play
+from tunefree.rounds import init_server_state, run_round
 from tunefree.server.aggregate import Mean
 from tunefree.training.bind import bind
 from tunefree.training.fit import options
@@ -173,10 +173,10 @@ def test_hostile_clients_train_honestly():
     for attack in (None, a.SignFlip(BAD, scale=20.0)):
         given = {"model": model(), "federation": federation(), "method": get("scaffold")}
         job = bind(options(**given, rounds=1, steps=3, attack=attack, dtype=torch.float64))
-        play(
+        run_round(
             job.method,
             job.plan,
-            begin(job.method, job.start, job.plan),
+            init_server_state(job.method, job.start, job.plan),
             job.crew,
             everyone,
             everyone,

@@ -13,7 +13,7 @@ from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
 from tunefree.faults import Cycle, Faults, parse
 from tunefree.faults.settings import BEFORE, FINE, SLOW, STALE
-from tunefree.rounds import begin, play
+from tunefree.rounds import init_server_state, run_round
 from tunefree.training.bind import bind
 from tunefree.training.fit import options
 from tunefree.training.folder import Folder
@@ -56,11 +56,11 @@ def settings(method, faults, rounds=12, **given):
 def played(method, faults, rounds=12, crew=None, **given):
     """Play rounds and yield (standing, row, crew, cohort) after each."""
     job = bind(options(**settings(method, faults, rounds, **given)))
-    now, everyone = begin(job.method, job.start, job.plan), torch.arange(CLIENTS)
+    now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
     ids = job.crew.invite(0)
     for t in range(rounds):
         after = job.crew.invite(t + 1)
-        now, row = play(job.method, job.plan, now, job.crew, ids, everyone)
+        now, row = run_round(job.method, job.plan, now, job.crew, ids, everyone)
         job.crew.commit()
         yield now, row, job.crew, ids
         ids = after
@@ -284,9 +284,9 @@ def endured(name, rounds):
 @pytest.fixture
 def recorded(monkeypatch):
     """Note what error feedback keeps of every upload: what was meant less what arrived."""
-    from tunefree.simulation.rough import Rough
+    from tunefree.simulation.rough import FaultyClients
 
-    pack = Rough._pack
+    pack = FaultyClients._pack
 
     def noted(self, sent, own, ids, t, ledger):
         _, arrived, kept = pack(self, sent, own, ids, t, ledger)
@@ -302,8 +302,8 @@ def recorded(monkeypatch):
         stale = int(self._fates(t, one)) == STALE
         return t + int(self._faults.delays(SEED, t, one)) if stale else -1
 
-    monkeypatch.setattr(Rough, "_pack", noted)
-    monkeypatch.setattr(Rough, "due_of", due_of, raising=False)
+    monkeypatch.setattr(FaultyClients, "_pack", noted)
+    monkeypatch.setattr(FaultyClients, "due_of", due_of, raising=False)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

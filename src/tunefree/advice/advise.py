@@ -15,16 +15,16 @@ import torch
 from torch import nn
 
 from .. import methods
-from ..core.errors import ArgumentError, between, whole
+from ..core.errors import ArgumentError, check_between, check_int
 from ..core.plan import Plan
 from ..core.text import human
 from ..core.types import Vector
-from ..data.batches import Cut
+from ..data.batches import BatchPlan
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.problem import Problem
-from ..rounds import begin, play
-from ..simulation.rehearse import Rehearsal
+from ..rounds import init_server_state, run_round
+from ..simulation.rehearse import DryRun
 from ..simulation.simulate import mean_steps
 from ..training.recipe import read_settings
 from .rules import RULES, Rule, Situation
@@ -136,16 +136,16 @@ def advise(
     >>> [choice.method for choice in advise(nn.Linear(4, 2), fed, cohort=2)]
     ['auto', 'fedsps', 'feddowg']
     """
-    whole("advise", "most", most)
+    check_int("advise", "most", most)
     if cohort is not None:
-        whole("advise", "cohort", cohort)
+        check_int("advise", "cohort", cohort)
         if cohort > federation.clients:
             raise ArgumentError(
                 f"advise(cohort=...) must be at most the number of clients, {federation.clients}, "
                 f"got {cohort}."
             )
     if skew is not None:
-        between("advise", "skew", skew, -1e-9, 1)
+        check_between("advise", "skew", skew, -1e-9, 1)
     problem = Problem(model)
     situation = Situation(
         clients=federation.clients,
@@ -158,7 +158,7 @@ def advise(
         max_upload=None if max_upload is None else read_bytes(max_upload),
     )
     steps = 20 if steps is None and epochs is None else steps
-    cut = Cut(batch=batch, steps=steps, epochs=epochs)
+    cut = BatchPlan(batch=batch, steps=steps, epochs=epochs)
     plan = Plan(
         situation.clients,
         situation.cohort,
@@ -206,11 +206,11 @@ def _rehearsed(rule: Rule, s: Situation, plan: Plan, x: Vector, passes: float) -
         method.check(plan)
     except ArgumentError:
         return None
-    crew = Rehearsal(method, plan, x, passes)
+    crew = DryRun(method, plan, x, passes)
     ids, everyone = torch.arange(plan.cohort), torch.arange(plan.clients)
-    now, _ = play(method, plan, begin(method, x, plan), crew, ids, everyone)
+    now, _ = run_round(method, plan, init_server_state(method, x, plan), crew, ids, everyone)
     before = crew.gradients
-    now, row = play(method, plan, now, crew, ids, everyone)
+    now, row = run_round(method, plan, now, crew, ids, everyone)
     size = x.element_size()
     kept = {id(v): v for v in now.tensors().values()}.values()
     return Choice(

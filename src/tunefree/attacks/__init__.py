@@ -1,15 +1,16 @@
 """Hostile clients in a simulation: `fit(attack=...)`."""
 
-from .attack import Attack, View
+from .attack import Attack, AttackContext
 from .blind import Gaussian, LabelFlip, LargeNorm, Misreport, SignFlip
-from .crowd import Crowd
+from .crowd import Adversaries
 from .informed import InnerProduct, LittleIsEnough
 from .moments import Moments
 from .text import names, parse
 
 __all__ = [
+    "Adversaries",
     "Attack",
-    "Crowd",
+    "AttackContext",
     "Gaussian",
     "InnerProduct",
     "LabelFlip",
@@ -18,7 +19,6 @@ __all__ = [
     "Misreport",
     "Moments",
     "SignFlip",
-    "View",
     "names",
     "parse",
 ]

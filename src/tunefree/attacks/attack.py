@@ -20,7 +20,7 @@ from .moments import Moments
 
 
 @dataclass(frozen=True)
-class View:
+class AttackContext:
     """What hostile clients know when they send a channel."""
 
     clients: int  # that work for this mean, m
@@ -84,7 +84,7 @@ class Attack:
     def check(self, method: Method, federation: Federation) -> None:
         """Refuse a run on which the attack would do nothing."""
 
-    def vectors(self, rows: Rows, view: View) -> Rows:
+    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
         """Return what hostile clients send instead of the vectors they should (k, d)."""
         return rows
 

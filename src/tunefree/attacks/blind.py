@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, positive
+from ..core.errors import ArgumentError, check_positive
 from ..core.random import uniform
 from ..core.types import Rows
 from ..core.vectors import row_sq
 from ..data.federation import Federation
 from ..methods import Method
-from .attack import Attack, View
+from .attack import Attack, AttackContext
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class SignFlip(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("SignFlip", "scale", self.scale)
+        check_positive("SignFlip", "scale", self.scale)
 
-    def vectors(self, rows: Rows, view: View) -> Rows:
+    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
         """Return -scale times the rows."""
         return -self.scale * rows
 
@@ -60,9 +60,9 @@ class LargeNorm(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("LargeNorm", "scale", self.scale)
+        check_positive("LargeNorm", "scale", self.scale)
 
-    def vectors(self, rows: Rows, view: View) -> Rows:
+    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
         """Return scale times the rows."""
         return self.scale * rows
 
@@ -84,9 +84,9 @@ class Gaussian(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("Gaussian", "scale", self.scale)
+        check_positive("Gaussian", "scale", self.scale)
 
-    def vectors(self, rows: Rows, view: View) -> Rows:
+    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
         """Return noise in place of the rows."""
         d = rows.shape[1]
         u = uniform(view.keys.to(rows.device)[:, None], torch.arange(d, device=rows.device))
@@ -107,7 +107,7 @@ class Misreport(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("Misreport", "scale", self.scale)
+        check_positive("Misreport", "scale", self.scale)
 
     def check(self, method: Method, federation: Federation) -> None:
         """Refuse a method in which clients send vectors alone."""

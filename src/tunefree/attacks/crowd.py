@@ -6,11 +6,11 @@ from torch import Tensor
 from ..core.random import key, purpose
 from ..core.types import Channels
 from ..data.federation import Federation
-from .attack import Attack, View
+from .attack import Attack, AttackContext
 from .moments import Moments
 
 
-class Crowd:
+class Adversaries:
     """All clients of a run, some of them hostile.
 
     Rows come chunk by chunk, honest ones first (`order`) where the attack sees them. A chunk that
@@ -73,7 +73,7 @@ class Crowd:
             if honest is None or not honest.count:
                 honest = Moments.of(theirs)
             keys = key(self._seed, "attack", round, ids[bad], purpose(f"{what} {name}"))
-            sent = self.attack.vectors(theirs, View(*self._counts, honest, keys))
+            sent = self.attack.vectors(theirs, AttackContext(*self._counts, honest, keys))
             out[name] = z.index_copy(0, bad.to(z.device), sent)
         return out
 

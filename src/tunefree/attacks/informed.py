@@ -21,9 +21,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core.errors import not_negative, positive
+from ..core.errors import check_nonnegative, check_positive
 from ..core.types import Rows
-from .attack import Attack, View
+from .attack import Attack, AttackContext
 
 
 def most(clients: int, hostile: int) -> float:
@@ -56,9 +56,9 @@ class LittleIsEnough(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.z is not None:
-            not_negative("LittleIsEnough", "z", self.z)
+            check_nonnegative("LittleIsEnough", "z", self.z)
 
-    def vectors(self, rows: Rows, view: View) -> Rows:
+    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
         """Return mu - z sigma for all of them."""
         z = most(view.clients, view.hostile) if self.z is None else self.z
         return _all(rows, view.honest.mean - z * view.honest.deviation)
@@ -78,9 +78,9 @@ class InnerProduct(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("InnerProduct", "eps", self.eps)
+        check_positive("InnerProduct", "eps", self.eps)
 
-    def vectors(self, rows: Rows, view: View) -> Rows:
+    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
         """Return -eps mu for all of them."""
         return _all(rows, -self.eps * view.honest.mean)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from ..core.errors import ArgumentError, Interrupted, whole
+from ..core.errors import ArgumentError, Interrupted, check_int
 from ..core.files import to_json
 from ..report.terminal import grid
 from ..study import Comparison, Tuning, contest
@@ -79,7 +79,7 @@ def compare(
         the best method's final mean.
     """
     form = one_form(markdown=markdown, csv=csv, latex=latex, json=as_json)
-    whole("compare", "jobs", jobs)
+    check_int("compare", "jobs", jobs)
     if resume is not None:
         alone(recipe, methods, seeds_, out_dir, target)
         words, out_dir = _words_of(resume), resume

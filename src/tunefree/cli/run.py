@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from ..core.errors import ArgumentError, Interrupted
 from ..core.text import human
 from ..report.terminal import Bar, grid, summary
-from ..simulation.ranks import join
+from ..simulation.ranks import init_ranks
 from ..sinks import Kind, into
 from ..training.bind import bind, cost
 from ..training.fit import Event, fit, options
@@ -69,7 +69,7 @@ def run(
         facts = cost(bind(options(**settings, compile=False)))
         say(facts, as_json, _costs)
         return 0
-    ranks = join()
+    ranks = init_ranks()
     folder = ranks.agreed(out_dir or _next_folder(recipe))
     logs = into(folder, log) if ranks.leads else []
     with Bar(recipe.rounds, err) if ranks.leads else nullcontext(_silent) as bar:

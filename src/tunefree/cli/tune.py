@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from .. import methods as catalogue
-from ..core.errors import ArgumentError, Interrupted, whole
+from ..core.errors import ArgumentError, Interrupted, check_int
 from ..study import search
 from ..study.keep import recall
 from ..study.names import Entrant, read_seeds, seeds
@@ -86,7 +86,7 @@ def tune(
         Continue the search in this folder with its own settings.
     """
     form = one_form(markdown=markdown, csv=csv, latex=latex, json=as_json)
-    whole("tune", "jobs", jobs)
+    check_int("tune", "jobs", jobs)
     if resume is not None:
         alone(recipe, grid, seeds_, out_dir, halving or None, None if by == "validation" else by)
         words, out_dir = _words_of(resume), resume

@@ -1,6 +1,6 @@
 """What a client does: directions, steps, and the one local loop."""
 
-from ..core.plan import Ask, Plan, Round
+from ..core.plan import Plan, Query, Round
 from .adaalter import AdaAlter
 from .adam import Adam
 from .armijo import Armijo
@@ -23,7 +23,16 @@ from .plain import Everyone, Plain
 from .polyak import Polyak
 from .proximal import Moreau, Proximal
 from .rates import Rates
-from .rule import ClientPart, Direction, Local, Phi, Step, Tick, Turns, Work
+from .rule import (
+    ClientPart,
+    Direction,
+    LocalObjective,
+    LocalPhases,
+    LocalProblem,
+    LocalResult,
+    Step,
+    StepContext,
+)
 from .scafcom import Scafcom
 from .scaffnew import Scaffnew
 from .scaffold import Scaffold
@@ -37,7 +46,7 @@ __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capita
     "AdaAlter",
     "Adam",
     "Armijo",
-    "Ask",
+    "Query",
     "Canon",
     "ClientMomentum",
     "ClientPart",
@@ -56,7 +65,7 @@ __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capita
     "FedMiD",
     "FedPD",
     "Follow",
-    "Local",
+    "LocalProblem",
     "Mime",
     "MimeLite",
     "Momentum",
@@ -64,7 +73,7 @@ __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capita
     "Normalised",
     "PAdaMFed",
     "ParFreFL",
-    "Phi",
+    "LocalObjective",
     "Plain",
     "Plan",
     "Polyak",
@@ -79,10 +88,10 @@ __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capita
     "Schedule",
     "Step",
     "Sum",
-    "Tick",
-    "Turns",
+    "StepContext",
+    "LocalPhases",
     "Until",
-    "Work",
+    "LocalResult",
     "ZA1",
     "solver",
 ]

@@ -16,10 +16,10 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import not_negative, positive
+from ..core.errors import check_nonnegative, check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
-from .rule import Phi, Step, Tick, Work
+from .rule import LocalObjective, LocalResult, Step, StepContext
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class AdaAlter(Step):
         b0: First denominator, > 0.
     """
 
-    forgets: ClassVar[bool] = True
+    consumes_grad: ClassVar[bool] = True
     lr: float = 0.5
     eps: float = 1.0
     b0: float = 1.0
     uploads: ClassVar[tuple[str, ...]] = ("squares",)
 
     def __post_init__(self) -> None:
-        positive("AdaAlter", "lr", self.lr)
-        not_negative("AdaAlter", "eps", self.eps)
-        positive("AdaAlter", "b0", self.b0)
+        check_positive("AdaAlter", "lr", self.lr)
+        check_nonnegative("AdaAlter", "eps", self.eps)
+        check_positive("AdaAlter", "b0", self.b0)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Start at b0^2."""
@@ -58,7 +58,13 @@ class AdaAlter(Step):
         return {"squares": torch.zeros_like(y)}
 
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Go lr along the scaled direction."""
         lr = self.lr * tick.factor
@@ -67,11 +73,11 @@ class AdaAlter(Step):
         return torch.addcdiv(y, d, root, value=-lr), y.new_full(y.shape[:1], lr), after
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the squares of the round."""
         return {"squares": work.scratch["squares"]}, own
 
-    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Add the mean squares."""
         return {"squares": shared["squares"] + mean["squares"]}

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import positive, within
+from ..core.errors import check_in_range, check_positive
 from ..core.types import Channels, Rows, State
-from .rule import Phi, Step, Tick, along
+from .rule import LocalObjective, Step, StepContext, descend
 
 
 @dataclass(frozen=True)
@@ -29,28 +29,34 @@ class Adam(Step):
         eps: Keeps the division finite, > 0.
     """
 
-    forgets: ClassVar[bool] = True
+    consumes_grad: ClassVar[bool] = True
     lr: float = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        positive("Adam", "lr", self.lr)
-        positive("Adam", "eps", self.eps)
-        within("Adam", "beta1", self.beta1, 0, 1)
-        within("Adam", "beta2", self.beta2, 0, 1)
+        check_positive("Adam", "lr", self.lr)
+        check_positive("Adam", "eps", self.eps)
+        check_in_range("Adam", "beta1", self.beta1, 0, 1)
+        check_in_range("Adam", "beta2", self.beta2, 0, 1)
 
     def begin(self, y: Rows, down: Channels) -> State:
         """Start with empty moments."""
         return {"m": torch.zeros_like(y), "s": torch.zeros_like(y)}
 
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Go lr along the normalised first moment."""
         lr, k = y.new_full(y.shape[:1], self.lr * tick.factor), tick.index + 1
         m = self.beta1 * scratch["m"] + (1 - self.beta1) * d
         s = self.beta2 * scratch["s"] + (1 - self.beta2) * d.square()
         move = (m / (1 - self.beta1**k)) / ((s / (1 - self.beta2**k)).sqrt() + self.eps)
-        return along(y, move, lr), lr, {"m": m, "s": s}
+        return descend(y, move, lr), lr, {"m": m, "s": s}

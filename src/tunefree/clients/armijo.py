@@ -22,10 +22,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.errors import at_least, between, positive, unknown, whole
+from ..core.errors import check_at_least, check_between, check_int, check_positive, unknown_name
 from ..core.types import Channels, Rows, State
 from ..core.vectors import row_sq
-from .rule import Phi, Step, Tick, along
+from .rule import LocalObjective, Step, StepContext, descend
 
 
 @dataclass(frozen=True)
@@ -48,23 +48,23 @@ class Armijo(Step):
     reset: Literal["grow", "reset", "keep"] = "grow"
     growth: float = 2.0
     sets_lr: ClassVar[bool] = True
-    forgets: ClassVar[bool] = True
+    consumes_grad: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        between("Armijo", "c", self.c, 0, 1)
-        between("Armijo", "backtrack", self.backtrack, 0, 1)
-        positive("Armijo", "max_lr", self.max_lr)
-        whole("Armijo", "max_backtracks", self.max_backtracks, 0)
+        check_between("Armijo", "c", self.c, 0, 1)
+        check_between("Armijo", "backtrack", self.backtrack, 0, 1)
+        check_positive("Armijo", "max_lr", self.max_lr)
+        check_int("Armijo", "max_backtracks", self.max_backtracks, 0)
         if self.reset not in ("grow", "reset", "keep"):
-            raise unknown("Armijo reset", self.reset, ("grow", "reset", "keep"))
-        at_least("Armijo", "growth", self.growth, 1)
+            raise unknown_name("Armijo reset", self.reset, ("grow", "reset", "keep"))
+        check_at_least("Armijo", "growth", self.growth, 1)
 
     def begin(self, y: Rows, down: Channels) -> State:
         """Start the first search at max_lr, with no trial made."""
         return {"lr": y.new_full(y.shape[:1], self.max_lr), "trials": y.new_zeros(y.shape[:1])}
 
-    def _first(self, last: Rows, tick: Tick) -> Rows:
+    def _first(self, last: Rows, tick: StepContext) -> Rows:
         if tick.index == 0 or self.reset == "reset":
             return torch.full_like(last, self.max_lr)
         if self.reset == "keep":
@@ -72,7 +72,13 @@ class Armijo(Step):
         return (last * self.growth ** tick.share.to(last.dtype)).clamp(max=self.max_lr)
 
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Backtrack until each client's trial is accepted, and go there."""
         sq = row_sq(d)
@@ -83,11 +89,11 @@ class Armijo(Step):
         if self.max_backtracks > 0:
             for left in range(self.max_backtracks, -1, -1):
                 trials = trials + open_
-                enough = phi.at(along(y, d, lr)) <= here - self.c * lr * sq  # NaN fails
+                enough = phi.at(descend(y, d, lr)) <= here - self.c * lr * sq  # NaN fails
                 open_ = open_ & ~enough
                 if not bool(open_.any()):
                     break
                 shorter = lr * self.backtrack if left else torch.full_like(lr, 1e-6)
                 lr = torch.where(open_, shorter, lr)
-        y = torch.where(moving[:, None], along(y, d, lr), y)
+        y = torch.where(moving[:, None], descend(y, d, lr), y)
         return y, lr * moving, {"lr": lr, "trials": trials}

@@ -16,11 +16,11 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import positive
+from ..core.errors import check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from ..penalties import Penalty, Zero
-from .rule import Direction, Local, Work
+from .rule import Direction, LocalProblem, LocalResult
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Canon(Direction):
     alpha: float | None = None
     penalty: Penalty | None = None
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
-    settles: ClassVar[tuple[str, ...]] = ("delta",)
+    error_compensated: ClassVar[tuple[str, ...]] = ("delta",)
     echo: ClassVar[tuple[str, ...]] = ("delta",)
 
     def __post_init__(self) -> None:
-        positive("Canon", "lr", self.lr)
+        check_positive("Canon", "lr", self.lr)
         if self.alpha is not None:
-            positive("Canon", "alpha", self.alpha)
+            check_positive("Canon", "alpha", self.alpha)
 
     @property
     def sets(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -64,18 +64,18 @@ class Canon(Direction):
         zero = {"control": torch.zeros_like(x)}
         return zero | ({"x": x} if self.copy else {}), {}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Return the tilt c_i."""
-        return Local(tilt=own["control"], start=own["x"] if self.copy else None)
+        return LocalProblem(shift=own["control"], start=own["x"] if self.copy else None)
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the move, as if it had taken K steps."""
         ratio = (t.plan.steps / work.steps)[:, None]
         return {"delta": work.delta * ratio}, own
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Renew c_i by how far the client was from the mean."""

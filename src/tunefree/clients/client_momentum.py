@@ -17,10 +17,10 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import portion
+from ..core.errors import check_fraction
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, Local, Work, settled
+from .rule import Direction, LocalProblem, LocalResult, apply_arrived
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class ClientMomentum(Direction):
     sets: ClassVar[tuple[str, ...]] = ("scale",)
 
     def __post_init__(self) -> None:
-        portion("ClientMomentum", "beta", self.beta)
+        check_fraction("ClientMomentum", "beta", self.beta)
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Blend with p."""
-        return Local(scale=self.beta, tilt=(1 - self.beta) * down["momentum"])
+        return LocalProblem(scale=self.beta, shift=(1 - self.beta) * down["momentum"])
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class ScaffoldM(Direction):
 
     beta: float = 0.1
     uploads: ClassVar[tuple[str, ...]] = ("control",)
-    settles: ClassVar[tuple[str, ...]] = ("control",)
+    error_compensated: ClassVar[tuple[str, ...]] = ("control",)
     reads: ClassVar[tuple[str, ...]] = ("momentum",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
 
     def __post_init__(self) -> None:
-        portion("ScaffoldM", "beta", self.beta)
+        check_fraction("ScaffoldM", "beta", self.beta)
 
     @property
     def records(self) -> tuple[str, ...]:
@@ -75,25 +75,25 @@ class ScaffoldM(Direction):
         """Send c."""
         return {"control": shared["control"]}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Correct by c - c_i, then blend with p."""
         shift = self.beta * (down["control"] - own["control"])
-        return Local(scale=self.beta, tilt=shift + (1 - self.beta) * down["momentum"])
+        return LocalProblem(scale=self.beta, shift=shift + (1 - self.beta) * down["momentum"])
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send c_i+ - c_i."""
         assert work.grad_mean is not None
         return {"control": work.grad_mean - own["control"]}, own | {"new": work.grad_mean}
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Keep c_i+ as the server knows it."""
         name = "control"
-        return {name: settled(own[name], own["new"], sent[name], arrived[name])}
+        return {name: apply_arrived(own[name], own["new"], sent[name], arrived[name])}
 
-    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Add the mean change; clients that were absent count as no change."""
         return {"control": shared["control"] + t.fraction * mean["control"]}

@@ -8,9 +8,9 @@ Differences from the paper: none (McMahan et al., AISTATS 2017, FederatedAveragi
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core.errors import positive
+from ..core.errors import check_positive
 from ..core.types import Channels, Rows, State
-from .rule import Phi, Step, Tick, along
+from .rule import LocalObjective, Step, StepContext, descend
 
 
 @dataclass(frozen=True)
@@ -22,24 +22,30 @@ class Constant(Step):
         balanced: Whether clients with more steps take shorter ones, as in FedLin.
     """
 
-    forgets: ClassVar[bool] = True
+    consumes_grad: ClassVar[bool] = True
     lr: float = 0.1
     balanced: bool = False
 
     def __post_init__(self) -> None:
-        positive("Constant", "lr", self.lr)
+        check_positive("Constant", "lr", self.lr)
 
-    def rate(self, factor: float) -> float | None:
+    def descent_lr(self, factor: float) -> float | None:
         """Return lr, unless clients differ in it or somebody has put another step in here."""
         other = self.balanced or type(self).take is not Constant.take
         return None if other else self.lr * factor
 
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Go lr along -d."""
         lr = self.lr * tick.factor
         each = y.new_full(y.shape[:1], lr)
         if self.balanced:
             each = each * (tick.round.plan.steps / tick.steps)
-        return along(y, d, each if self.balanced else lr), each, scratch
+        return descend(y, d, each if self.balanced else lr), each, scratch

@@ -25,11 +25,11 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import positive
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import check_positive
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import inner, row_sq
-from .rule import Phi, Step, Tick, Work, along
+from .rule import LocalObjective, LocalResult, Step, StepContext, descend
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class DoG(Step):
     reports: ClassVar[tuple[str, ...]] = ("grad_sq",)
     needs: ClassVar[tuple[str, ...]] = ("delta",)
     sets_lr: ClassVar[bool] = True
-    forgets: ClassVar[bool] = True
+    consumes_grad: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("DoG", "r_rel", self.r_rel)
+        check_positive("DoG", "r_rel", self.r_rel)
 
     @property
     def records(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class DoG(Step):
         shared = {"z": torch.zeros_like(x), "r": r, "v": torch.zeros_like(r)}
         return {}, shared | {"lr": torch.zeros_like(r), "steps": torch.full_like(r, plan.steps)}
 
-    def open(self, x: Vector, shared: State, t: Round, ask: Ask) -> State:
+    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
         """Ask for the first gradient norms, once."""
         if t.index > 0:
             return shared
@@ -90,24 +90,30 @@ class DoG(Step):
         return {"v": down["v"].expand(y.shape[:1])} if self.live else {}
 
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Go lr along -d."""
         if not self.live:
             lr = down["lr"].expand(y.shape[:1])
-            return along(y, d, lr), lr, scratch
+            return descend(y, d, lr), lr, scratch
         v = scratch["v"] + self._omega(down["r"]) * row_sq(d)
         lr = self._lr(down["r"], v)  # (m,)
-        return along(y, d, lr), lr, {"v": v}
+        return descend(y, d, lr), lr, {"v": v}
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the sum of squared gradient norms."""
         assert work.grad_sq is not None
         return {"grad_sq": work.grad_sq}, own
 
-    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Update distance, gradient sum and the next step size."""
         z = shared["z"] + mean["delta"]
         r = torch.maximum(shared["r"], inner(z, z).sqrt())

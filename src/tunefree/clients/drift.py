@@ -18,10 +18,10 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import positive
+from ..core.errors import check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, Local, Work, settled
+from .rule import Direction, LocalProblem, LocalResult, apply_arrived
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,23 @@ class FedDyn(Direction):
     goes_with: ClassVar[tuple[str, ...]] = ("Drift",)
 
     def __post_init__(self) -> None:
-        positive("FedDyn", "mu", self.mu)
+        check_positive("FedDyn", "mu", self.mu)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return h_i = 0."""
         return {"drift": torch.zeros_like(x)}, {}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Pull to x - h_i."""
-        return Local(mu=self.mu, centre=x - own["drift"])
+        return LocalProblem(mu=self.mu, anchor=x - own["drift"])
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the move."""
         return {"delta": work.delta}, own
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Add the move, as the server knows it, to the drift."""
@@ -76,12 +76,12 @@ class FedDC(Direction):
     mu: float = 0.01
     lr: float = 0.1
     uploads: ClassVar[tuple[str, ...]] = ("delta", "control")
-    settles: ClassVar[tuple[str, ...]] = ("control",)
+    error_compensated: ClassVar[tuple[str, ...]] = ("control",)
     goes_with: ClassVar[tuple[str, ...]] = ("Drift",)
 
     def __post_init__(self) -> None:
-        positive("FedDC", "mu", self.mu)
-        positive("FedDC", "lr", self.lr)
+        check_positive("FedDC", "mu", self.mu)
+        check_positive("FedDC", "lr", self.lr)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return h_i = c_i = 0 and c = 0."""
@@ -92,13 +92,13 @@ class FedDC(Direction):
         """Send c."""
         return {"control": shared["control"]}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Pull to x - h_i and shift by c - c_i."""
-        tilt = down["control"] - own["control"]
-        return Local(tilt=tilt, mu=self.mu, centre=x - own["drift"])
+        shift = down["control"] - own["control"]
+        return LocalProblem(shift=shift, mu=self.mu, anchor=x - own["drift"])
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the move and the change of c_i."""
         mean = work.delta / (-self.lr * t.factor * work.steps[:, None])
@@ -106,13 +106,13 @@ class FedDC(Direction):
         new = own["control"] + change
         return {"delta": work.delta, "control": change}, own | {"new": new}
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Keep drift and control as the server knows them."""
-        c = settled(own["control"], own["new"], sent["control"], arrived["control"])
+        c = apply_arrived(own["control"], own["new"], sent["control"], arrived["control"])
         return {"drift": own["drift"] + arrived["delta"], "control": c}
 
-    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Add the mean change; clients that were absent count as no change."""
         return {"control": shared["control"] + t.fraction * mean["control"]}

@@ -13,11 +13,11 @@ where they differ.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core.errors import positive
+from ..core.errors import check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
-from .rule import Direction, Local
+from .rule import Direction, LocalProblem
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class DualAverage(Direction):
     penalty: Penalty = field(default_factory=Zero)
     lr: float = 0.1
     server_lr: float = 1.0
-    sets: ClassVar[tuple[str, ...]] = ("look",)
+    sets: ClassVar[tuple[str, ...]] = ("grad_at",)
     goes_with: ClassVar[tuple[str, ...]] = ("DualAverage",)
-    steady: ClassVar[bool] = True
+    needs_constant_lr: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("DualAverage", "lr", self.lr)
-        positive("DualAverage", "server_lr", self.server_lr)
+        check_positive("DualAverage", "lr", self.lr)
+        check_positive("DualAverage", "server_lr", self.server_lr)
 
     def check(self, plan: Plan) -> None:
         """Refuse a walk at whose end the proximal problem is not convex."""
@@ -49,11 +49,11 @@ class DualAverage(Direction):
         """Return how much tau grows a round."""
         return self.server_lr * self.lr * plan.steps
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Look at the primal point."""
         tau = self.walk(t.plan) * t.index
 
-        def look(z: Rows, k: int) -> Rows:
+        def grad_at(z: Rows, k: int) -> Rows:
             return self.penalty.prox(z, tau + k * self.lr, t.plan.layout)
 
-        return Local(look=look)
+        return LocalProblem(grad_at=grad_at)

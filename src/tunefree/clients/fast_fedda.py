@@ -19,11 +19,11 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import not_negative, positive
+from ..core.errors import check_nonnegative, check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
-from .rule import Direction, Local, Work
+from .rule import Direction, LocalProblem, LocalResult
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class FastFedDA(Direction):
     mu: float = 1e-3
     uploads: ClassVar[tuple[str, ...]] = ("grad", "point")
     reads: ClassVar[tuple[str, ...]] = ("dual",)
-    sets: ClassVar[tuple[str, ...]] = ("look", "start")
-    steady: ClassVar[bool] = True
+    sets: ClassVar[tuple[str, ...]] = ("grad_at", "start")
+    needs_constant_lr: ClassVar[bool] = True
     goes_with: ClassVar[tuple[str, ...]] = ("FastFedDA",)
 
     def __post_init__(self) -> None:
-        positive("FastFedDA", "lr", self.lr)
-        not_negative("FastFedDA", "mu", self.mu)
+        check_positive("FastFedDA", "lr", self.lr)
+        check_nonnegative("FastFedDA", "mu", self.mu)
 
     @property
     def records(self) -> tuple[str, ...]:
@@ -68,18 +68,20 @@ class FastFedDA(Direction):
         b = self.bound(n)
         return self.penalty.prox(dual / -b, n / b, plan.layout)
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Walk with y = -lr S_i, so that a step of lr adds to S_i."""
         n = t.plan.steps * t.index
 
-        def look(y: Rows, k: int) -> Rows:
+        def grad_at(y: Rows, k: int) -> Rows:
             return self.primal(y / -self.lr, n + k, t.plan)
 
         zero = torch.zeros_like(x)
-        return Local(mu=-self.mu / 2, centre=zero, start=-self.lr * down["dual"], look=look)
+        return LocalProblem(
+            mu=-self.mu / 2, anchor=zero, start=-self.lr * down["dual"], grad_at=grad_at
+        )
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the mean gradient and the mean point."""
         assert work.grad_mean is not None

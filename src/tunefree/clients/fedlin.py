@@ -13,18 +13,18 @@ sparsified gradients are not offered.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core.plan import Ask, Round
+from ..core.plan import Query, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, Local
+from .rule import Direction, LocalProblem
 
 
 @dataclass(frozen=True)
 class FedLin(Direction):
     """Direction without memory; two exchanges a round."""
 
-    sees_grad: ClassVar[bool] = True
+    needs_full_grad: ClassVar[bool] = True
 
-    def open(self, x: Vector, shared: State, t: Round, ask: Ask) -> State:
+    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
         """Ask the cohort for its gradients at x."""
         (grad,) = ask("grad", [x])
         return {"grad": grad}
@@ -33,10 +33,10 @@ class FedLin(Direction):
         """Send G."""
         return {"grad": shared["grad"]}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Shift by G minus the client's own gradient at x."""
-        return Local(tilt=down["grad"] - down["own_grad"])
+        return LocalProblem(shift=down["grad"] - down["own_grad"])
 
-    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Forget G."""
         return {}

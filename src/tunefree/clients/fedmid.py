@@ -10,11 +10,11 @@ Differences from the paper: Euclidean mirror map, as in its experiments.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core.errors import positive
+from ..core.errors import check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
-from .rule import Direction, Local
+from .rule import Direction, LocalProblem
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,19 @@ class FedMiD(Direction):
 
     penalty: Penalty = field(default_factory=Zero)
     lr: float = 0.1
-    sets: ClassVar[tuple[str, ...]] = ("land",)
+    sets: ClassVar[tuple[str, ...]] = ("project",)
 
     def __post_init__(self) -> None:
-        positive("FedMiD", "lr", self.lr)
+        check_positive("FedMiD", "lr", self.lr)
 
     def check(self, plan: Plan) -> None:
         """Refuse a step for which the proximal problem is not convex."""
         self.penalty.check(self.lr, "FedMiD")
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Land on the proximal map."""
 
-        def land(y: Rows, k: int) -> Rows:
+        def project(y: Rows, k: int) -> Rows:
             return self.penalty.prox(y, self.lr * t.factor, t.plan.layout)
 
-        return Local(land=land)
+        return LocalProblem(project=project)

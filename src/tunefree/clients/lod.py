@@ -20,7 +20,7 @@ from typing import ClassVar
 from ..core.plan import Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import row_sq
-from .rule import Direction, Local, Phi, Step, Tick, Work, along
+from .rule import Direction, LocalObjective, LocalProblem, LocalResult, Step, StepContext, descend
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Pull(Direction):
         """The loss where the client ended."""
         return ("loss_end",)
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Pull to x."""
-        return Local(mu=down["mu"], centre=x)
+        return LocalProblem(mu=down["mu"], anchor=x)
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send f_i(y)."""
         assert work.loss_end is not None
@@ -61,7 +61,7 @@ class Follow(Step):
     reports: ClassVar[tuple[str, ...]] = ("grad_sq",)
     reads: ClassVar[tuple[str, ...]] = ("mu", "lr")
     sets_lr: ClassVar[bool] = True
-    forgets: ClassVar[bool] = True
+    consumes_grad: ClassVar[bool] = True
 
     @property
     def records(self) -> tuple[str, ...]:
@@ -69,15 +69,21 @@ class Follow(Step):
         return ("grad_end",) if self.printed else ("grad_sq",)
 
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Go lr along -d, less where the pull is implicit."""
         lr = down["lr"]
         step = lr / (1 + lr * down["mu"]) if self.implicit else lr
-        return along(y, d, step.expand(y.shape[:1])), lr.expand(y.shape[:1]), scratch
+        return descend(y, d, step.expand(y.shape[:1])), lr.expand(y.shape[:1]), scratch
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send q_i."""
         if self.printed:

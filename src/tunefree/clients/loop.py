@@ -19,12 +19,12 @@ from torch import Tensor
 from ..core.plan import Round
 from ..core.types import Channels, Rows, Vector
 from ..core.vectors import row_sq
-from ..models.losses import Batch, Losses, Order
-from .rule import Local, Phi, Step, Tick, Work
+from ..models.losses import Batch, DeferredBatch, Losses
+from .rule import LocalObjective, LocalProblem, LocalResult, Step, StepContext
 
 
 @dataclass(frozen=True)
-class Schooling:
+class GradientTransform:
     """What every local step does to its gradient, whatever the method.
 
     Args:
@@ -36,7 +36,7 @@ class Schooling:
     clip: float | None = None
 
     def gradient(
-        self, losses: Losses, y: Rows, batch: Batch | Order, brief: bool = False
+        self, losses: Losses, y: Rows, batch: Batch | DeferredBatch, brief: bool = False
     ) -> tuple[Rows, Rows]:
         """Return the batch losses (m,) and the gradients as schooled (m, d).
 
@@ -49,7 +49,7 @@ class Schooling:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class LocalBatches:
     """The batches of one turn.
 
     Args:
@@ -59,29 +59,29 @@ class Lesson:
         span: Fewest and most steps of any of them, known without asking the device.
     """
 
-    fetch: Callable[[int], Batch | Order]
+    fetch: Callable[[int], Batch | DeferredBatch]
     steps: Tensor
     share: Tensor
     span: tuple[int, int]
 
-    def repeated(self, times: int) -> "Lesson":
+    def repeated(self, times: int) -> "LocalBatches":
         """Return the first batch again and again, for solvers on the whole local batch."""
         steps, share = torch.full_like(self.steps, times), self.share[:, :1].expand(-1, times)
-        return Lesson(lambda k: self.fetch(0), steps, share, (times, times))
+        return LocalBatches(lambda k: self.fetch(0), steps, share, (times, times))
 
 
 def run(
     x: Vector,
-    local: Local,
+    local: LocalProblem,
     step: Step,
     down: Channels,
     losses: Losses,
-    lesson: Lesson,
-    school: Schooling,
+    lesson: LocalBatches,
+    school: GradientTransform,
     records: frozenset[str],
     t: Round,
     rate: float | None = None,
-) -> Work:
+) -> LocalResult:
     """Train m clients and return the record of their work.
 
     Args:
@@ -92,7 +92,7 @@ def run(
         losses: Values and gradients of m rows.
         lesson: The clients' batches.
         school: Weight decay and clipping.
-        records: Optional fields of `Work` to fill.
+        records: Optional fields of `LocalResult` to fill.
         t: The round.
         rate: lr where a step is y - lr grad F(y) and nothing else: the engine may do it all.
     """
@@ -107,7 +107,7 @@ def run(
     sums: dict[str, Rows] = {}  # of vectors
     each: dict[str, list[Rows]] = {}  # of numbers, added up at the end
     shortest, longest = lesson.span
-    brief = step.forgets and ref is None and "grad_mean" not in records
+    brief = step.consumes_grad and ref is None and "grad_mean" not in records
     for k in range(longest):
         batch = lesson.fetch(k)
         if walk is not None:
@@ -115,14 +115,14 @@ def run(
             walk.step(batch, lr)
             parts, new, after = {"lr": lr}, y, scratch
         else:
-            point = y if local.look is None else local.look(y, k)
+            point = y if local.grad_at is None else local.grad_at(y, k)
             loss, g = school.gradient(losses, point, batch, brief)
             at_ref = None if ref is None else school.gradient(losses, ref, batch)[1]
             phi = _bent(y, loss, batch, losses, local, school, at_ref)
-            tick = Tick(k, t, lesson.share[:, k], counts)
-            new, lr, after = step.take(y, local.bend(g, point, at_ref), phi, tick, down, scratch)
-            if local.land is not None:
-                new = local.land(new, k)
+            tick = StepContext(k, t, lesson.share[:, k], counts)
+            new, lr, after = step.take(y, local.correct(g, point, at_ref), phi, tick, down, scratch)
+            if local.project is not None:
+                new = local.project(new, k)
             parts = {"loss": loss, "lr": lr, **_recorded(records, g, point)}
             del g, phi  # so that their memory serves the next step
         if k < shortest and "done" not in scratch:
@@ -149,7 +149,7 @@ def run(
     taken = _taken(numbers, len(each["lr"]), len(each.get("taken", [])))
     means = {n: v / taken[:, None] for n, v in sums.items()}
     trials = scratch.get("trials", torch.zeros_like(taken))
-    return Work(
+    return LocalResult(
         y=y,
         delta=y - start,
         steps=taken,
@@ -182,12 +182,12 @@ def _pick(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
 def _bent(
     y: Rows,
     loss: Rows,
-    batch: Batch | Order,
+    batch: Batch | DeferredBatch,
     losses: Losses,
-    local: Local,
-    school: Schooling,
+    local: LocalProblem,
+    school: GradientTransform,
     at_ref: Rows | None,
-) -> Phi:
+) -> LocalObjective:
     scale, weight_decay = local.scale, school.weight_decay
 
     def extra(z: Rows) -> Rows | float:
@@ -202,9 +202,9 @@ def _bent(
         return _times(scale, losses.value(z, batch))
 
     def slope(z: Rows) -> Rows:
-        return local.bend(school.gradient(losses, z, batch)[1], z, at_ref)
+        return local.correct(school.gradient(losses, z, batch)[1], z, at_ref)
 
-    return Phi(_times(scale, loss), extra, value, y, slope)
+    return LocalObjective(_times(scale, loss), extra, value, y, slope)
 
 
 def _times(scale: float, value: Rows) -> Rows:

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import within
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import check_in_range
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, Local, Work
+from .rule import Direction, LocalProblem, LocalResult
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Mime(Direction):
     sets: ClassVar[tuple[str, ...]] = ("scale", "ref")
 
     def __post_init__(self) -> None:
-        within("Mime", "momentum", self.momentum, 0, 1)
+        check_in_range("Mime", "momentum", self.momentum, 0, 1)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Start at rest."""
         return {}, {"m": torch.zeros_like(x)}
 
-    def open(self, x: Vector, shared: State, t: Round, ask: Ask) -> State:
+    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
         """Ask the cohort for its gradients at x."""
         (grad,) = ask("grad", [x])
         return shared | {"grad": grad}
@@ -52,13 +52,13 @@ class Mime(Direction):
         """Send m and G."""
         return {"m": shared["m"], "grad": shared["grad"]}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Correct the gradient by the same batch's at x."""
         new = 1 - self.momentum
-        tilt = new * down["grad"] + self.momentum * down["m"]
-        return Local(scale=new, tilt=tilt, ref=x, ref_scale=new)
+        shift = new * down["grad"] + self.momentum * down["m"]
+        return LocalProblem(scale=new, shift=shift, ref=x, ref_scale=new)
 
-    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Update the momentum once."""
         return {"m": torch.lerp(shared["m"], shared["grad"], 1 - self.momentum)}
 
@@ -78,7 +78,7 @@ class MimeLite(Direction):
     sets: ClassVar[tuple[str, ...]] = ("scale",)
 
     def __post_init__(self) -> None:
-        within("MimeLite", "momentum", self.momentum, 0, 1)
+        check_in_range("MimeLite", "momentum", self.momentum, 0, 1)
 
     @property
     def records(self) -> tuple[str, ...]:
@@ -93,17 +93,17 @@ class MimeLite(Direction):
         """Send m."""
         return {"m": shared["m"]}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Blend the gradient with m."""
-        return Local(scale=1 - self.momentum, tilt=self.momentum * down["m"])
+        return LocalProblem(scale=1 - self.momentum, shift=self.momentum * down["m"])
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the gradient at x."""
         assert work.grad_full is not None
         return {"grad": work.grad_full}, own
 
-    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Update the momentum once."""
         return {"m": torch.lerp(shared["m"], mean["grad"], 1 - self.momentum)}

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import positive, within
+from ..core.errors import check_in_range, check_positive
 from ..core.types import Channels, Rows, State
-from .rule import Phi, Step, Tick, along
+from .rule import LocalObjective, Step, StepContext, descend
 
 
 @dataclass(frozen=True)
@@ -24,22 +24,28 @@ class Momentum(Step):
         momentum: Share of the last move that is kept, in [0, 1).
     """
 
-    forgets: ClassVar[bool] = True
+    consumes_grad: ClassVar[bool] = True
     lr: float = 0.1
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        positive("Momentum", "lr", self.lr)
-        within("Momentum", "momentum", self.momentum, 0, 1)
+        check_positive("Momentum", "lr", self.lr)
+        check_in_range("Momentum", "momentum", self.momentum, 0, 1)
 
     def begin(self, y: Rows, down: Channels) -> State:
         """Start at rest."""
         return {"v": torch.zeros_like(y)}
 
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Go lr along the running sum."""
         lr = y.new_full(y.shape[:1], self.lr * tick.factor)
         v = self.momentum * scratch["v"] + d
-        return along(y, v, lr), lr, {"v": v}
+        return descend(y, v, lr), lr, {"v": v}

@@ -13,7 +13,7 @@ import torch
 from ..core.types import Channels, Rows, State
 from ..core.vectors import row_sq
 from .rates import Rates
-from .rule import Phi, Step, Tick, along
+from .rule import LocalObjective, Step, StepContext, descend
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,19 @@ class Normalised(Step):
 
     rates: Rates = field(default_factory=Rates)
     sets_lr: ClassVar[bool] = True
-    forgets: ClassVar[bool] = True
+    consumes_grad: ClassVar[bool] = True
 
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Go the known length along -d."""
         norm = row_sq(d).sqrt()
         length = self.rates.lr_at(tick.round.plan)
         lr = torch.where(norm > 0, length / norm, 0.0)
-        return along(y, d, lr), torch.full_like(lr, length), scratch
+        return descend(y, d, lr), torch.full_like(lr, length), scratch

@@ -18,7 +18,7 @@ import torch
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from .rates import Rates
-from .rule import Direction, Local, Work, settled
+from .rule import Direction, LocalProblem, LocalResult, apply_arrived
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PAdaMFed(Direction):
 
     rates: Rates = field(default_factory=lambda: Rates("padamfed"))
     uploads: ClassVar[tuple[str, ...]] = ("control",)
-    settles: ClassVar[tuple[str, ...]] = ("control",)
+    error_compensated: ClassVar[tuple[str, ...]] = ("control",)
     prepares: ClassVar[bool] = True
 
     @property
@@ -59,26 +59,26 @@ class PAdaMFed(Direction):
         """Return c_i = 0, until everyone has prepared."""
         return {"control": torch.zeros_like(x)}, {}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Correct by c_i and blend with the server's vector; before round 0, stay at x."""
         if t.preparing:
-            return Local(scale=0.0)
+            return LocalProblem(scale=0.0)
         beta = self.rates.beta_at(t.plan)
-        tilt = down["momentum"] - beta * own["control"]
+        shift = down["momentum"] - beta * own["control"]
         if self._vr:
-            return Local(tilt=tilt, ref=down["before"], ref_scale=1 - beta)
-        return Local(scale=beta, tilt=tilt)
+            return LocalProblem(shift=shift, ref=down["before"], ref_scale=1 - beta)
+        return LocalProblem(scale=beta, shift=shift)
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send c_i+ - c_i."""
         assert work.grad_mean is not None
         return {"control": work.grad_mean - own["control"]}, own | {"new": work.grad_mean}
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Keep c_i+ as the server knows it."""
         name = "control"
-        return {name: settled(own[name], own["new"], sent[name], arrived[name])}
+        return {name: apply_arrived(own[name], own["new"], sent[name], arrived[name])}

@@ -19,7 +19,7 @@ import torch
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from .rates import Rates
-from .rule import Direction, Local, Work, settled
+from .rule import Direction, LocalProblem, LocalResult, apply_arrived
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ParFreFL(Direction):
 
     rates: Rates = field(default_factory=Rates)
     uploads: ClassVar[tuple[str, ...]] = ("innovation",)
-    settles: ClassVar[tuple[str, ...]] = ("innovation",)
+    error_compensated: ClassVar[tuple[str, ...]] = ("innovation",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
     prepares: ClassVar[bool] = True
 
@@ -47,15 +47,15 @@ class ParFreFL(Direction):
         """Return m_i = c_i = 0, until everyone has prepared."""
         return {"momentum": torch.zeros_like(x), "control": torch.zeros_like(x)}, {}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Blend the gradient with m_i; before round 0, stay at x."""
         if t.preparing:
-            return Local(scale=0.0)
+            return LocalProblem(scale=0.0)
         beta = self.rates.beta_at(t.plan)
-        return Local(scale=beta, tilt=(1 - beta) * own["momentum"])
+        return LocalProblem(scale=beta, shift=(1 - beta) * own["momentum"])
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the change of c_i."""
         assert work.grad_mean is not None
@@ -63,9 +63,9 @@ class ParFreFL(Direction):
         m = (1 - beta) * own["momentum"] + beta * work.grad_mean
         return {"innovation": m - own["control"]}, {"momentum": m, "control": own["control"]}
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Move c_i by what arrived."""
         m, q = own["momentum"], "innovation"
-        return {"momentum": m, "control": settled(own["control"], m, sent[q], arrived[q])}
+        return {"momentum": m, "control": apply_arrived(own["control"], m, sent[q], arrived[q])}

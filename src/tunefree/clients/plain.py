@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from ..core.plan import Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, Local
+from .rule import Direction, LocalProblem
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Plain(Direction):
     """Direction that leaves the gradient as it is."""
 
     @property
-    def bends(self) -> bool:
+    def changes_gradient(self) -> bool:
         """Whether somebody has put another bend in here."""
-        return type(self).local is not Plain.local
+        return type(self).local_problem is not Plain.local_problem
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Return no bend."""
-        return Local()
+        return LocalProblem()
 
 
 @dataclass(frozen=True)

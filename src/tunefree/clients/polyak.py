@@ -16,10 +16,10 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import finite, positive
+from ..core.errors import check_finite, check_positive
 from ..core.types import Channels, Rows, State
 from ..core.vectors import row_sq
-from .rule import Phi, Step, Tick, along
+from .rule import LocalObjective, Step, StepContext, descend
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,26 @@ class Polyak(Step):
     max_lr: float = 1.0
     lower: float = 0.0
     sets_lr: ClassVar[bool] = True
-    forgets: ClassVar[bool] = True
+    consumes_grad: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("Polyak", "c", self.c)
-        positive("Polyak", "max_lr", self.max_lr)
-        finite("Polyak", "lower", self.lower)
+        check_positive("Polyak", "c", self.c)
+        check_positive("Polyak", "max_lr", self.max_lr)
+        check_finite("Polyak", "lower", self.lower)
 
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Go as far as the gap allows."""
         sq = row_sq(d)
         gap = (phi.here() - self.lower).clamp(min=0)
         some = (gap > 0) & (sq > 0)  # of a tiny gradient even c |d|^2 may be 0
         lr = torch.where(some, gap / (self.c * sq), 0.0).clamp(max=self.max_lr)
-        return along(y, d, lr), lr, scratch
+        return descend(y, d, lr), lr, scratch

@@ -10,11 +10,11 @@ Differences from the paper: the inexactness gamma is not tracked; a client takes
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core.errors import not_negative
+from ..core.errors import check_nonnegative
 from ..core.plan import Round
 from ..core.types import Channels, State, Vector
 from ..core.vectors import row_sq
-from .rule import Direction, Local, Work
+from .rule import Direction, LocalProblem, LocalResult
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Proximal(Direction):
     mu: float = 0.1
 
     def __post_init__(self) -> None:
-        not_negative(type(self).__name__, "mu", self.mu)
+        check_nonnegative(type(self).__name__, "mu", self.mu)
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Return the pull to x."""
-        return Local(mu=self.mu, centre=x) if self.mu else Local()
+        return LocalProblem(mu=self.mu, anchor=x) if self.mu else LocalProblem()
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Moreau(Proximal):
         return ("loss_end",)
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send f_i(y) + (mu / 2) |y - x|^2."""
         assert work.loss_end is not None

@@ -14,7 +14,7 @@ Differences from the paper: beta is cut at 1, which the theorems reach by T >= S
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.errors import portion, positive, unknown
+from ..core.errors import check_fraction, check_positive, unknown_name
 from ..core.plan import Plan
 
 Kind = Literal["parfrefl", "padamfed", "padamfed-vr"]
@@ -40,13 +40,13 @@ class Rates:
 
     def __post_init__(self) -> None:
         if self.kind not in ("parfrefl", "padamfed", "padamfed-vr"):
-            raise unknown("Rates kind", self.kind, ("parfrefl", "padamfed", "padamfed-vr"))
-        positive("Rates", "scale", self.scale)
+            raise unknown_name("Rates kind", self.kind, ("parfrefl", "padamfed", "padamfed-vr"))
+        check_positive("Rates", "scale", self.scale)
         if self.beta is not None:
-            portion("Rates", "beta", self.beta)
+            check_fraction("Rates", "beta", self.beta)
         for name in ("lr", "server_lr"):
             if getattr(self, name) is not None:
-                positive("Rates", name, getattr(self, name))
+                check_positive("Rates", name, getattr(self, name))
 
     def beta_at(self, plan: Plan) -> float:
         """Return beta under this plan."""

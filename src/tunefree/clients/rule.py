@@ -13,15 +13,15 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.plan import Ask as Ask
 from ..core.plan import Plan as Plan
+from ..core.plan import Query as Query
 from ..core.plan import Round as Round
 from ..core.types import Channels, Rows, State, Vector
-from .bend import Local as Local
+from .local_problem import LocalProblem as LocalProblem
 
 
 @dataclass(frozen=True)
-class Tick:
+class StepContext:
     """Where a local step stands."""
 
     index: int  # k
@@ -36,7 +36,7 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Phi:
+class LocalObjective:
     """The bent batch loss of a step; evaluated only where a step asks for it."""
 
     loss: Rows  # the scaled batch loss at y (m,)
@@ -55,7 +55,7 @@ class Phi:
 
 
 @dataclass(frozen=True)
-class Work:
+class LocalResult:
     """The local loop's record, one row per client."""
 
     y: Rows  # where it ended (m, d)
@@ -73,7 +73,7 @@ class Work:
     grad_end: Rows | None = None  # gradient at y over all own data (m, d), when asked for
 
 
-class Turns(NamedTuple):
+class LocalPhases(NamedTuple):
     """How a client works between two talks: `times` turns of `steps` local steps (None: K)."""
 
     times: int = 1
@@ -81,35 +81,40 @@ class Turns(NamedTuple):
 
 
 class ClientPart:
-    """What directions and steps share: every hook does nothing unless a part says otherwise.
+    """Base of directions and steps; every hook has a default that does nothing.
 
-    `uploads` names the vectors and `reports` the scalars that `upload` sends; `needs` those of
-    `delta` and `delta_sq` that `absorb` reads; `reads` what the server's rule must send down for
-    it; `echo` the means that the server sends back to the cohort for `keep`; `settles` the uploads
-    whose loss on a wire the part makes up for by itself, since it keeps what arrived. `prepares`:
-    everyone works once before round 0. `full`: the method is defined for full participation alone.
-    `steady`: a schedule of learning rates would break it.
+    Class attributes:
+        uploads: Names of the vectors that `upload` sends.
+        reports: Names of the scalars that `upload` sends.
+        needs: Those of `delta` and `delta_sq` that `update_shared` reads.
+        reads: What the server rule must send down for this part.
+        error_compensated: Uploads whose compression error the part compensates by itself, because
+            it keeps what arrived.
+        echo: Means that the server sends back to the cohort for `update_memory`.
+        prepares: Whether every client works once before round 0.
+        full: Whether the method is defined for full participation only.
+        needs_constant_lr: Whether a learning-rate schedule would break the part.
     """
 
     uploads: ClassVar[tuple[str, ...]] = ()
     reports: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
-    settles: ClassVar[tuple[str, ...]] = ()
+    error_compensated: ClassVar[tuple[str, ...]] = ()
     echo: ClassVar[tuple[str, ...]] = ()
     prepares: ClassVar[bool] = False
     full: ClassVar[bool] = False
-    steady: ClassVar[bool] = False
+    needs_constant_lr: ClassVar[bool] = False
 
     @property
     def records(self) -> tuple[str, ...]:
-        """Names of the optional fields of `Work` that `upload` reads."""
+        """Names of the optional fields of `LocalResult` that `upload` reads."""
         return ()
 
     @property
-    def keeps(self) -> bool:
-        """Whether `keep` has something to do."""
-        return type(self).keep is not ClientPart.keep
+    def updates_memory(self) -> bool:
+        """Whether `update_memory` has something to do."""
+        return type(self).update_memory is not ClientPart.update_memory
 
     def check(self, plan: Plan) -> None:
         """Refuse a plan that this part cannot work under, before round 0."""
@@ -118,10 +123,10 @@ class ClientPart:
         """Return one client's first memory, and the first shared state."""
         return {}, {}
 
-    def open(self, x: Vector, shared: State, t: Round, ask: Ask) -> State:
+    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
         """Start a round on the server; may ask the clients.
 
-        Names that `init` lacks last for the round: `absorb` drops them.
+        Names that `init` lacks last for the round: `update_shared` drops them.
         """
         return shared
 
@@ -130,7 +135,7 @@ class ClientPart:
         return {}
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Return what each client sends along with delta, and its memory from now on.
 
@@ -138,7 +143,7 @@ class ClientPart:
         """
         return {}, own
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Return the memory once the upload has passed the wire and the means are known.
@@ -147,62 +152,67 @@ class ClientPart:
         """
         return own
 
-    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Return the shared state after a round, from the means over the cohort."""
         return shared
 
 
 class Direction(ClientPart, ABC):
-    """Bends the gradient.
+    """Modifies the gradient of a client's local steps.
 
-    `sets` names what of `Local` beyond tilt and pull it sets; two that set the same do not add.
-    `sees_grad`: `local` finds each client's gradient at x over all of its data in
-    down["own_grad"], which never travels. `goes_with` names the server rules it is defined with;
-    none means any.
+    Class attributes:
+        sets: Fields of `LocalProblem` beyond shift, mu and anchor that `local_problem` sets;
+            directions that set the same field cannot be added.
+        needs_full_grad: Whether `local_problem` reads down["own_grad"], each client's gradient at
+            x over all of its data, which never travels.
+        goes_with: Server rules that the direction is defined with; empty means any.
     """
 
     sets: ClassVar[tuple[str, ...]] = ()
-    sees_grad: ClassVar[bool] = False
+    needs_full_grad: ClassVar[bool] = False
     goes_with: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def bends(self) -> bool:
-        """Whether `local` may return a bend."""
+    def changes_gradient(self) -> bool:
+        """Whether `local_problem` may return a bend."""
         return True
 
-    def turns(self, t: Round) -> Turns:
+    def local_phases(self, t: Round) -> LocalPhases:
         """Return how much a client works before it talks."""
-        return Turns()
+        return LocalPhases()
 
     @abstractmethod
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Return the bend that holds for this turn's local work."""
         ...
 
-    def between(self, work: Work, x: Vector, down: Channels, own: State, t: Round) -> State:
+    def between_phases(
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
+    ) -> State:
         """Return the memory for the next turn; names that `init` lacks last for the round."""
         return own
 
 
 class Step(ClientPart, ABC):
-    """Moves along the bent gradient.
+    """Moves a client along the modified gradient.
 
-    `sets_lr`: the step finds its own size, so that a schedule has nothing to act on.
-    `exact`: it relies on `d` being the gradient of `phi`, so that clipping would break it.
-    `forgets`: once `take` returns, nothing of `d` itself is left (in the scratch memory, say), and
-    `take` asks `phi` for no slope; the engine then need not copy `d` out of its own memory.
+    Class attributes:
+        sets_lr: Whether the step chooses its own size, so that a schedule has no effect.
+        exact: Whether the step relies on `d` being the gradient of `phi`; clipping would break it.
+        consumes_grad: Whether `take` keeps no reference to `d` and evaluates no gradient of `phi`;
+            the engine then does not copy `d` out of its own memory.
     """
 
     sets_lr: ClassVar[bool] = False
     exact: ClassVar[bool] = False
-    forgets: ClassVar[bool] = False
+    consumes_grad: ClassVar[bool] = False
 
     @property
     def most(self) -> int | None:
         """Most steps of a solver on the whole local batch, whatever K is; None for other steps."""
         return None
 
-    def rate(self, factor: float) -> float | None:
+    def descent_lr(self, factor: float) -> float | None:
         """Return lr where a step is y - lr d and nothing else, whatever happens on the way.
 
         Args:
@@ -220,13 +230,19 @@ class Step(ClientPart, ABC):
 
     @abstractmethod
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Return the next y (m, d), the step sizes used (m,) and the scratch memory."""
         ...
 
 
-def settled(old: Rows, new: Rows, sent: Rows, arrived: Rows) -> Rows:
+def apply_arrived(old: Rows, new: Rows, sent: Rows, arrived: Rows) -> Rows:
     """Return what both ends hold after the change new - old was sent: old + arrived.
 
     Where the wire changed nothing it is `new` itself, so that no rounding gathers over rounds.
@@ -234,7 +250,7 @@ def settled(old: Rows, new: Rows, sent: Rows, arrived: Rows) -> Rows:
     return new if arrived is sent else torch.where(arrived == sent, new, old + arrived)
 
 
-def along(y: Rows, d: Rows, lr: Rows | float) -> Rows:
+def descend(y: Rows, d: Rows, lr: Rows | float) -> Rows:
     """Return y - lr d in one pass, with one step size for all or one per row (m,)."""
     if isinstance(lr, Tensor):
         return torch.addcmul(y, d, lr[:, None], value=-1)

@@ -16,10 +16,10 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import portion
+from ..core.errors import check_fraction
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, Local, Work, settled
+from .rule import Direction, LocalProblem, LocalResult, apply_arrived
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Scafcom(Direction):
 
     beta: float = 0.1
     uploads: ClassVar[tuple[str, ...]] = ("innovation",)
-    settles: ClassVar[tuple[str, ...]] = ("innovation",)
+    error_compensated: ClassVar[tuple[str, ...]] = ("innovation",)
     reads: ClassVar[tuple[str, ...]] = ("control",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
 
     def __post_init__(self) -> None:
-        portion("Scafcom", "beta", self.beta)
+        check_fraction("Scafcom", "beta", self.beta)
 
     @property
     def records(self) -> tuple[str, ...]:
@@ -50,22 +50,22 @@ class Scafcom(Direction):
         """Return v_i = c_i = 0."""
         return {"momentum": torch.zeros_like(x), "control": torch.zeros_like(x)}, {}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Blend the gradient with v_i and shift it by c - c_i."""
-        tilt = (1 - self.beta) * own["momentum"] - own["control"] + down["control"]
-        return Local(scale=self.beta, tilt=tilt)
+        shift = (1 - self.beta) * own["momentum"] - own["control"] + down["control"]
+        return LocalProblem(scale=self.beta, shift=shift)
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the change of c_i."""
         assert work.grad_mean is not None
         v = (1 - self.beta) * own["momentum"] + self.beta * work.grad_mean
         return {"innovation": v - own["control"]}, {"momentum": v, "control": own["control"]}
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Move c_i by what arrived."""
         v, q = own["momentum"], "innovation"
-        return {"momentum": v, "control": settled(own["control"], v, sent[q], arrived[q])}
+        return {"momentum": v, "control": apply_arrived(own["control"], v, sent[q], arrived[q])}

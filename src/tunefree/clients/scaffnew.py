@@ -16,10 +16,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core.errors import portion, positive
+from ..core.errors import check_fraction, check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, Local, Turns, Work
+from .rule import Direction, LocalPhases, LocalProblem, LocalResult
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Scaffnew(Direction):
     lr: float = 0.1
     p: float | None = None
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
-    settles: ClassVar[tuple[str, ...]] = ("delta",)
-    sets: ClassVar[tuple[str, ...]] = ("turns",)
+    error_compensated: ClassVar[tuple[str, ...]] = ("delta",)
+    sets: ClassVar[tuple[str, ...]] = ("local_phases",)
     goes_with: ClassVar[tuple[str, ...]] = ("Average",)
     full: ClassVar[bool] = True
-    steady: ClassVar[bool] = True
+    needs_constant_lr: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("Scaffnew", "lr", self.lr)
+        check_positive("Scaffnew", "lr", self.lr)
         if self.p is not None:
-            portion("Scaffnew", "p", self.p)
+            check_fraction("Scaffnew", "p", self.p)
 
     def _pull(self, plan: Plan) -> float:
         return self.chance(plan) / self.lr
@@ -58,24 +58,24 @@ class Scaffnew(Direction):
         """Return the memory for which e_i = 0 at x."""
         return {"half": self._pull(plan) * x}, {}
 
-    def turns(self, t: Round) -> Turns:
+    def local_phases(self, t: Round) -> LocalPhases:
         """Return one turn of as many steps as the coin says."""
         p = self.chance(t.plan)
         if p == 1:
-            return Turns(1, 1)
-        return Turns(1, 1 + int(math.log1p(-t.coin("scaffnew")) / math.log1p(-p)))
+            return LocalPhases(1, 1)
+        return LocalPhases(1, 1 + int(math.log1p(-t.coin("scaffnew")) / math.log1p(-p)))
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Return the tilt e_i, now that x is known."""
-        return Local(tilt=own["half"] - self._pull(t.plan) * x)
+        return LocalProblem(shift=own["half"] - self._pull(t.plan) * x)
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the move."""
         return {"delta": work.delta}, own
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Add what the server took for the move; the next x will finish e_i."""

@@ -18,10 +18,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.errors import unknown
+from ..core.errors import unknown_name
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, Local, Work, settled
+from .rule import Direction, LocalProblem, LocalResult, apply_arrived
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Scaffold(Direction):
 
     option: Literal["I", "II"] = "II"
     uploads: ClassVar[tuple[str, ...]] = ("control",)
-    settles: ClassVar[tuple[str, ...]] = ("control",)
+    error_compensated: ClassVar[tuple[str, ...]] = ("control",)
 
     def __post_init__(self) -> None:
         if self.option not in ("I", "II"):
-            raise unknown("Scaffold option", self.option, ("I", "II"))
+            raise unknown_name("Scaffold option", self.option, ("I", "II"))
 
     @property
     def records(self) -> tuple[str, ...]:
@@ -55,25 +55,25 @@ class Scaffold(Direction):
         """Send c."""
         return {"control": shared["control"]}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Return the tilt c - c_i."""
-        return Local(tilt=down["control"] - own["control"])
+        return LocalProblem(shift=down["control"] - own["control"])
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send c_i+ - c_i and keep c_i+."""
         new = work.grad_mean if self.option == "II" else work.grad_full
         assert new is not None
         return {"control": new - own["control"]}, own | {"new": new}
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Keep c_i+ as the server knows it."""
         new, name = own["new"], "control"
-        return {name: settled(own[name], new, sent[name], arrived[name])}
+        return {name: apply_arrived(own[name], new, sent[name], arrived[name])}
 
-    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Add the mean change; clients that were absent count as no change."""
         return {"control": shared["control"] + t.fraction * mean["control"]}

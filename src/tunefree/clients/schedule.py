@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.errors import ArgumentError, not_negative, positive, unknown, whole
+from ..core.errors import ArgumentError, check_int, check_nonnegative, check_positive, unknown_name
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class Schedule:
     def __post_init__(self) -> None:
         shapes = ("constant", "cosine", "exponential")
         if self.shape not in shapes:
-            raise unknown("schedule", self.shape, shapes)
-        not_negative("Schedule", "floor", self.floor)
-        positive("Schedule", "rate", self.rate)
+            raise unknown_name("schedule", self.shape, shapes)
+        check_nonnegative("Schedule", "floor", self.floor)
+        check_positive("Schedule", "rate", self.rate)
         if self.floor > 1 or self.rate > 1:
             raise ArgumentError(
                 f"Schedule(floor=..., rate=...) must be at most 1, got {self.floor}, {self.rate}."
             )
-        whole("Schedule", "warmup", self.warmup, 0)
+        check_int("Schedule", "warmup", self.warmup, 0)
 
     @property
-    def steady(self) -> bool:
+    def needs_constant_lr(self) -> bool:
         """Whether the factor is always 1."""
         return self.shape == "constant" and self.warmup == 0
 
@@ -67,7 +67,7 @@ class Schedule:
         for word in str(text).split("+"):
             name, colon, number = word.partition(":")
             if name not in ("constant", *numbers):
-                raise unknown("schedule", text, ("constant", *numbers))
+                raise unknown_name("schedule", text, ("constant", *numbers))
             field = "warmup" if name == "warmup" else "shape"
             if field in settings or (colon and name == "constant"):
                 raise ArgumentError(

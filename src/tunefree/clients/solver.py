@@ -17,16 +17,16 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import ArgumentError, not_negative, unknown, whole
+from ..core.errors import ArgumentError, check_int, check_nonnegative, unknown_name
 from ..core.plan import Plan
 from ..core.types import Channels, Rows, State
 from ..core.vectors import row_sq
 from .armijo import Armijo
 from .constant import Constant
-from .rule import Phi, Step, Tick
+from .rule import LocalObjective, Step, StepContext
 
 
-def _first_length(d: Rows, length: Rows, tick: Tick, scratch: State) -> Rows:
+def _first_length(d: Rows, length: Rows, tick: StepContext, scratch: State) -> Rows:
     return length.clamp(min=1) if tick.index == 0 else scratch["first"]
 
 
@@ -45,8 +45,8 @@ class ConjugateGradient(Step):
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        not_negative("ConjugateGradient", "tol", self.tol)
-        whole("ConjugateGradient", "most", self.most)
+        check_nonnegative("ConjugateGradient", "tol", self.tol)
+        check_int("ConjugateGradient", "most", self.most)
 
     def check(self, plan: Plan) -> None:
         """Refuse minibatches: there is no quadratic to solve."""
@@ -59,7 +59,13 @@ class ConjugateGradient(Step):
         return start | {"done": one < 0}
 
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Go to the lowest point along the next conjugate direction."""
         assert phi.slope is not None
@@ -99,8 +105,8 @@ class Until(Step):
                 "Until(step=...) must be a step that is no solver itself and has no traffic of its "
                 f"own, got {self.step!r}."
             )
-        not_negative("Until", "tol", self.tol)
-        whole("Until", "most", self.most)
+        check_nonnegative("Until", "tol", self.tol)
+        check_int("Until", "most", self.most)
 
     @property
     def sets_lr(self) -> bool:  # type: ignore[override]
@@ -122,7 +128,13 @@ class Until(Step):
         return self.step.begin(y, down) | {"first": one, "done": one < 0}
 
     def take(
-        self, y: Rows, d: Rows, phi: Phi, tick: Tick, down: Channels, scratch: State
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Take the other step, or stop."""
         length = row_sq(d).sqrt()
@@ -152,5 +164,5 @@ def solver(name: str | Step, lr: float) -> Step:
         "armijo": Until(Armijo(max_lr=10.0)),
     }
     if name not in known:
-        raise unknown("solver", name, known)
+        raise unknown_name("solver", name, known)
     return known[name]

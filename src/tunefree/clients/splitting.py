@@ -27,10 +27,10 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import between, positive, within
+from ..core.errors import check_between, check_in_range, check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, Local, Turns, Work, settled
+from .rule import Direction, LocalPhases, LocalProblem, LocalResult, apply_arrived
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class FedDR(Direction):
     mu: float = 1.0
     relax: float = 0.9
     uploads: ClassVar[tuple[str, ...]] = ("reflected",)
-    settles: ClassVar[tuple[str, ...]] = ("reflected",)
+    error_compensated: ClassVar[tuple[str, ...]] = ("reflected",)
     sets: ClassVar[tuple[str, ...]] = ("start",)
 
     def __post_init__(self) -> None:
-        positive("FedDR", "mu", self.mu)
-        between("FedDR", "relax", self.relax, 0, 2)
+        check_positive("FedDR", "mu", self.mu)
+        check_between("FedDR", "relax", self.relax, 0, 2)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return y_i = x_i = x and what the server believes of r_i."""
@@ -61,24 +61,24 @@ class FedDR(Direction):
     def _anchor(self, x: Vector, own: State) -> Vector:
         return own["y"] + self.relax * (x - own["x"])
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Pull to y_i."""
-        return Local(mu=self.mu, centre=self._anchor(x, own), start=own["x"])
+        return LocalProblem(mu=self.mu, anchor=self._anchor(x, own), start=own["x"])
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the change of 2 x_i - y_i."""
         y = self._anchor(x, own)
         new = 2 * work.y - y
         return {"reflected": new - own["told"]}, own | {"y": y, "x": work.y, "new": new}
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Keep what the server was told."""
         name = "reflected"
-        told = settled(own["told"], own["new"], sent[name], arrived[name])
+        told = apply_arrived(own["told"], own["new"], sent[name], arrived[name])
         return {"y": own["y"], "x": own["x"], "told": told}
 
 
@@ -94,34 +94,34 @@ class FedADMM(Direction):
 
     mu: float = 1.0
     uploads: ClassVar[tuple[str, ...]] = ("reflected",)
-    settles: ClassVar[tuple[str, ...]] = ("reflected",)
+    error_compensated: ClassVar[tuple[str, ...]] = ("reflected",)
     sets: ClassVar[tuple[str, ...]] = ("start",)
 
     def __post_init__(self) -> None:
-        positive("FedADMM", "mu", self.mu)
+        check_positive("FedADMM", "mu", self.mu)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return z_i = 0, x_i = x and what the server believes of r_i."""
         return {"dual": torch.zeros_like(x), "x": x, "told": x}, {}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Tilt by z_i and pull to x."""
-        return Local(tilt=own["dual"], mu=self.mu, centre=x, start=own["x"])
+        return LocalProblem(shift=own["dual"], mu=self.mu, anchor=x, start=own["x"])
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the change of x_i + z_i / mu."""
         dual = own["dual"] + self.mu * (work.y - x)
         new = work.y + dual / self.mu
         return {"reflected": new - own["told"]}, own | {"dual": dual, "x": work.y, "new": new}
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Keep what the server was told."""
         name = "reflected"
-        told = settled(own["told"], own["new"], sent[name], arrived[name])
+        told = apply_arrived(own["told"], own["new"], sent[name], arrived[name])
         return {"dual": own["dual"], "x": own["x"], "told": told}
 
 
@@ -139,35 +139,39 @@ class FedPD(Direction):
     mu: float = 1.0
     skip: float = 0.0
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
-    sets: ClassVar[tuple[str, ...]] = ("start", "turns")
+    sets: ClassVar[tuple[str, ...]] = ("start", "local_phases")
     full: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("FedPD", "mu", self.mu)
-        within("FedPD", "skip", self.skip, 0, 1)
+        check_positive("FedPD", "mu", self.mu)
+        check_in_range("FedPD", "skip", self.skip, 0, 1)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return l_i = 0 and x_i = x."""
         return {"dual": torch.zeros_like(x), "x": x}, {}
 
-    def turns(self, t: Round) -> Turns:
+    def local_phases(self, t: Round) -> LocalPhases:
         """Return as many solves as the coin says."""
         if self.skip == 0:
-            return Turns()
-        return Turns(1 + int(math.log1p(-t.coin("fedpd")) / math.log(self.skip)))
+            return LocalPhases()
+        return LocalPhases(1 + int(math.log1p(-t.coin("fedpd")) / math.log(self.skip)))
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Tilt by l_i and pull to a_i."""
-        return Local(tilt=own["dual"], mu=self.mu, centre=own.get("anchor", x), start=own["x"])
+        return LocalProblem(
+            shift=own["dual"], mu=self.mu, anchor=own.get("anchor", x), start=own["x"]
+        )
 
-    def between(self, work: Work, x: Vector, down: Channels, own: State, t: Round) -> State:
+    def between_phases(
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
+    ) -> State:
         """Renew l_i and a_i."""
         dual = own["dual"] + self.mu * (work.y - own.get("anchor", x))
         return {"dual": dual, "x": work.y, "anchor": work.y + dual / self.mu}
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send a_i - x."""
-        after = self.between(work, x, down, own, t)
+        after = self.between_phases(work, x, down, own, t)
         return {"delta": after.pop("anchor") - x}, after

@@ -11,9 +11,9 @@ from operator import add
 from typing import Any
 
 from ..core.errors import ArgumentError
-from ..core.plan import Ask, Plan, Round
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, Local, Turns, Work
+from .rule import Direction, LocalPhases, LocalProblem, LocalResult
 
 
 def _pack(states: list[State]) -> State:
@@ -57,7 +57,11 @@ class Sum(Direction):
                 "use each of them once."
             )
         others = [p for p in parts if not p.prepares]
-        busy = [p for p in others if p.uploads or p.reports or type(p).open is not Direction.open]
+        busy = [
+            p
+            for p in others
+            if p.uploads or p.reports or type(p).start_round is not Direction.start_round
+        ]
         if busy and len(others) < len(parts):
             raise ArgumentError(
                 f"Cannot add {type(busy[0]).__name__} to a direction for which everyone works "
@@ -73,16 +77,16 @@ class Sum(Direction):
     reports = _joined("reports")
     needs = _joined("needs")
     reads = _joined("reads")
-    settles = _joined("settles")
+    error_compensated = _joined("error_compensated")
     goes_with = _joined("goes_with")
     echo = _joined("echo")
     sets = _joined("sets")
     records = _joined("records")
     prepares = _any("prepares")
     full = _any("full")
-    steady = _any("steady")
-    keeps = _any("keeps")
-    sees_grad = _any("sees_grad")
+    needs_constant_lr = _any("needs_constant_lr")
+    updates_memory = _any("updates_memory")
+    needs_full_grad = _any("needs_full_grad")
 
     def check(self, plan: Plan) -> None:
         """Let each part check."""
@@ -94,46 +98,56 @@ class Sum(Direction):
         both = [p.init(x, plan) for p in self.parts]
         return _pack([own for own, _ in both]), _pack([shared for _, shared in both])
 
-    def open(self, x: Vector, shared: State, t: Round, ask: Ask) -> State:
+    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
         """Open each part."""
-        return _pack([p.open(x, _part(shared, j), t, ask) for j, p in enumerate(self.parts)])
+        return _pack([p.start_round(x, _part(shared, j), t, ask) for j, p in enumerate(self.parts)])
 
     def down(self, shared: State) -> Channels:
         """Send what each part sends."""
         return _pack([p.down(_part(shared, j)) for j, p in enumerate(self.parts)])
 
-    def turns(self, t: Round) -> Turns:
+    def local_phases(self, t: Round) -> LocalPhases:
         """Return the turns of the part that sets them."""
-        return next((turns for p in self.parts if (turns := p.turns(t)) != Turns()), Turns())
-
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
-        """Return the sum of the bends."""
-        return reduce(
-            add, [p.local(x, self._down(down, j), _part(own, j), t) for j, p in self._each]
+        return next(
+            (turns for p in self.parts if (turns := p.local_phases(t)) != LocalPhases()),
+            LocalPhases(),
         )
 
-    def between(self, work: Work, x: Vector, down: Channels, own: State, t: Round) -> State:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
+        """Return the sum of the bends."""
+        return reduce(
+            add, [p.local_problem(x, self._down(down, j), _part(own, j), t) for j, p in self._each]
+        )
+
+    def between_phases(
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
+    ) -> State:
         """Let each part go on."""
         return _pack(
-            [p.between(work, x, self._down(down, j), _part(own, j), t) for j, p in self._each]
+            [
+                p.between_phases(work, x, self._down(down, j), _part(own, j), t)
+                for j, p in self._each
+            ]
         )
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send what each part sends."""
         pairs = [p.upload(work, x, self._down(down, j), _part(own, j), t) for j, p in self._each]
         return {k: v for sent, _ in pairs for k, v in sent.items()}, _pack([o for _, o in pairs])
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Let each part keep."""
-        return _pack([p.keep(sent, arrived, mean, _part(own, j), t) for j, p in self._each])
+        return _pack(
+            [p.update_memory(sent, arrived, mean, _part(own, j), t) for j, p in self._each]
+        )
 
-    def absorb(self, mean: Channels, shared: State, t: Round) -> State:
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Let each part absorb."""
-        return _pack([p.absorb(mean, _part(shared, j), t) for j, p in self._each])
+        return _pack([p.update_shared(mean, _part(shared, j), t) for j, p in self._each])
 
     @property
     def _each(self) -> list[tuple[int, Direction]]:

@@ -17,11 +17,11 @@ of the mean gradient, which keeps sum_i c_i = 0.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core.errors import positive
+from ..core.errors import check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
-from .rule import Direction, Local, Work
+from .rule import Direction, LocalProblem, LocalResult
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class ZA1(Direction):
     lr: float = 0.1
     server_lr: float = 1.0
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
-    settles: ClassVar[tuple[str, ...]] = ("delta",)
-    sets: ClassVar[tuple[str, ...]] = ("look", "start")
+    error_compensated: ClassVar[tuple[str, ...]] = ("delta",)
+    sets: ClassVar[tuple[str, ...]] = ("grad_at", "start")
     goes_with: ClassVar[tuple[str, ...]] = ("ZA1",)
     full: ClassVar[bool] = True
-    steady: ClassVar[bool] = True
+    needs_constant_lr: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("ZA1", "lr", self.lr)
-        positive("ZA1", "server_lr", self.server_lr)
+        check_positive("ZA1", "lr", self.lr)
+        check_positive("ZA1", "server_lr", self.server_lr)
 
     def walk(self, plan: Plan) -> float:
         """Return E."""
@@ -62,24 +62,24 @@ class ZA1(Direction):
         """Return the memory for which c_i = 0 at x."""
         return {"half": x / self.walk(plan)}, {}
 
-    def local(self, x: Vector, down: Channels, own: State, t: Round) -> Local:
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Start at prox(x) and look at proximal points."""
         layout = t.plan.layout
 
-        def look(y: Rows, k: int) -> Rows:
+        def grad_at(y: Rows, k: int) -> Rows:
             return self.penalty.prox(y, k * self.lr, layout) if k else y
 
         start = self.penalty.prox(x, self.walk(t.plan), layout)
-        return Local(tilt=own["half"] - x / self.walk(t.plan), start=start, look=look)
+        return LocalProblem(shift=own["half"] - x / self.walk(t.plan), start=start, grad_at=grad_at)
 
     def upload(
-        self, work: Work, x: Vector, down: Channels, own: State, t: Round
+        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the move."""
         start = work.y - work.delta
         return {"delta": work.delta}, {"half": own["half"] + (start - x) / self.walk(t.plan)}
 
-    def keep(
+    def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
         """Add what the server took for the move; the next x will finish c_i."""

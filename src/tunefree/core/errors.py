@@ -40,10 +40,10 @@ def first_line(error: BaseException) -> str:
     return text[0] if text else type(error).__name__
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> ArgumentError:
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> ArgumentError:
     """Return the error for a name that is not in the list, with the nearest one that is.
 
-    >>> print(unknown("method", "fedagv", ["fedavg", "scaffold"]))
+    >>> print(unknown_name("method", "fedagv", ["fedavg", "scaffold"]))
     Unknown method 'fedagv'. Did you mean 'fedavg'? Known: fedavg, scaffold.
     """
     names = sorted(known)
@@ -56,25 +56,25 @@ def _number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)  # NumPy numbers too
 
 
-def positive(owner: str, name: str, value: float) -> None:
+def check_positive(owner: str, name: str, value: float) -> None:
     """Refuse what is not a finite number > 0."""
     if not (_number(value) and 0 < value < float("inf")):
         raise ArgumentError(f"{owner}({name}=...) must be a finite number > 0, got {value!r}.")
 
 
-def finite(owner: str, name: str, value: float) -> None:
+def check_finite(owner: str, name: str, value: float) -> None:
     """Refuse what is not a finite number."""
     if not (_number(value) and float("-inf") < value < float("inf")):
         raise ArgumentError(f"{owner}({name}=...) must be a finite number, got {value!r}.")
 
 
-def not_negative(owner: str, name: str, value: float) -> None:
+def check_nonnegative(owner: str, name: str, value: float) -> None:
     """Refuse what is not a finite number >= 0."""
     if not (_number(value) and 0 <= value < float("inf")):
         raise ArgumentError(f"{owner}({name}=...) must be a finite number >= 0, got {value!r}.")
 
 
-def within(owner: str, name: str, value: float, low: float, high: float) -> None:
+def check_in_range(owner: str, name: str, value: float, low: float, high: float) -> None:
     """Refuse what is not a number in [low, high)."""
     if not (_number(value) and low <= value < high):
         raise ArgumentError(
@@ -82,7 +82,7 @@ def within(owner: str, name: str, value: float, low: float, high: float) -> None
         )
 
 
-def between(owner: str, name: str, value: float, low: float, high: float) -> None:
+def check_between(owner: str, name: str, value: float, low: float, high: float) -> None:
     """Refuse what is not a number strictly between low and high."""
     if not (_number(value) and low < value < high):
         raise ArgumentError(
@@ -90,13 +90,13 @@ def between(owner: str, name: str, value: float, low: float, high: float) -> Non
         )
 
 
-def portion(owner: str, name: str, value: float) -> None:
+def check_fraction(owner: str, name: str, value: float) -> None:
     """Refuse what is not a number in (0, 1]."""
     if not (_number(value) and 0 < value <= 1):
         raise ArgumentError(f"{owner}({name}=...) must be a number in (0, 1], got {value!r}.")
 
 
-def at_least(owner: str, name: str, value: float, low: float) -> None:
+def check_at_least(owner: str, name: str, value: float, low: float) -> None:
     """Refuse what is not a finite number >= low."""
     if not (_number(value) and low <= value < float("inf")):
         raise ArgumentError(
@@ -104,17 +104,19 @@ def at_least(owner: str, name: str, value: float, low: float) -> None:
         )
 
 
-def whole(owner: str, name: str, value: int, low: int = 1) -> None:
+def check_int(owner: str, name: str, value: int, low: int = 1) -> None:
     """Refuse what is not a whole number >= low."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ArgumentError(f"{owner}({name}=...) must be a whole number >= {low}, got {value!r}.")
 
 
 @contextmanager
-def reading(says: str, kind: type[TunefreeError] = DataError, hint: str = "") -> Iterator[None]:
+def convert_errors(
+    says: str, kind: type[TunefreeError] = DataError, hint: str = ""
+) -> Iterator[None]:
     """Within it, whatever bytes of a stranger do to a parser becomes one of our errors.
 
-    >>> with reading("The file is damaged", hint="fetch it again"):
+    >>> with convert_errors("The file is damaged", hint="fetch it again"):
     ...     int("x")
     Traceback (most recent call last):
     tunefree.core.errors.DataError: The file is damaged (invalid literal for int() with base 10: \

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .errors import CheckpointError, reading
+from .errors import CheckpointError, convert_errors
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -66,5 +66,5 @@ def unpack_tensors(data: bytes) -> dict[str, Tensor]:
     """Return the tensors in safetensors bytes."""
     from safetensors.torch import load
 
-    with reading("not readable as safetensors", CheckpointError):
+    with convert_errors("not readable as safetensors", CheckpointError):
         return load(data)

@@ -54,7 +54,7 @@ Who = Literal["cohort", "all", "held"]
 What = Literal["loss", "grad", "grad_sq"]
 
 
-class Ask(Protocol):
+class Query(Protocol):
     """An exchange inside a round: points go out, means come back, bytes are counted."""
 
     def __call__(

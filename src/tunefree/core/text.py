@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Literal, TypeVar
 
-from .errors import ArgumentError, unknown
+from .errors import ArgumentError, unknown_name
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def settings(what: str, words: Sequence[str], kind: type) -> dict[str, Any]:
             if key in ("", *out):
                 raise ArgumentError(f"{what}: {word!r} is one value too many; write KEY=VALUE.")
         if key not in known:
-            raise unknown(f"setting of {what}", key, known)
+            raise unknown_name(f"setting of {what}", key, known)
         if key in out:
             raise ArgumentError(f"{what} has {key} twice; give it once.")
         read = known[key].metadata.get("read")
@@ -68,7 +68,7 @@ def part(what: str, text: str, known: Mapping[str, type[T]]) -> T:
     """Return the part that NAME, NAME:VALUE or NAME:KEY=VALUE stands for."""
     name, *words = text.strip().split(":")
     if name.lower() not in known:
-        raise unknown(what, name, known)
+        raise unknown_name(what, name, known)
     kind = known[name.lower()]
     given = settings(name, words, kind)
     missing = [n for n in _needed(kind) if n not in given]

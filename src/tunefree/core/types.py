@@ -36,14 +36,14 @@ def map_inputs(f: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     return tuple(f(part) for part in inputs)
 
 
-def tensors(inputs: Inputs) -> list[Tensor]:
+def tensor_list(inputs: Inputs) -> list[Tensor]:
     """Return the tensors of a batch in a fixed order."""
     if isinstance(inputs, Tensor):
         return [inputs]
     return list(inputs.values()) if isinstance(inputs, dict) else list(inputs)
 
 
-def brought(t: Tensor, device: torch.device) -> Tensor:
+def to_device(t: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the host on a device; the host goes on while a GPU is still busy."""
     if device.type != "cuda" or t.device.type != "cpu":
         return t.to(device)

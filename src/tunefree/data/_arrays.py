@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError, whole
-from ..core.types import Inputs, Pair, map_inputs, tensors
+from ..core.errors import DataError, check_int
+from ..core.types import Inputs, Pair, map_inputs, tensor_list
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -85,7 +85,7 @@ def as_labels(owner: Any, name: str, rows: int) -> Array:
 
 def as_ids(labels: Array, clients: int) -> Array:
     """Return owners as ids, which they must already be where the number of clients is given."""
-    whole("Federation", "clients", clients)
+    check_int("Federation", "clients", clients)
     text = labels.dtype.kind == "U"
     wrong = labels if text else labels[(labels < 0) | (labels >= clients)]
     if len(wrong):
@@ -98,8 +98,8 @@ def as_ids(labels: Array, clients: int) -> Array:
 
 def is_class(y: Tensor) -> bool:
     """Say whether targets are class labels: whole numbers in one axis."""
-    whole = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
-    return whole and y.ndim == 1
+    check_int = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
+    return check_int and y.ndim == 1
 
 
 def take(pair: Pair, rows: Tensor) -> Pair:
@@ -111,8 +111,8 @@ def join(parts: Sequence[Inputs]) -> Inputs:
     """Put inputs of one form one after the other."""
     first = parts[0]
     if isinstance(first, Tensor):
-        return torch.cat([tensors(part)[0] for part in parts])
-    columns = zip(*(tensors(part) for part in parts), strict=True)
+        return torch.cat([tensor_list(part)[0] for part in parts])
+    columns = zip(*(tensor_list(part) for part in parts), strict=True)
     joined = [torch.cat(column) for column in columns]
     return dict(zip(first, joined, strict=True)) if isinstance(first, dict) else tuple(joined)
 
@@ -152,7 +152,7 @@ def hash_pair(total: "hashlib._Hash", pair: Pair | None) -> None:
     total.update(str([(name, t.dtype, tuple(t.shape)) for name, t in _named(x)]).encode())
     total.update(str((y.dtype, tuple(y.shape))).encode())
     rows = torch.linspace(0, len(y) - 1, min(len(y), _SAMPLED), dtype=torch.float64).long()
-    for t in [*(t[rows.to(t.device)] for t in tensors(x)), y]:
+    for t in [*(t[rows.to(t.device)] for t in tensor_list(x)), y]:
         total.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 

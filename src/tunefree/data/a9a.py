@@ -6,11 +6,11 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from .dataset import Dataset
-from .sources import Folder, Part, Source, read
+from .sources import DatasetSource, Folder, Part, read
 
 FEATURES = 123
 LARGEST = float(np.finfo(np.float32).max)
-A9A = Source(
+A9A = DatasetSource(
     name="a9a",
     folders=("a9a",),
     url="https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/",

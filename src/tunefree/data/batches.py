@@ -19,14 +19,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, whole
+from ..core.errors import ArgumentError, check_int
 from ..core.random import bits, key
 
 _LAST = torch.iinfo(torch.int64).max  # sorted behind all rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class BatchPlan:
     """How local work is cut into batches.
 
     Args:
@@ -47,11 +47,11 @@ class Cut:
             )
         for name in ("batch", "steps", "epochs"):
             if getattr(self, name) is not None:
-                whole("Cut", name, getattr(self, name))
+                check_int("BatchPlan", name, getattr(self, name))
 
 
 @dataclass(frozen=True)
-class Draws:
+class BatchIndices:
     """The batches of m clients in one round; K is the most steps of any, B the widest batch.
 
     Attributes:
@@ -67,10 +67,10 @@ class Draws:
     share: Tensor
 
 
-def plan_steps(sizes: Tensor, cut: Cut) -> Tensor:
+def plan_steps(sizes: Tensor, cut: BatchPlan) -> Tensor:
     """Return the number of local steps of clients with these sizes, (m,).
 
-    >>> plan_steps(torch.tensor([5, 10]), Cut(batch=4, epochs=2))
+    >>> plan_steps(torch.tensor([5, 10]), BatchPlan(batch=4, epochs=2))
     tensor([4, 6])
     """
     if cut.steps is not None:
@@ -79,23 +79,23 @@ def plan_steps(sizes: Tensor, cut: Cut) -> Tensor:
     return cut.epochs * (torch.ones_like(sizes) if cut.batch is None else -(-sizes // cut.batch))
 
 
-def width(sizes: Tensor, cut: Cut) -> int:
+def batch_width(sizes: Tensor, cut: BatchPlan) -> int:
     """Return the widest batch among clients with these sizes, to keep shapes fixed over rounds."""
     largest = int(sizes.max())
     return largest if cut.batch is None else min(cut.batch, largest)
 
 
-def draw(
+def draw_batches(
     seed: int,
     round: int,
     ids: Tensor,
     sizes: Tensor,
     starts: Tensor,
-    cut: Cut,
+    cut: BatchPlan,
     *,
     width: int | None = None,
     turn: int = 0,
-) -> Draws:
+) -> BatchIndices:
     """Return the batches of clients `ids` in a round.
 
     Args:
@@ -114,35 +114,35 @@ def draw(
     long = int(steps.max())
     k = torch.arange(long)[None, :]
     if cut.steps is not None or cut.batch is None:
-        whole = batch == sizes  # natural order, no shuffling
+        check_int = batch == sizes  # natural order, no shuffling
         first = k * batch[:, None]
         amount = batch[:, None].expand(-1, long)
-        passes = torch.where(whole, 0, -(-steps * batch // sizes))
+        passes = torch.where(check_int, 0, -(-steps * batch // sizes))
     else:
         per_pass = -(-sizes // cut.batch)[:, None]
         begin = k % per_pass * cut.batch
         first = k // per_pass * sizes[:, None] + begin
         amount = (sizes[:, None] - begin).clamp(max=cut.batch)
-        whole = torch.zeros_like(sizes, dtype=torch.bool)
+        check_int = torch.zeros_like(sizes, dtype=torch.bool)
         passes = torch.full_like(sizes, cut.epochs or 0)
     amount = amount * (k < steps[:, None])  # (m, K)
     keys = key(seed, "batch", round, ids, *([turn] if turn else []))
     stream, offset = _streams(keys, sizes, passes)
     q = torch.arange(wide)
     mask = q < amount[:, :, None]  # (m, K, B)
-    full, some = bool(mask.all()), bool(whole.any())
+    full, some = bool(mask.all()), bool(check_int.any())
     place = (offset[:, None] + first)[:, :, None] + q
     if not full:
         place *= mask
     if some:
-        place[whole] = 0
+        place[check_int] = 0
     index = stream.index_select(0, place.flatten()).view(place.shape)  # row within the client
     if some:
-        index[whole] = q
+        index[check_int] = q
     if not full:
         index *= mask
     index += starts[:, None, None]
-    return Draws(index, mask, steps, amount.double() / sizes[:, None])
+    return BatchIndices(index, mask, steps, amount.double() / sizes[:, None])
 
 
 def _at_least(name: str, given: int | None, needed: int) -> int:

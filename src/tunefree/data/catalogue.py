@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..core.errors import unknown
+from ..core.errors import unknown_name
 from . import a9a, digits, femnist, images, shakespeare, sources, sst2, synthetic, toy
 from .dataset import Dataset
-from .sources import Folder, Source
+from .sources import DatasetSource, Folder
 
 
 @dataclass(frozen=True)
-class Entry:
+class DatasetEntry:
     """One line of the table of datasets."""
 
     load: Callable[..., Dataset]
@@ -25,13 +25,13 @@ class Entry:
     find: Callable[[Folder], Path | None] | None = None  # None: in the package
 
 
-def _at(source: Source) -> Callable[[Folder], Path | None]:
+def _at(source: DatasetSource) -> Callable[[Folder], Path | None]:
     return partial(sources.locate, source)
 
 
-_TABLE: dict[str, Entry] = {
-    "a9a": Entry(a9a.a9a, "32,561 + 16,281", "2", "", "3.5 MB", a9a.LICENCE, _at(a9a.A9A)),
-    "cifar10": Entry(
+_TABLE: dict[str, DatasetEntry] = {
+    "a9a": DatasetEntry(a9a.a9a, "32,561 + 16,281", "2", "", "3.5 MB", a9a.LICENCE, _at(a9a.A9A)),
+    "cifar10": DatasetEntry(
         images.cifar10,
         "50,000 + 10,000",
         "10",
@@ -40,7 +40,7 @@ _TABLE: dict[str, Entry] = {
         images.CIFAR_LICENCE,
         _at(images.CIFAR10),
     ),
-    "cifar10-subset": Entry(
+    "cifar10-subset": DatasetEntry(
         images.cifar10_subset,
         "5,000 + 1,000",
         "10",
@@ -49,7 +49,7 @@ _TABLE: dict[str, Entry] = {
         images.CIFAR_LICENCE,
         _at(images.CIFAR10_SUBSET),
     ),
-    "cifar100": Entry(
+    "cifar100": DatasetEntry(
         images.cifar100,
         "50,000 + 10,000",
         "100",
@@ -58,8 +58,8 @@ _TABLE: dict[str, Entry] = {
         images.CIFAR_LICENCE,
         _at(images.CIFAR100),
     ),
-    "digits": Entry(digits.digits, "1,438 + 359", "10", "", "embedded", digits.LICENCE),
-    "fashion-mnist": Entry(
+    "digits": DatasetEntry(digits.digits, "1,438 + 359", "10", "", "embedded", digits.LICENCE),
+    "fashion-mnist": DatasetEntry(
         images.fashion_mnist,
         "60,000 + 10,000",
         "10",
@@ -68,10 +68,10 @@ _TABLE: dict[str, Entry] = {
         images.FASHION_MNIST_LICENCE,
         _at(images.FASHION_MNIST),
     ),
-    "femnist": Entry(
+    "femnist": DatasetEntry(
         femnist.femnist, "as made", "62", "writers", "as made", femnist.LICENCE, femnist.locate
     ),
-    "mnist": Entry(
+    "mnist": DatasetEntry(
         images.mnist,
         "60,000 + 10,000",
         "10",
@@ -80,7 +80,7 @@ _TABLE: dict[str, Entry] = {
         images.MNIST_LICENCE,
         _at(images.MNIST),
     ),
-    "mnist-writers": Entry(
+    "mnist-writers": DatasetEntry(
         images.mnist_writers,
         "23,409 + 2,000",
         "10",
@@ -89,7 +89,7 @@ _TABLE: dict[str, Entry] = {
         images.WRITERS_LICENCE,
         _at(images.MNIST_WRITERS),
     ),
-    "shakespeare": Entry(
+    "shakespeare": DatasetEntry(
         shakespeare.shakespeare,
         "by stride",
         "80",
@@ -98,11 +98,13 @@ _TABLE: dict[str, Entry] = {
         shakespeare.LICENCE,
         _at(shakespeare.SHAKESPEARE),
     ),
-    "sst2": Entry(sst2.sst2, "67,349 + 872", "2", "", "7 MB", sst2.LICENCE, _at(sst2.SST2)),
-    "synthetic": Entry(
+    "sst2": DatasetEntry(sst2.sst2, "67,349 + 872", "2", "", "7 MB", sst2.LICENCE, _at(sst2.SST2)),
+    "synthetic": DatasetEntry(
         synthetic.synthetic, "600 + 0", "regression", "20 clients", "made", "Made here; no terms."
     ),
-    "toy": Entry(toy.toy, "2 + 0", "regression", "2 clients", "made", "Made here; no terms."),
+    "toy": DatasetEntry(
+        toy.toy, "2 + 0", "regression", "2 clients", "made", "Made here; no terms."
+    ),
 }
 
 
@@ -128,12 +130,12 @@ def load(name: str, folder: Folder = None, **options: object) -> Dataset:
     torch.Size([1438, 1, 8, 8])
     """
     if name not in _TABLE:
-        raise unknown("dataset", name, _TABLE)
+        raise unknown_name("dataset", name, _TABLE)
     entry = _TABLE[name]
     known = [option for option in inspect.signature(entry.load).parameters if option != "folder"]
     for option in options:
         if option not in known:
-            raise unknown(f"option of dataset {name!r}", option, known)
+            raise unknown_name(f"option of dataset {name!r}", option, known)
     return entry.load(**options) if entry.find is None else entry.load(folder, **options)
 
 

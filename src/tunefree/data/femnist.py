@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError, reading
+from ..core.errors import DataError, convert_errors
 from ._arrays import Array
 from .dataset import Dataset
 from .sources import Folder, cache, places
@@ -68,13 +68,13 @@ def _folder(path: Path) -> _Rows:
 
 def _file(path: Path) -> _Rows:
     form = "must be a LEAF json file with 'users' and 'user_data' of 'x' and 'y'"
-    with reading(f"{path} {form}"):
+    with convert_errors(f"{path} {form}"):
         content = json.loads(path.read_bytes())
         users, rows = content["users"], content["user_data"]
         pairs = [(str(user), rows[user]["x"], rows[user]["y"]) for user in users]
     xs, ys, owners = [], [], []
     for user, x, y in pairs:
-        with reading(f"{path}: user {user[:40]!r} must have images of {PIXELS} numbers"):
+        with convert_errors(f"{path}: user {user[:40]!r} must have images of {PIXELS} numbers"):
             images, labels = np.array(x, np.float64), np.array(y)
         if labels.ndim != 1 or images.shape != (labels.size, PIXELS) or not labels.size:
             raise DataError(

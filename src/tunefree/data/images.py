@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError, reading
+from ..core.errors import DataError, convert_errors
 from . import _packed
 from ._arrays import Array
 from .dataset import Dataset
-from .sources import Folder, Part, Source, read
+from .sources import DatasetSource, Folder, Part, read
 
 _IDX = (
     "train-images-idx3-ubyte",
@@ -21,7 +21,7 @@ _IDX = (
 _CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # channel mean and deviation
 _CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
-FASHION_MNIST = Source(
+FASHION_MNIST = DatasetSource(
     name="fashion-mnist",
     folders=("fashion-mnist", "FashionMNIST/raw"),
     url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -46,7 +46,7 @@ FASHION_MNIST = Source(
         )
     ),
 )
-MNIST = Source(
+MNIST = DatasetSource(
     name="mnist",
     folders=("mnist", "MNIST/raw"),
     url="https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -70,7 +70,7 @@ MNIST = Source(
         Part(_IDX[3], {".gz": "md5:ec29112dd5afa0611ce80d1b7f02629c"}),
     ),
 )
-MNIST_WRITERS = Source(
+MNIST_WRITERS = DatasetSource(
     name="mnist-writers",
     folders=("mnist",),
     hint="it is a selection of MNIST with QMNIST's writer numbers and has no public address.",
@@ -81,7 +81,7 @@ MNIST_WRITERS = Source(
         ),
     ),
 )
-CIFAR10 = Source(
+CIFAR10 = DatasetSource(
     name="cifar10",
     folders=("cifar10",),
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
@@ -92,7 +92,7 @@ CIFAR10 = Source(
         for file in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
     ),
 )
-CIFAR100 = Source(
+CIFAR100 = DatasetSource(
     name="cifar100",
     folders=("cifar100",),
     url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
@@ -103,7 +103,7 @@ CIFAR100 = Source(
         for file in ("train", "test")
     ),
 )
-CIFAR10_SUBSET = Source(
+CIFAR10_SUBSET = DatasetSource(
     name="cifar10-subset",
     folders=("cifar10",),
     hint="it is the first 500 training and 100 test images of each class of CIFAR-10 and has no "
@@ -226,7 +226,7 @@ def parse_idx(data: bytes, file: str) -> Array:
     return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
 
 
-def _idx_dataset(source: Source, folder: Folder, licence: str) -> Dataset:
+def _idx_dataset(source: DatasetSource, folder: Folder, licence: str) -> Dataset:
     arrays = [
         parse_idx(data, part.file)
         for part, data in zip(source.parts, read(source, folder), strict=True)
@@ -263,11 +263,13 @@ def _records(data: bytes, file: str, labels: int, classes: int) -> tuple[Array, 
     return rows[:, labels:].reshape(-1, 3, 32, 32), y
 
 
-def _npz(source: Source, folder: Folder, forms: dict[str, tuple[int, ...]]) -> dict[str, Array]:
+def _npz(
+    source: DatasetSource, folder: Folder, forms: dict[str, tuple[int, ...]]
+) -> dict[str, Array]:
     """Return the arrays of an npz file; `forms` are the shapes of their rows, () of labels."""
     (data,) = read(source, folder)
     file = source.parts[0].file
-    with reading(f"{file} must be an npz file with the arrays {', '.join(forms)}"):
+    with convert_errors(f"{file} must be an npz file with the arrays {', '.join(forms)}"):
         arrays = _packed.npz(data, tuple(forms))
     for name, array in arrays.items():
         part = "test" if "_test" in name else "train"

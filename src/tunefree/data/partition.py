@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError, unknown, whole
+from ..core.errors import ArgumentError, DataError, check_int, unknown_name
 from ..core.random import bits, key, purpose
 from ._arrays import Array
 from ._dirichlet import cut_classes, deal_evenly, top_up
@@ -88,7 +88,7 @@ class Dirichlet:
             raise ArgumentError(
                 f"Dirichlet(alpha=...) must be a finite number > 0, got {self.alpha!r}."
             )
-        whole("Dirichlet", "min_samples", self.min_samples)
+        check_int("Dirichlet", "min_samples", self.min_samples)
 
     def assign(
         self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
@@ -120,7 +120,7 @@ class Shards:
     k: int
 
     def __post_init__(self) -> None:
-        whole("Shards", "k", self.k)
+        check_int("Shards", "k", self.k)
 
     def assign(
         self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
@@ -157,7 +157,7 @@ class ByOwner:
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        whole("ByOwner", "min_samples", self.min_samples)
+        check_int("ByOwner", "min_samples", self.min_samples)
 
     def assign(
         self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
@@ -202,7 +202,7 @@ def parse(text: str) -> Partitioner:
         "owner": "owner",
     }
     if kind not in forms:
-        raise unknown("split", kind, forms)
+        raise unknown_name("split", kind, forms)
     try:
         if kind == "iid" and not rest:
             return Iid()
@@ -226,7 +226,7 @@ def _generator(seed: int, name: str) -> np.random.Generator:
 def _enough(name: str, rows: int, clients: int | None, min_samples: int) -> int:
     if clients is None:
         raise ArgumentError(f"{name} needs the number of clients; give split(..., clients=...).")
-    whole("split", "clients", clients)
+    check_int("split", "clients", clients)
     if clients * min_samples > rows:
         raise DataError(
             f"{name} cannot give {clients} clients at least {min_samples} of {rows} rows each; use "

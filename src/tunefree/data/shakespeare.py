@@ -17,14 +17,14 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError, whole
+from ..core.errors import ArgumentError, DataError, check_int
 from ._arrays import Array
 from .dataset import Dataset
-from .sources import Folder, Part, Source, read
+from .sources import DatasetSource, Folder, Part, read
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80
-SHAKESPEARE = Source(
+SHAKESPEARE = DatasetSource(
     name="shakespeare",
     folders=("shakespeare",),
     url="https://www.gutenberg.org/files/100/old/1994-01-100.zip",
@@ -55,7 +55,7 @@ def shakespeare(folder: Folder = None, *, stride: int = 80, test_fraction: float
             million training sequences, over 2 GB; 80 uses each character once as input.
         test_fraction: Last part of each role's text that is kept for testing, 0 to 1.
     """
-    whole("shakespeare", "stride", stride)
+    check_int("shakespeare", "stride", stride)
     if not 0 <= test_fraction < 1:
         raise ArgumentError(
             f"shakespeare(test_fraction=...) must be at least 0 and below 1, got {test_fraction!r}."

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from ..core.errors import DataError, reading
+from ..core.errors import DataError, convert_errors
 from ._packed import gunzip, members, unxz
 
 Folder: TypeAlias = str | Path | None
@@ -44,7 +44,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetSource:
     """The files of a dataset, and where they come from.
 
     Args:
@@ -93,7 +93,7 @@ def places(folder: Folder) -> list[Path]:
     return [*out, cache()]
 
 
-def read(source: Source, folder: Folder = None) -> list[bytes]:
+def read(source: DatasetSource, folder: Folder = None) -> list[bytes]:
     """Return the unpacked, checked content of each part of a dataset."""
     where = places(folder)
     if source.archive:
@@ -105,7 +105,7 @@ def read(source: Source, folder: Folder = None) -> list[bytes]:
     return out
 
 
-def locate(source: Source, folder: Folder = None) -> Path | None:
+def locate(source: DatasetSource, folder: Folder = None) -> Path | None:
     """Return where a dataset's first file is, or None if any file is missing."""
     where = places(folder)
     found = [_find(source, part, where) for part in source.parts]
@@ -115,7 +115,7 @@ def locate(source: Source, folder: Folder = None) -> Path | None:
 
 
 def _candidates(
-    source: Source, file: str, where: list[Path], suffixes: tuple[str, ...]
+    source: DatasetSource, file: str, where: list[Path], suffixes: tuple[str, ...]
 ) -> Iterator[Path]:
     for place in where:
         for sub in (*source.folders, ""):
@@ -125,11 +125,11 @@ def _candidates(
                     yield path
 
 
-def _find(source: Source, part: Part, where: list[Path]) -> Path | None:
+def _find(source: DatasetSource, part: Part, where: list[Path]) -> Path | None:
     return next(_candidates(source, part.file, where, tuple(_UNPACK)), None)
 
 
-def _read_archived(source: Source, where: list[Path]) -> list[bytes]:
+def _read_archived(source: DatasetSource, where: list[Path]) -> list[bytes]:
     found = [_find(source, part, where) for part in source.parts]
     if all(found):
         return [
@@ -150,14 +150,14 @@ def _members(path: Path, data: bytes, names: list[str]) -> list[bytes]:
     """Read members by their exact names, so that no path in the archive is ever followed."""
     wanted = f"it must be an archive that holds {', '.join(names)}"
     says = f"{path} is damaged or another version: {wanted}"
-    with reading(says, hint="delete it and fetch it again"):
+    with convert_errors(says, hint="delete it and fetch it again"):
         return members(data, names)
 
 
 def _read_part(path: Path, part: Part) -> bytes:
     packed = _bytes(path)
     suffix = path.name.removeprefix(Path(part.file).name)
-    with reading(f"{path} is damaged: it cannot be unpacked", hint="fetch it again"):
+    with convert_errors(f"{path} is damaged: it cannot be unpacked", hint="fetch it again"):
         plain = _UNPACK[suffix](packed)
     forms = ((suffix, packed), ("", plain))
     known = {part.sums[form]: data for form, data in forms if form in part.sums}
@@ -188,7 +188,7 @@ def _compare(path: Path, known: Mapping[str, bytes], member: str = "") -> None:
         )
 
 
-def _fetch(source: Source, file: str, sums: Mapping[str, str]) -> Path:
+def _fetch(source: DatasetSource, file: str, sums: Mapping[str, str]) -> Path:
     """Download into the cache, or say what to fetch and where to put it."""
     target = cache() / source.folders[0]
     if not source.url:

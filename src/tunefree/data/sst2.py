@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError, whole
+from ..core.errors import DataError, check_int
 from .dataset import Dataset
-from .sources import Folder, Part, Source, read
+from .sources import DatasetSource, Folder, Part, read
 from .wordpiece import WordPiece
 
-SST2 = Source(
+SST2 = DatasetSource(
     name="sst2",
     folders=("SST-2", "sst2"),
     url="https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
@@ -60,7 +60,7 @@ def sst2(
         vocab: The `vocab.txt` of an uncased BERT, for a model that was trained with it.
     """
     for name, value in (("max_tokens", max_tokens), ("min_count", min_count)):
-        whole("sst2", name, value)
+        check_int("sst2", name, value)
     (train, y), (dev, y_dev) = (
         parse_phrases(data, part.file)
         for part, data in zip(SST2.parts, read(SST2, folder), strict=True)

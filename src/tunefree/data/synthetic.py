@@ -15,7 +15,7 @@ the training loss.
 import numpy as np
 import torch
 
-from ..core.errors import whole
+from ..core.errors import check_int
 from ..core.random import purpose
 from .dataset import Dataset
 
@@ -36,7 +36,7 @@ def synthetic(
     """
     sizes = {"clients": clients, "samples": samples, "dimension": dimension}
     for name, value in sizes.items():
-        whole("synthetic", name, value)
+        check_int("synthetic", name, value)
     mask = (1 << 64) - 1
     rng = np.random.Generator(np.random.Philox([seed & mask, purpose("synthetic") & mask]))
     sd = np.arange(1, dimension + 1) ** -0.55

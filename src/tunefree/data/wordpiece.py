@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError, whole
+from ..core.errors import DataError, check_int
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 LONGEST = 100  # characters of a word; longer ones are unknown
@@ -98,7 +98,7 @@ class WordPiece:
             texts: What to encode.
             length: Tokens a sample, with [CLS] and [SEP], >= 2.
         """
-        whole("WordPiece.encode", "length", length, 2)
+        check_int("WordPiece.encode", "length", length, 2)
         ids = np.full((len(texts), length), self._number[PAD], np.int64)
         mask = np.zeros((len(texts), length), bool)
         for row, kept, text in zip(ids, mask, texts, strict=True):

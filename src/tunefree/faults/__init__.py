@@ -1,7 +1,7 @@
 """Clients that fail in a simulation: `fit(faults=...)`."""
 
 from .available import Cycle, Trace
-from .post import Letter, Post
-from .settings import Faults, Patchy, parse
+from .post import DelayQueue, LateUpload
+from .settings import Faults, PartialPlan, parse
 
-__all__ = ["Cycle", "Faults", "Letter", "Patchy", "Post", "Trace", "parse"]
+__all__ = ["Cycle", "DelayQueue", "Faults", "LateUpload", "PartialPlan", "Trace", "parse"]

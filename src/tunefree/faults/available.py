@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, portion, whole
+from ..core.errors import ArgumentError, check_fraction, check_int
 from ..core.random import below, key
 
 Available = Callable[[int], Any]
@@ -54,8 +54,8 @@ class Cycle:
     share: float = 0.5
 
     def __post_init__(self) -> None:
-        whole("Cycle", "period", self.period)
-        portion("Cycle", "share", self.share)
+        check_int("Cycle", "period", self.period)
+        check_fraction("Cycle", "share", self.share)
 
     def over(self, clients: int, seed: int) -> Available:
         """Return who is there, for so many clients."""

@@ -12,7 +12,7 @@ HEAD = "late."
 
 
 @dataclass(frozen=True)
-class Letter:
+class LateUpload:
     """One client's upload on its way."""
 
     client: int
@@ -23,7 +23,7 @@ class Letter:
     bill: Ledger  # what it costs
 
 
-class Post:
+class DelayQueue:
     """Letters on their way, and who is busy until which round.
 
     Args:
@@ -32,7 +32,7 @@ class Post:
 
     def __init__(self, channels: tuple[str, ...]) -> None:
         self._channels = channels
-        self._letters: list[Letter] = []
+        self._letters: list[LateUpload] = []
         self._busy: dict[int, tuple[int, int]] = {}  # client: drawn in, late until
         self._played = -1  # the last round that counts
 
@@ -46,11 +46,11 @@ class Post:
         ends = zip(clients.tolist(), until.tolist(), strict=True)
         self._busy |= {i: (t, end) for i, end in ends}
 
-    def due(self, t: int) -> list[Letter]:
+    def due(self, t: int) -> list[LateUpload]:
         """Return what arrives in round t, by client."""
         return sorted((a for a in self._letters if a.due == t), key=lambda a: a.client)
 
-    def settle(self, t: int, sent: list[Letter]) -> None:
+    def settle(self, t: int, sent: list[LateUpload]) -> None:
         """Forget what has arrived in round t, and take what was sent in it."""
         self._letters = [a for a in self._letters if a.due > t] + sent
         self._played = t
@@ -94,4 +94,4 @@ class Post:
                 }
                 for part in ("rows", "measured", "own")
             }
-            self._letters.append(Letter(client, due, bill=bill, **parts))
+            self._letters.append(LateUpload(client, due, bill=bill, **parts))

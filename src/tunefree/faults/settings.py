@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..clients.rule import Turns
-from ..core.errors import ArgumentError, not_negative, whole
+from ..clients.rule import LocalPhases
+from ..core.errors import ArgumentError, check_int, check_nonnegative
 from ..core.plan import Plan, Round
 from ..core.random import below, key, uniform
 from ..core.text import settings
@@ -62,14 +62,14 @@ class Faults:
     def __post_init__(self) -> None:
         each = (self.before, self.after, self.stale, self.slow)
         for name, value in zip(("before", "after", "stale", "slow"), each, strict=True):
-            not_negative("Faults", name, value)
+            check_nonnegative("Faults", name, value)
         if sum(each) > 1 + 1e-12:
             raise ArgumentError(
                 "Faults(before, after, stale, slow) are probabilities of different things, so that "
                 f"their sum must be at most 1, got {sum(each):g}."
             )
         if self.delay is not None:
-            whole("Faults", "delay", self.delay)
+            check_int("Faults", "delay", self.delay)
             if not self.stale:
                 raise ArgumentError("Faults(delay=...) is how late uploads are; give stale, too.")
         given = self.available
@@ -93,7 +93,7 @@ class Faults:
                 f"Cannot use Faults(slow=...) with {method.name}. This is because its clients "
                 "solve their problem to a tolerance, not in a number of steps."
             )
-        if self.slow and method.direction.turns(Round(plan, 0)) != Turns():
+        if self.slow and method.direction.local_phases(Round(plan, 0)) != LocalPhases():
             raise ArgumentError(
                 f"Cannot use Faults(slow=...) with {method.name}. This is because its clients "
                 "agree on how many steps they take, and its controls count on it."
@@ -137,7 +137,7 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Patchy(Plan):
+class PartialPlan(Plan):
     """A plan in which some may be missing, although all are asked."""
 
     @property

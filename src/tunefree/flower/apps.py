@@ -15,7 +15,7 @@ from ..core.errors import ArgumentError, first_line
 from ..methods import Method
 from ..models.problem import Loss
 from .node import Load, Node, client_of
-from .parcel import Parcel, Raw
+from .parcel import Payload, Raw
 from .serve import serve
 from .settings import Settings
 
@@ -34,7 +34,7 @@ def flower(part: str = "app") -> Any:
         ) from None
 
 
-def records(parcel: Parcel) -> Any:
+def records(parcel: Payload) -> Any:
     """Return a parcel as Flower's records."""
     f = flower()
     arrays = {
@@ -51,7 +51,7 @@ def records(parcel: Parcel) -> Any:
     )
 
 
-def parcel_of(content: Any) -> Parcel:
+def parcel_of(content: Any) -> Payload:
     """Undo `records`; what a stranger may have left out or added is not read."""
     f = flower()
 
@@ -66,10 +66,10 @@ def parcel_of(content: Any) -> Parcel:
         for name, a in of("channels", f.ArrayRecord).items()
     }
     numbers = (dict(of(name, f.MetricRecord).items()) for name in ("scalars", "measured"))
-    return Parcel(dict(of("facts", f.ConfigRecord).items()), arrays, *numbers)
+    return Payload(dict(of("facts", f.ConfigRecord).items()), arrays, *numbers)
 
 
-class GridPost:
+class FlowerTransport:
     """Flower's grid as the way to the nodes."""
 
     def __init__(self, grid: Any) -> None:
@@ -79,7 +79,7 @@ class GridPost:
         """Return the numbers of the nodes that are connected."""
         return list(self._grid.get_node_ids())
 
-    def exchange(self, parcels: dict[int, Parcel], seconds: float) -> dict[int, Parcel | str]:
+    def exchange(self, parcels: dict[int, Payload], seconds: float) -> dict[int, Payload | str]:
         """Return the first answer of each node, or what went wrong."""
         make = flower().Message
         sent = [
@@ -90,7 +90,7 @@ class GridPost:
         if len(ids) != len(sent):  # together they are too large
             ids = [next(iter(self._grid.push_messages([message])), None) for message in sent]
         waiting = {str(m): n for m, n in zip(ids, parcels, strict=True) if m is not None}
-        said: dict[int, Parcel | str] = {}
+        said: dict[int, Payload | str] = {}
         began = time.monotonic()
         while True:
             for reply in self._grid.pull_messages(list(waiting)):
@@ -107,11 +107,11 @@ class GridPost:
         time.sleep(2 * PULL)
 
 
-def _type(parcel: Parcel) -> str:
+def _type(parcel: Payload) -> str:
     return "train" if parcel.facts["kind"] in ("train", "keep") else "query"
 
 
-def _said(reply: Any) -> Parcel | str:
+def _said(reply: Any) -> Payload | str:
     if reply.has_error():
         lines = (reply.error.reason or f"error {reply.error.code}").strip().splitlines()
         return lines[-1] if lines else f"error {reply.error.code}"
@@ -140,7 +140,7 @@ def server_app(settings: Settings | Callable[[Mapping[str, Any]], Settings]) -> 
     def main(grid: Any, context: Any) -> None:
         chosen = settings if isinstance(settings, Settings) else settings(context.run_config)
         _speak()
-        serve(chosen, GridPost(grid))
+        serve(chosen, FlowerTransport(grid))
 
     app.main()(main)
     return app
@@ -174,8 +174,8 @@ def client_app(
         client = client_of(config)
         if client not in nodes:
             nodes[client] = Node(model, load, config, method=method, loss=loss, device=device)
-        answer = nodes[client].reply(parcel_of(message.content))
-        return make(content=records(answer), reply_to=message)
+        local_update = nodes[client].reply(parcel_of(message.content))
+        return make(content=records(local_update), reply_to=message)
 
     app.train()(reply)
     app.query()(reply)

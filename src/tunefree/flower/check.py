@@ -17,9 +17,9 @@ from ..core.plan import Round
 from ..core.types import Channels, Vector
 from ..core.vectors import row_sq
 from ..methods import Method
-from ..rounds import sender, wire_at
-from ..simulation.desk import TALLY
-from .parcel import Number, Parcel, Raw, number, read_dense
+from ..rounds import make_sender, wire_for_round
+from ..simulation.desk import WORK_COUNTS
+from .parcel import Number, Payload, Raw, number, read_dense
 
 MOST = 1e15  # of anything that is counted
 
@@ -42,14 +42,14 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Question:
+class RequestContext:
     """What was asked of a client, against which its answer is read."""
 
     client: int
     round: int
     version: str
 
-    def check(self, parcel: Parcel) -> None:
+    def check(self, parcel: Payload) -> None:
         """Refuse the answer to another question."""
         for name, want in vars(self).items():
             got = parcel.facts.get(name)
@@ -58,7 +58,7 @@ class Question:
 
 
 def upload(
-    parcel: Parcel, question: Question, method: Method, x: Vector, t: Round, largest: float
+    parcel: Payload, question: RequestContext, method: Method, x: Vector, t: Round, largest: float
 ) -> Upload:
     """Return an upload, or refuse it.
 
@@ -93,7 +93,7 @@ def upload(
         raise RefusedError(str(error)) from None
     if "delta_sq" in rows and "delta" in rows:
         _agree(rows["delta_sq"], row_sq(rows["delta"]))
-    turns = method.direction.turns(t).times
+    turns = method.direction.local_phases(t).times
     got = parcel.measured
     loss, lr = (x.new_tensor(_list(n, got.get(n), turns)) for n in ("loss", "lr"))
     found, more = counts(parcel)
@@ -105,15 +105,15 @@ def upload(
     return Upload(ordered, sizes, counted, loss, lr, found, more)
 
 
-def counts(parcel: Parcel) -> tuple[list[float], float]:
+def counts(parcel: Payload) -> tuple[list[float], float]:
     """Return the tally of a client's work, and the gradients it took over all data."""
-    found = _list("tally", parcel.measured.get("tally"), len(TALLY))
+    found = _list("tally", parcel.measured.get("tally"), len(WORK_COUNTS))
     if min(found) < 0:
         raise RefusedError("it counts below zero")
     return found, passes(parcel)
 
 
-def passes(parcel: Parcel) -> float:
+def passes(parcel: Payload) -> float:
     """Return how many gradients over all data a client took."""
     found = _list("passes", [parcel.measured.get("passes")], 1)[0]  # type: ignore[list-item]
     if found < 0:
@@ -122,7 +122,7 @@ def passes(parcel: Parcel) -> float:
 
 
 def probed(
-    parcel: Parcel, question: Question, what: str, points: list[Vector], largest: float
+    parcel: Payload, question: RequestContext, what: str, points: list[Vector], largest: float
 ) -> tuple[list[Tensor], float]:
     """Return what was measured at each point, one row each, and the gradients it took."""
     question.check(parcel)
@@ -153,13 +153,13 @@ def _match(kind: str, got: set[str], want: set[str]) -> None:
 
 
 def _vector(name: str, raw: Raw, method: Method, x: Vector, ids: Tensor, t: Round) -> Vector:
-    wire = wire_at(method, name, t)
+    wire = wire_for_round(method, name, t)
     if wire.lossless:
         return read_dense(name, raw, x)
     if raw.form != "wire" or len(raw.data) > 2 * x.nbytes + 64:
         raise DataError(f"{name} must come as the code of a wire, no longer than the model.")
     try:
-        return wire.decode(raw.data, x, sender(name, ids, t), t.plan.layout)
+        return wire.decode(raw.data, x, make_sender(name, ids, t), t.plan.layout)
     except DataError:
         raise
     except Exception as error:  # whatever bytes of a stranger can do to a decoder

@@ -20,21 +20,21 @@ from ..core.random import cohort
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import Secure
-from ..rounds import Answer, first_memory
-from ..server.aggregate import Aggregation, plain, shares
-from ..simulation.desk import TALLY, Desk, costs
+from ..rounds import RoundResult, init_client_memory
+from ..server.aggregate import Aggregation, client_weights, weighted_mean
+from ..simulation.desk import WORK_COUNTS, ClientContext, work_costs
 from ..simulation.ranks import Ranks
 from ..wire import Ledger
-from .check import Question, Upload, counts, passes, probed, upload
+from .check import RequestContext, Upload, counts, passes, probed, upload
 from .exchange import Exchange
 from .masked import Session, check_settings
 from .memories import Memories, new_version
-from .parcel import Fact, Packed, Parcel, Raw, dense, packed
-from .seat import MEASURED, Deal
+from .parcel import Fact, Packed, Payload, Raw, dense, packed
+from .seat import MEASURED, SecAggTerms
 
 
 @dataclass(frozen=True)
-class _Harvest:
+class _CohortUploads:
     """What the answers of a cohort come to."""
 
     answered: list[int]
@@ -44,7 +44,7 @@ class _Harvest:
     passes: float
 
 
-class Remote:
+class FlowerClients:
     """A crew of nodes.
 
     Args:
@@ -69,18 +69,18 @@ class Remote:
         run: str,
         terms: str,
         exchange: Exchange,
-        held: Desk | None = None,
-        aggregate: Aggregation = plain,
+        held: ClientContext | None = None,
+        aggregate: Aggregation = weighted_mean,
         secure: Secure | None = None,
     ) -> None:
         self.method, self.plan, self.ranks = method, plan, Ranks()
-        self._shares = shares(method.weights, sizes)
+        self._shares = client_weights(method.weights, sizes)
         self._start, self._run, self._terms = start, run, terms
         self._exchange, self._held, self._aggregate = exchange, held, aggregate
         self._secure = secure
         if secure is not None:
             check_settings(method, aggregate, exchange.patience.lost)
-        self._memories = Memories(bool(first_memory(method, start, plan)))
+        self._memories = Memories(bool(init_client_memory(method, start, plan)))
         self._passes = 0.0
         self._sent: tuple[Ledger | None, Counter[str]] = (None, Counter())
 
@@ -114,17 +114,17 @@ class Remote:
         points = {f"point {j}": x for j, x in enumerate(at)}
         arrays = {name: dense(x) for name, x in points.items()}
 
-        def write(i: int) -> Parcel:
+        def write(i: int) -> Payload:
             self._count(ledger, points)
-            return Parcel(self._facts("probe", i, t, version) | {"what": what}, arrays)
+            return Payload(self._facts("probe", i, t, version) | {"what": what}, arrays)
 
-        def read(i: int, parcel: Parcel) -> tuple[list[Tensor], float]:
+        def read(i: int, parcel: Payload) -> tuple[list[Tensor], float]:
             largest = self._exchange.patience.largest
-            return probed(parcel, Question(i, t, version), what, at, largest)
+            return probed(parcel, RequestContext(i, t, version), what, at, largest)
 
         need = self._need(len(people), t)
         if self._secure is not None:
-            deal = Deal.asking(self._secure, len(people), what, at)
+            deal = SecAggTerms.asking(self._secure, len(people), what, at)
             session = Session(deal, self._shares, people, self._exchange, t, version, ledger)
             facts = partial(self._facts, t=t, version=version)
             said = session.play(facts, write, passes, None, need)
@@ -143,7 +143,7 @@ class Remote:
                 ledger.send_up(what, row.numel() * row.element_size())
         return [mean.result()[what] for mean in means]
 
-    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
+    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Let the cohort work and return the means of what arrived."""
         people, version = ids.tolist(), new_version(t.index)
         gather = self._plainly if self._secure is None else self._masked
@@ -152,24 +152,24 @@ class Remote:
         self._memories.answered(got.answered, version)
         if self.method.echo:
             self._echo(got.answered, got.means, t, version, ledger)
-        counted = dict(zip(TALLY, got.tally.tolist(), strict=True))
+        counted = dict(zip(WORK_COUNTS, got.tally.tolist(), strict=True))
         average = {n: float(v.double()) for n, v in got.measured.items()}
-        row = {"lr": average["lr"], **costs(self.method, counted, got.passes, t)}
+        row = {"lr": average["lr"], **work_costs(self.method, counted, got.passes, t)}
         row |= {"answered": len(got.answered), **self._exchange.events()}
         missing = len(got.answered) < len(people)
-        return Answer(got.means, average["loss"], row, weight if missing else None)
+        return RoundResult(got.means, average["loss"], row, weight if missing else None)
 
     def _plainly(
         self, people: list[int], down: Channels, t: Round, version: str, ledger: Ledger
-    ) -> _Harvest:
+    ) -> _CohortUploads:
         """Let the cohort work, look at what each sends, and make the means of it."""
         ready, x = packed(down), down["x"]
 
-        def write(i: int) -> Parcel:
+        def write(i: int) -> Payload:
             return self._order(i, down, ready, t, version, ledger)
 
-        def read(i: int, parcel: Parcel) -> Upload:
-            asked = Question(i, t.index, version)
+        def read(i: int, parcel: Payload) -> Upload:
+            asked = RequestContext(i, t.index, version)
             return upload(parcel, asked, self.method, x, t, self._exchange.patience.largest)
 
         need, renew = self._need(len(people), t.index), partial(self._renew, down, ledger)
@@ -177,7 +177,7 @@ class Remote:
         answered = [i for i in people if i in found]
         weight = float(self._shares[answered].sum())
         mean, measured = (self._aggregate(weight, t.index, w) for w in ("train", "measured"))
-        total, passes = torch.zeros(len(TALLY), dtype=torch.float64), self._passes
+        total, passes = torch.zeros(len(WORK_COUNTS), dtype=torch.float64), self._passes
         self._passes = 0.0
         for i in answered:
             one, p = found[i], self._shares[[i]]
@@ -189,15 +189,15 @@ class Remote:
             for name, size in one.sizes.items():
                 ledger.send_up(name, size, 0.0)
             ledger.counted_up += one.counted
-        return _Harvest(answered, mean.result(), measured.result(), total, passes)
+        return _CohortUploads(answered, mean.result(), measured.result(), total, passes)
 
     def _masked(
         self, people: list[int], down: Channels, t: Round, version: str, ledger: Ledger
-    ) -> _Harvest:
+    ) -> _CohortUploads:
         """Let the cohort work, and see the sum of what it sends alone."""
         assert self._secure is not None
         ready, x = packed(down), down["x"]
-        deal = Deal.working(self._secure, len(people), self.method, x, t.preparing)
+        deal = SecAggTerms.working(self._secure, len(people), self.method, x, t.preparing)
         session = Session(deal, self._shares, people, self._exchange, t.index, version, ledger)
         found = session.play(
             partial(self._facts, t=t.index, version=version),
@@ -207,17 +207,17 @@ class Remote:
             self._need(len(people), t.index),
         )
         means = session.means(x)
-        total, passes = torch.zeros(len(TALLY), dtype=torch.float64), self._passes
+        total, passes = torch.zeros(len(WORK_COUNTS), dtype=torch.float64), self._passes
         self._passes = 0.0
         for tally, more in found.values():
             total += torch.tensor(tally, dtype=torch.float64)
             passes += more
         measured = {n: means.pop(k) for k, n in MEASURED.items()}
-        return _Harvest([i for i in people if i in found], means, measured, total, passes)
+        return _CohortUploads([i for i in people if i in found], means, measured, total, passes)
 
     def _order(
         self, i: int, down: Channels, ready: Packed, t: Round, version: str, ledger: Ledger
-    ) -> Parcel:
+    ) -> Payload:
         """Return a client's task of a round."""
         arrays, scalars = ready
         parts = {f"down.{name}": raw for name, raw in arrays.items()}
@@ -231,7 +231,7 @@ class Remote:
         if owed is not None:
             facts["echo"] = owed
             parts |= self._echoed(owed, ledger)
-        return Parcel(facts, parts, scalars)
+        return Payload(facts, parts, scalars)
 
     def _echoed(self, version: str, ledger: Ledger) -> dict[str, Raw]:
         means = self._memories.means(version)
@@ -244,12 +244,12 @@ class Remote:
         """Send the means back; whoever does not confirm them gets them with its next task."""
         self._memories.echo(version, {name: means[name] for name in self.method.echo})
 
-        def write(i: int) -> Parcel:
+        def write(i: int) -> Payload:
             facts = self._facts("keep", i, t.index, version) | {"echo": version}
-            return Parcel(facts, self._echoed(version, ledger))
+            return Payload(facts, self._echoed(version, ledger))
 
-        def read(i: int, parcel: Parcel) -> bool:
-            Question(i, t.index, version).check(parcel)
+        def read(i: int, parcel: Payload) -> bool:
+            RequestContext(i, t.index, version).check(parcel)
             return True
 
         kept = self._exchange.run(answered, t.index, write, read, 0, ledger, away="behind")
@@ -278,7 +278,7 @@ class Remote:
             first, version = Round(self.plan, index=-1), new_version(-1)
             order = self._order(i, down, packed(down), first, version, ledger)
             said = self._exchange.roll.write({i: order}).get(i)
-            if not isinstance(said, Parcel) or said.facts.get("lost"):
+            if not isinstance(said, Payload) or said.facts.get("lost"):
                 return False
             self._memories.prepared(i, version)
         return True

@@ -10,15 +10,15 @@ from typing import TypeVar
 from ..core.errors import TunefreeError
 from ..wire import Ledger
 from .check import RefusedError
-from .parcel import Parcel
-from .roll import Roll
+from .parcel import Payload
+from .roll import NodeRegistry
 
 log = logging.getLogger("tunefree")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Patience:
+class FailurePolicy:
     """How a server deals with clients that fail.
 
     Args:
@@ -56,7 +56,7 @@ class Exchange:
         patience: How to deal with those who fail.
     """
 
-    def __init__(self, roll: Roll, patience: Patience) -> None:
+    def __init__(self, roll: NodeRegistry, patience: FailurePolicy) -> None:
         self.roll, self.patience = roll, patience
         self._away: tuple[int, set[int]] = (-2, set())  # who did not answer, in which round
         self._events: dict[str, set[int]] = defaultdict(set)
@@ -65,8 +65,8 @@ class Exchange:
         self,
         people: list[int],
         t: int,
-        write: Callable[[int], Parcel],
-        read: Callable[[int, Parcel], T],
+        write: Callable[[int], Payload],
+        read: Callable[[int, Payload], T],
         need: int,
         ledger: Ledger,
         renew: Callable[[int], bool] | None = None,
@@ -96,7 +96,7 @@ class Exchange:
             said = self.roll.write({i: write(i) for i in self.roll.reached(todo)})
             for i in todo:
                 reply = said.get(i)
-                if not isinstance(reply, Parcel):
+                if not isinstance(reply, Payload):
                     why[i] = reply or "no answer in time"
                 elif reply.facts.get("lost"):
                     renewed = self._lost(i, t, renew)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..simulation.feed import Feed
+from ..simulation.feed import BatchSource
 
 
 @dataclass(frozen=True)
-class OneFeed(Feed):
+class OneClientBatches(BatchSource):
     """The feed of one client that cuts batches as the whole population's does."""
 
     wide: int = 1

@@ -15,12 +15,12 @@ from ..core.errors import ArgumentError
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import Collector, ProtocolError
-from ..server.aggregate import Aggregation, plain
+from ..server.aggregate import Aggregation, weighted_mean
 from ..wire import Ledger
-from .check import Question, RefusedError
+from .check import RefusedError, RequestContext
 from .exchange import Exchange, TooFewError
-from .parcel import Fact, Parcel, coded
-from .seat import Deal
+from .parcel import Fact, Payload, coded
+from .seat import SecAggTerms
 
 log = logging.getLogger("tunefree")
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 def check_settings(method: Method, aggregate: Aggregation, lost: str) -> None:
     """Refuse what masks cannot hide, and say it if a wire saves nothing."""
-    if aggregate is not plain:
+    if aggregate is not weighted_mean:
         raise ArgumentError("Settings takes aggregate or secure, not both.")
     if lost == "renew" and method.prepares:
         raise ArgumentError(
@@ -63,7 +63,7 @@ class Session:
 
     def __init__(
         self,
-        deal: Deal,
+        deal: SecAggTerms,
         shares: Tensor,
         people: list[int],
         exchange: Exchange,
@@ -78,8 +78,8 @@ class Session:
     def play(
         self,
         facts: Callable[[str, int], dict[str, Fact]],
-        order: Callable[[int], Parcel],
-        counts: Callable[[Parcel], T],
+        order: Callable[[int], Payload],
+        counts: Callable[[Payload], T],
         renew: Callable[[int], bool] | None,
         need: int,
     ) -> dict[int, T]:
@@ -96,21 +96,21 @@ class Session:
         need = max(need, threshold)
 
         def ask(kind: str, whom: list[int], say: Say, take: Take, need: int) -> list[int]:
-            def write(i: int) -> Parcel:
-                return self._told(i, Parcel(facts(kind, i)), say(i))
+            def write(i: int) -> Payload:
+                return self._told(i, Payload(facts(kind, i)), say(i))
 
-            def read(i: int, parcel: Parcel) -> None:
+            def read(i: int, parcel: Payload) -> None:
                 self._taken(i, kind, parcel, take)
 
             done = self._exchange.run(whom, self._t, write, read, need, self._ledger)
             return [i for i in whom if i in done]
 
-        def read(i: int, parcel: Parcel) -> T:
+        def read(i: int, parcel: Payload) -> T:
             found = counts(parcel)
             self._taken(i, "masked", parcel, server.masked)
             return found
 
-        def write(i: int) -> Parcel:
+        def write(i: int) -> Payload:
             return self._told(i, order(i), server.inbox(i))
 
         there = ask("keys", self._people, lambda i: None, server.advertised, need)
@@ -120,7 +120,7 @@ class Session:
         ask("opened", list(server.people), lambda i: left, server.opened, threshold)
         return found
 
-    def _told(self, i: int, parcel: Parcel, message: bytes | None) -> Parcel:
+    def _told(self, i: int, parcel: Payload, message: bytes | None) -> Payload:
         """Return a message to a client, with the session's own part."""
         known: dict[str, Fact] = {"secure": self._deal.fact()}
         known["weight"] = float(self._shares[i]) / self._top
@@ -128,9 +128,9 @@ class Session:
         self._ledger.down["masks"] += len(message or b"")
         return replace(parcel, facts=parcel.facts | known, arrays=parcel.arrays | said)
 
-    def _taken(self, i: int, kind: str, parcel: Parcel, take: Take) -> None:
+    def _taken(self, i: int, kind: str, parcel: Payload, take: Take) -> None:
         """Take a client's part in the session from its answer, or refuse it."""
-        Question(i, self._t, self._version).check(parcel)
+        RequestContext(i, self._t, self._version).check(parcel)
         grid = self._deal.grid
         data = opened(kind, parcel, 4096 + 256 * len(self._people) + grid.length * grid.bits // 8)
         try:
@@ -149,7 +149,7 @@ class Session:
         return {n: (v * scale).to(like.device, like.dtype) for n, v in total.items()}
 
 
-def opened(name: str, parcel: Parcel, most: int) -> bytes:
+def opened(name: str, parcel: Payload, most: int) -> bytes:
     """Return the message that a client's parcel carries; refuse a long one."""
     raw = parcel.arrays.get(name)
     if raw is None or set(parcel.arrays) != {name} or parcel.scalars or raw.form != "wire":

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..clients.rule import Work
+from ..clients.rule import LocalResult
 from ..core.errors import ArgumentError, DataError
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector, map_inputs
@@ -21,15 +21,23 @@ from ..methods import Method
 from ..models import augment as augmentations
 from ..models.problem import LOSSES, Loss, Problem, are_labels
 from ..models.turns import Looped
-from ..rounds import answer, first_memory, keep, pack, sender, under, wire_at
-from ..simulation.desk import Desk, tally
+from ..rounds import (
+    init_client_memory,
+    local_update,
+    make_sender,
+    pack_uploads,
+    select_prefix,
+    update_memory,
+    wire_for_round,
+)
+from ..simulation.desk import ClientContext, count_work
 from ..training.bind import find_device
 from ..wire import Ledger
-from .feed import OneFeed
-from .parcel import Fact, Number, Parcel, Raw, below, coded, dense, packed, unpacked
-from .seat import MEASURED, Deal, Seat
+from .feed import OneClientBatches
+from .parcel import Fact, Number, Payload, Raw, below, coded, dense, packed, unpacked
+from .seat import MEASURED, SecAggClient, SecAggTerms
 from .store import FIRST, Store, home_of
-from .terms import Terms
+from .terms import RunTerms
 
 Load = Callable[[Mapping[str, Any]], Any]
 
@@ -41,7 +49,7 @@ class _Bound:
     method: Method
     problem: Problem
     plan: Plan
-    desk: Desk
+    desk: ClientContext
     names: tuple[str, ...]  # of what a client remembers
 
 
@@ -78,11 +86,11 @@ class Node:
     def _data(self) -> Federation:
         return Federation.of([self._load(self._config)])
 
-    def reply(self, parcel: Parcel) -> Parcel:
+    def reply(self, parcel: Payload) -> Payload:
         """Do what a message asks and return the answer."""
         kind = parcel.facts.get("kind")
         if kind == "hello":
-            return Parcel({"client": self.client, "samples": self._data.samples})
+            return Payload({"client": self.client, "samples": self._data.samples})
         if parcel.facts.get("client") != self.client:
             raise DataError(f"This is client {self.client}, not {parcel.facts.get('client')!r}.")
         work = {"train": self._train, "probe": self._probe, "keep": self._keep}
@@ -99,7 +107,7 @@ class Node:
     def _bind(self, text: str) -> _Bound:
         if self._known is not None and self._known[0] == text:
             return self._known[1]
-        terms = Terms.read(text)
+        terms = RunTerms.read(text)
         if not 0 <= self.client < terms.clients:
             raise ArgumentError(f"The run has {terms.clients} clients; this is {self.client}.")
         method, device = terms.choose(self._method), find_device(self._device)
@@ -114,14 +122,14 @@ class Node:
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
         augment = None if terms.augment is None else augmentations.parse(terms.augment)
-        feed = OneFeed(problem, fed, terms.cut, terms.seed, augment, wide=terms.width)
+        feed = OneClientBatches(problem, fed, terms.cut, terms.seed, augment, wide=terms.width)
         plan = terms.plan(problem.layout)
-        names = tuple(first_memory(method, problem.start, plan))
-        bound = _Bound(method, problem, plan, Desk(method, feed, Looped(problem)), names)
+        names = tuple(init_client_memory(method, problem.start, plan))
+        bound = _Bound(method, problem, plan, ClientContext(method, feed, Looped(problem)), names)
         self._known = text, bound
         return bound
 
-    def _loss_of(self, terms: Terms, labelled: bool) -> str | Loss:
+    def _loss_of(self, terms: RunTerms, labelled: bool) -> str | Loss:
         if terms.loss == "auto":
             return "cross_entropy" if labelled else "mse"
         if terms.loss in LOSSES:
@@ -136,7 +144,7 @@ class Node:
     def _ids(self) -> Tensor:
         return torch.tensor([self.client])
 
-    def _probe(self, parcel: Parcel, bound: _Bound, store: Store) -> Parcel:
+    def _probe(self, parcel: Payload, bound: _Bound, store: Store) -> Payload:
         """Measure what the server asks for at each of its points."""
         desk, what, t = bound.desk, parcel.facts["what"], int(parcel.facts["round"])
         if what not in ("loss", "grad", "grad_sq"):
@@ -150,20 +158,20 @@ class Node:
             rows = {name: value[None] for name, value in found.items()}
             return self._hidden(parcel, bound, store, rows, passes)
         arrays, scalars = packed(found)
-        return Parcel(_same(parcel.facts), arrays, scalars, passes)
+        return Payload(_same(parcel.facts), arrays, scalars, passes)
 
-    def _train(self, parcel: Parcel, bound: _Bound, store: Store) -> Parcel:
+    def _train(self, parcel: Payload, bound: _Bound, store: Store) -> Payload:
         """Do a round's work; the memory it leaves counts once the server names it."""
         facts, method, like = parcel.facts, bound.method, bound.problem.start
         t = _round(facts, bound.plan)
         down = unpacked(below(parcel.arrays, "down."), parcel.scalars, like)
         own = self._memory(parcel, bound, store, down["x"])
         if own is None:
-            return Parcel({**_same(facts), "lost": 1})
+            return Payload({**_same(facts), "lost": 1})
         bound.desk.passes = 0
-        sent, after, works = answer(method, bound.desk.task(self._ids, t), down, own, t)
+        sent, after, works = local_update(method, bound.desk.task(self._ids, t), down, own, t)
         bill = Ledger()
-        arrived, wired = pack(method, sent, own, self._ids, t, bill)
+        arrived, wired = pack_uploads(method, sent, own, self._ids, t, bill)
         after = after | wired
         if bound.names:
             version = str(facts["version"])
@@ -172,7 +180,7 @@ class Node:
                 flat = {f"{k}.{n}": v for k, part in half.items() for n, v in part.items()}
                 store.write(version, flat | _numbers(t), "half")
             else:
-                after = keep(method, sent, arrived, {}, after, t)
+                after = update_memory(method, sent, arrived, {}, after, t)
                 store.write(version, _rows(after, own, bound.names))
             store.forget(version, str(facts["base"]))
         measured = _measured(works, bound.desk, bill)
@@ -182,44 +190,46 @@ class Node:
             return self._hidden(parcel, bound, store, arrived | said, shown)
         arrays = {n: self._coded(n, v, own, bound, t) for n, v in sent.items() if v.ndim > 1}
         scalars: dict[str, Number] = {n: float(v) for n, v in arrived.items() if v.ndim == 1}
-        return Parcel(_same(facts), arrays, scalars, measured)
+        return Payload(_same(facts), arrays, scalars, measured)
 
     def _hidden(
         self,
-        parcel: Parcel,
+        parcel: Payload,
         bound: _Bound,
         store: Store,
         rows: Channels,
         shown: dict[str, Number],
-    ) -> Parcel:
+    ) -> Payload:
         """Return an answer of which the server can read nothing but the sum with others'."""
         inbox, weight = parcel.arrays["message"].data, float(parcel.facts["weight"])
         message = self._seat(parcel, bound, store).mask(inbox, rows, weight)
-        return Parcel(_same(parcel.facts), {"masked": coded(message)}, {}, shown)
+        return Payload(_same(parcel.facts), {"masked": coded(message)}, {}, shown)
 
-    def _seat(self, parcel: Parcel, bound: _Bound, store: Store) -> Seat:
+    def _seat(self, parcel: Payload, bound: _Bound, store: Store) -> SecAggClient:
         facts, preparing = parcel.facts, int(parcel.facts["round"]) < 0
-        deal = Deal.read(facts["secure"], bound.method, bound.problem.start, preparing)
-        return Seat(store.path, self.client, deal, int(self._config.get("least", 3)))
+        deal = SecAggTerms.read(facts["secure"], bound.method, bound.problem.start, preparing)
+        return SecAggClient(store.path, self.client, deal, int(self._config.get("least", 3)))
 
-    def _masks(self, parcel: Parcel, bound: _Bound, store: Store) -> Parcel:
+    def _masks(self, parcel: Payload, bound: _Bound, store: Store) -> Payload:
         """Answer a message of a session in which numbers are added up under masks."""
         kind, sent = str(parcel.facts["kind"]), parcel.arrays.get("message")
         said = self._seat(parcel, bound, store).answer(kind, sent.data if sent else b"")
-        return Parcel(_same(parcel.facts), {kind: coded(said)})
+        return Payload(_same(parcel.facts), {kind: coded(said)})
 
     def _coded(self, name: str, rows: Tensor, own: State, bound: _Bound, t: Round) -> Raw:
-        wire = wire_at(bound.method, name, t)
+        wire = wire_for_round(bound.method, name, t)
         if wire.lossless:
             return dense(rows[0])
-        row = wire.corrected(rows, under(own, f"wire.{name}"))[0]
-        return coded(wire.encode(row, sender(name, self._ids, t), bound.plan.layout))
+        row = wire.corrected(rows, select_prefix(own, f"wire.{name}"))[0]
+        return coded(wire.encode(row, make_sender(name, self._ids, t), bound.plan.layout))
 
-    def _memory(self, parcel: Parcel, bound: _Bound, store: Store, x: Vector) -> State | None:
+    def _memory(self, parcel: Payload, bound: _Bound, store: Store, x: Vector) -> State | None:
         """Return the memory that the work begins from, as one row; None if it is lost."""
         base = str(parcel.facts["base"])
         start = below(parcel.arrays, "start.")
-        first = first_memory(bound.method, unpacked(start, {}, x)["x"] if start else x, bound.plan)
+        first = init_client_memory(
+            bound.method, unpacked(start, {}, x)["x"] if start else x, bound.plan
+        )
         if base == FIRST or not bound.names:
             return {name: v[None] for name, v in first.items()}
         found = store.read(base)
@@ -230,7 +240,7 @@ class Node:
             return None
         return {n: found[n][None].to(v.device) for n, v in first.items()}
 
-    def _catch_up(self, parcel: Parcel, bound: _Bound, store: Store) -> None:
+    def _catch_up(self, parcel: Payload, bound: _Bound, store: Store) -> None:
         """Finish a round whose means came late: this message has them."""
         version = str(parcel.facts.get("echo", ""))
         if not version or store.read(version) is not None:
@@ -242,14 +252,14 @@ class Node:
         half = {name: v.to(device) for name, v in half.items()}
         mean = unpacked(below(parcel.arrays, "echo."), {}, bound.problem.start)
         t = Round(bound.plan, int(half["index"]), float(half["fraction"]), float(half["factor"]))
-        parts = {k: under(half, k) for k in ("own", "sent", "arrived", "before")}
-        after = keep(bound.method, parts["sent"], parts["arrived"], mean, parts["own"], t)
+        parts = {k: select_prefix(half, k) for k in ("own", "sent", "arrived", "before")}
+        after = update_memory(bound.method, parts["sent"], parts["arrived"], mean, parts["own"], t)
         store.write(version, _rows(after, parts["before"], bound.names))
 
-    def _keep(self, parcel: Parcel, bound: _Bound, store: Store) -> Parcel:
+    def _keep(self, parcel: Payload, bound: _Bound, store: Store) -> Payload:
         """Say whether the round is finished, now that its means are here."""
         version = str(parcel.facts["echo"])
-        return Parcel(_same(parcel.facts) | {"lost": int(store.read(version) is None)})
+        return Payload(_same(parcel.facts) | {"lost": int(store.read(version) is None)})
 
 
 def client_of(config: Mapping[str, Any]) -> int:
@@ -286,9 +296,9 @@ def _rows(after: State, before: State, names: tuple[str, ...]) -> State:
     return {n: after.get(n, before[n])[0] for n in names}
 
 
-def _measured(works: list[Work], desk: Desk, bill: Ledger) -> dict[str, Number]:
+def _measured(works: list[LocalResult], desk: ClientContext, bill: Ledger) -> dict[str, Number]:
     """Return numbers for the history; not traffic."""
-    total = sum((tally(work) for work in works[1:]), tally(works[0]))
+    total = sum((count_work(work) for work in works[1:]), count_work(works[0]))
     return {
         "loss": [float(work.loss) for work in works],
         "lr": [float(work.lr) for work in works],

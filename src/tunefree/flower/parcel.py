@@ -30,7 +30,7 @@ class Raw:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Payload:
     """One message, either way."""
 
     facts: dict[str, Fact] = field(default_factory=dict)

@@ -6,21 +6,21 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from ..core.errors import TunefreeError
-from .parcel import Parcel
+from .parcel import Payload
 
 log = logging.getLogger("tunefree")
 
 HELLO = 60.0  # seconds that a new node has to say who it is, at most
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """Carries parcels to nodes and back."""
 
     def nodes(self) -> list[int]:
         """Return the numbers of the nodes that are connected."""
         ...
 
-    def exchange(self, parcels: dict[int, Parcel], seconds: float) -> dict[int, Parcel | str]:
+    def exchange(self, parcels: dict[int, Payload], seconds: float) -> dict[int, Payload | str]:
         """Return the nodes' answers, or what went wrong; nothing of those who are late."""
         ...
 
@@ -29,7 +29,7 @@ class Post(Protocol):
         ...
 
 
-class Roll:
+class NodeRegistry:
     """Keeps track of clients as nodes come, go and return under another number.
 
     Args:
@@ -38,7 +38,7 @@ class Roll:
         deadline: Seconds that a node has for an answer.
     """
 
-    def __init__(self, post: Post, clients: int, deadline: float) -> None:
+    def __init__(self, post: Transport, clients: int, deadline: float) -> None:
         self._post, self._clients, self._deadline = post, clients, deadline
         self._node: dict[int, int] = {}  # of each client
         self._strange: set[int] = set()  # nodes that said something unusable
@@ -91,10 +91,10 @@ class Roll:
         self._node[client] = node
 
     def _alive(self, node: int) -> bool:
-        return isinstance(self._hello([node]).get(node), Parcel)
+        return isinstance(self._hello([node]).get(node), Payload)
 
-    def _hello(self, nodes: list[int]) -> dict[int, Parcel | str]:
-        asked = {node: Parcel({"kind": "hello"}) for node in nodes}
+    def _hello(self, nodes: list[int]) -> dict[int, Payload | str]:
+        asked = {node: Payload({"kind": "hello"}) for node in nodes}
         return self._post.exchange(asked, min(self._deadline, HELLO))
 
     def _refuse(self, node: int, why: str) -> None:
@@ -122,7 +122,7 @@ class Roll:
         self.meet()
         return [i for i in clients if i in self._node]
 
-    def write(self, parcels: dict[int, Parcel]) -> dict[int, Parcel | str]:
+    def write(self, parcels: dict[int, Payload]) -> dict[int, Payload | str]:
         """Send parcels to clients and return what they say in time."""
         if not parcels:
             return {}

@@ -14,7 +14,7 @@ from ..core.errors import ArgumentError, DataError
 from ..core.files import write_atomically
 from ..core.types import Channels, Vector
 from ..methods import Method
-from ..privacy import Channel, Grid, Member, ProtocolError, Secure, Terms
+from ..privacy import Channel, Member, ProtocolError, ProtocolTerms, Quantizer, Secure
 from ..privacy.letters import usual
 
 MEASURED = {"measured loss": "loss", "measured lr": "lr"}  # for the history; they leak too
@@ -23,32 +23,32 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Deal:
+class SecAggTerms:
     """What a node is told of a session."""
 
-    terms: Terms
-    grid: Grid
+    terms: ProtocolTerms
+    grid: Quantizer
     what: str = ""  # is measured, if no work is asked for
 
     @classmethod
     def working(
         cls, secure: Secure, people: int, method: Method, x: Vector, preparing: bool
-    ) -> "Deal":
+    ) -> "SecAggTerms":
         """Return the deal of a round's work among at most so many people."""
         return cls._new(secure, people, _shapes(method, x, preparing))
 
     @classmethod
-    def asking(cls, secure: Secure, people: int, what: str, at: list[Vector]) -> "Deal":
+    def asking(cls, secure: Secure, people: int, what: str, at: list[Vector]) -> "SecAggTerms":
         """Return the deal of what is measured at some points in between."""
         return cls._new(secure, people, _measures(at[0], what, len(at)), what)
 
     @classmethod
-    def _new(cls, secure: Secure, people: int, shapes: Shapes, what: str = "") -> "Deal":
+    def _new(cls, secure: Secure, people: int, shapes: Shapes, what: str = "") -> "SecAggTerms":
         bounds = {n: _bound(secure, what or MEASURED.get(n, n)) for n in shapes}
         channels = tuple(Channel(n, shape, bounds[n]) for n, shape in shapes.items())
-        grid = Grid(channels, people, secure.bits)
+        grid = Quantizer(channels, people, secure.bits)
         threshold = usual(people) if secure.threshold is None else secure.threshold
-        terms = Terms(secrets.token_bytes(16), threshold, grid.length, secure.bits)
+        terms = ProtocolTerms(secrets.token_bytes(16), threshold, grid.length, secure.bits)
         return cls(terms, grid, what)
 
     def fact(self) -> str:
@@ -60,16 +60,16 @@ class Deal:
         return json.dumps({"bounds": bounds, **known, **asked})
 
     @classmethod
-    def read(cls, text: object, method: Method, x: Vector, preparing: bool) -> "Deal":
+    def read(cls, text: object, method: Method, x: Vector, preparing: bool) -> "SecAggTerms":
         """Return the deal of a text, for the channels that this node knows."""
         try:
             found = json.loads(str(text))
             bounds, what = found["bounds"], str(found["what"])
             shapes = _measures(x, what, len(bounds)) if what else _shapes(method, x, preparing)
             channels = tuple(Channel(n, s, float(bounds[n])) for n, s in shapes.items())
-            grid = Grid(channels, int(found["people"]), int(found["bits"]))
+            grid = Quantizer(channels, int(found["people"]), int(found["bits"]))
             session, threshold = bytes.fromhex(found["session"]), int(found["threshold"])
-            return cls(Terms(session, threshold, grid.length, grid.bits), grid, what)
+            return cls(ProtocolTerms(session, threshold, grid.length, grid.bits), grid, what)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise DataError(f"The terms of a session are damaged: {error}") from None
 
@@ -93,7 +93,7 @@ def _shapes(method: Method, x: Vector, preparing: bool) -> Shapes:
     return shapes | dict.fromkeys(MEASURED, ())
 
 
-class Seat:
+class SecAggClient:
     """A node's place in a session, kept in a file between messages.
 
     Args:
@@ -103,7 +103,7 @@ class Seat:
         least: Fewest clients among whom it is willing to hide.
     """
 
-    def __init__(self, folder: Path, client: int, deal: Deal, least: int) -> None:
+    def __init__(self, folder: Path, client: int, deal: SecAggTerms, least: int) -> None:
         self._path, self._client, self._deal, self._least = folder / FILE, client, deal, least
 
     def keys(self) -> bytes:
@@ -140,7 +140,7 @@ class Seat:
         self._path.unlink()  # first: whatever happens now, it cannot happen twice
         return Member.resume(self._deal.terms, state, self._least)
 
-    def _kept(self, member: Member, answer: bytes) -> bytes:
+    def _kept(self, member: Member, local_update: bytes) -> bytes:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path, member.state())
-        return answer
+        return local_update

@@ -17,31 +17,31 @@ from ..core.layout import Layout
 from ..core.plan import Plan
 from ..core.types import Pair, Vector
 from ..data._arrays import as_pair
-from ..data.batches import Cut, plan_steps, width
+from ..data.batches import BatchPlan, batch_width, plan_steps
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.problem import Problem, are_labels
 from ..models.turns import Looped
 from ..penalties import Penalty, sparsity
 from ..robust import Robust
-from ..server.aggregate import plain
-from ..simulation.desk import Desk
+from ..server.aggregate import weighted_mean
+from ..simulation.desk import ClientContext
 from ..training.bind import Job, find_device
 from ..training.evaluate import Evaluation
 from ..training.fit import options, train
 from ..training.folder import Folder
 from ..training.run import Run
 from ..version import __version__
-from .crew import Remote
+from .crew import FlowerClients
 from .exchange import Exchange
-from .feed import OneFeed
+from .feed import OneClientBatches
 from .logbook import alone, tell, written
-from .roll import Post, Roll
+from .roll import NodeRegistry, Transport
 from .settings import Settings
-from .terms import Terms, digest_method, digest_model, words_of
+from .terms import RunTerms, digest_method, digest_model, words_of
 
 
-def serve(settings: Settings, post: Post) -> Run:
+def serve(settings: Settings, post: Transport) -> Run:
     """Train over the nodes that `post` reaches; continue the run in `settings.out` if there is one.
 
     Args:
@@ -53,10 +53,10 @@ def serve(settings: Settings, post: Post) -> Run:
         return _serve(settings, post, folder)
 
 
-def _serve(s: Settings, post: Post, folder: Folder | None) -> Run:
+def _serve(s: Settings, post: Transport, folder: Folder | None) -> Run:
     method, device = s.chosen(), find_device(s.device)
     known = _known(folder, s.clients)
-    roll = Roll(post, s.clients, s.deadline)
+    roll = NodeRegistry(post, s.clients, s.deadline)
     if known is None:
         roll.gather(s.wait)
         known = _Known(secrets.token_hex(16), [roll.sizes[i] for i in range(s.clients)])
@@ -103,13 +103,13 @@ def _known(folder: Folder | None, clients: int) -> _Known | None:
 
 
 def _bind(
-    s: Settings, method: Method, device: torch.device, sizes: Tensor, run: str, roll: Roll
+    s: Settings, method: Method, device: torch.device, sizes: Tensor, run: str, roll: NodeRegistry
 ) -> Job:
     seen = s.held if s.test is None else s.test
     labelled = seen is None or are_labels(as_pair(*seen)[1])
     loss = ("cross_entropy" if labelled else "mse") if s.loss == "auto" else s.loss
     problem = Problem(s.model, loss, s.dtype, device, "fp32")
-    cut = Cut(
+    cut = BatchPlan(
         batch=s.batch,
         steps=20 if s.steps is None and s.epochs is None else s.steps,
         epochs=s.epochs,
@@ -120,7 +120,7 @@ def _bind(
     method.check(plan)
     if isinstance(s.aggregate, Robust):
         s.aggregate.check(plan.cohort)
-    terms = Terms(
+    terms = RunTerms(
         clients=s.clients,
         cohort=cohort,
         rounds=s.rounds,
@@ -128,7 +128,7 @@ def _bind(
         seed=s.seed,
         batch=s.batch,
         held=plan.held,
-        width=width(sizes, cut),
+        width=batch_width(sizes, cut),
         steps=cut.steps,
         epochs=cut.epochs,
         loss=s.loss if isinstance(s.loss, str) else problem.loss_name,
@@ -138,7 +138,7 @@ def _bind(
         method=digest_method(method),
         model=digest_model(problem),
     )
-    crew = Remote(
+    crew = FlowerClients(
         method,
         plan,
         sizes,
@@ -200,23 +200,23 @@ def _prepared(problem: Problem, pair: tuple[Any, Any]) -> Pair:
 
 
 def _held(
-    method: Method, problem: Problem, held: tuple[Any, Any], cut: Cut, seed: int, wide: int
-) -> Desk:
+    method: Method, problem: Problem, held: tuple[Any, Any], cut: BatchPlan, seed: int, wide: int
+) -> ClientContext:
     """Return a desk on which the server evaluates on its own sample, cut as clients cut theirs."""
     inputs, target = as_pair(*held)
     fed = Federation(inputs, target, [0] * len(target), held=(inputs, target))
-    feed = OneFeed(problem, fed.to(problem.device, problem.dtype), cut, seed, None, wide)
-    return Desk(method, feed, Looped(problem))
+    feed = OneClientBatches(problem, fed.to(problem.device, problem.dtype), cut, seed, None, wide)
+    return ClientContext(method, feed, Looped(problem))
 
 
 def _record(
     s: Settings,
     method: Method,
     problem: Problem,
-    cut: Cut,
+    cut: BatchPlan,
     cohort: int,
     sizes: Tensor,
-    crew: Remote,
+    crew: FlowerClients,
 ) -> dict[str, Any]:
     """Return what decides the run as plain data: kept beside the result, compared on resume."""
     first = problem.start.cpu().numpy().tobytes()
@@ -255,7 +255,7 @@ def _record(
         "heterogeneity": False,
         "augment": s.augment,
         **crew.facts(),
-        **({} if s.aggregate is plain else {"aggregate": repr(s.aggregate)}),
+        **({} if s.aggregate is weighted_mean else {"aggregate": repr(s.aggregate)}),
         **({} if s.secure is None else {"secure": repr(s.secure)}),
         "command": {},
     }

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from .. import methods
-from ..core.errors import ArgumentError, positive, unknown, whole
+from ..core.errors import ArgumentError, check_int, check_positive, unknown_name
 from ..methods import Method
 from ..models.problem import Loss
 from ..privacy import Secure
-from ..server.aggregate import Aggregation, plain
+from ..server.aggregate import Aggregation, weighted_mean
 from ..training.callbacks import Callback
 from ..training.evaluate import Metric
-from .exchange import Patience
+from .exchange import FailurePolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +82,19 @@ class Settings:
     wait: float = 1800.0
     lost: Literal["refuse", "renew"] = "refuse"
     largest: float = 1e4
-    aggregate: Aggregation = plain
+    aggregate: Aggregation = weighted_mean
     secure: Secure | None = None
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
         for name in ("clients", "rounds", "eval_every"):
-            whole("Settings", name, getattr(self, name))
+            check_int("Settings", name, getattr(self, name))
         for name in ("cohort", "minimum", "steps", "epochs", "batch"):
             if getattr(self, name) is not None:
-                whole("Settings", name, getattr(self, name))
-        whole("Settings", "seed", self.seed, 0)
+                check_int("Settings", name, getattr(self, name))
+        check_int("Settings", "seed", self.seed, 0)
         for name in ("deadline", "largest"):
-            positive("Settings", name, getattr(self, name))
+            check_positive("Settings", name, getattr(self, name))
         if self.steps is not None and self.epochs is not None:
             raise ArgumentError(
                 f"Settings takes steps or epochs, got steps={self.steps} and epochs={self.epochs}."
@@ -110,7 +110,7 @@ class Settings:
                 f"got {self.minimum}."
             )
         if self.lost not in ("refuse", "renew"):
-            raise unknown("lost", self.lost, ("refuse", "renew"))
+            raise unknown_name("lost", self.lost, ("refuse", "renew"))
         if not isinstance(self.method, str) and self.set:
             raise ArgumentError("Settings(set=...) goes with a method's name, not with a method.")
 
@@ -119,6 +119,6 @@ class Settings:
         return methods.get(self.method, **self.set) if isinstance(self.method, str) else self.method
 
     @property
-    def patience(self) -> Patience:
+    def patience(self) -> FailurePolicy:
         """How to deal with clients that fail."""
-        return Patience(self.minimum, self.deadline, self.wait, self.lost, self.largest)
+        return FailurePolicy(self.minimum, self.deadline, self.wait, self.lost, self.largest)

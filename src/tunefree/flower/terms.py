@@ -8,17 +8,17 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from .. import methods
-from ..core.errors import ArgumentError, reading
+from ..core.errors import ArgumentError, convert_errors
 from ..core.files import to_json
 from ..core.layout import Layout
 from ..core.plan import Plan
-from ..data.batches import Cut
+from ..data.batches import BatchPlan
 from ..methods import Method
 from ..models.problem import Problem
 
 
 @dataclass(frozen=True)
-class Terms:
+class RunTerms:
     """The run as a node sees it.
 
     `words` are the method's name and settings, where it was given by name; `method` and `model`
@@ -48,19 +48,19 @@ class Terms:
         return to_json(asdict(self))
 
     @staticmethod
-    def read(text: str) -> "Terms":
+    def read(text: str) -> "RunTerms":
         """Undo `text`."""
-        with reading("The terms of this run cannot be read"):
-            found = Terms(**json.loads(text))
-            for name, kind in get_type_hints(Terms).items():
+        with convert_errors("The terms of this run cannot be read"):
+            found = RunTerms(**json.loads(text))
+            for name, kind in get_type_hints(RunTerms).items():
                 if not _fits(getattr(found, name), kind):
                     raise TypeError(f"{name} is {getattr(found, name)!r}")
         return found
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> BatchPlan:
         """How local work is cut."""
-        return Cut(batch=self.batch, steps=self.steps, epochs=self.epochs)
+        return BatchPlan(batch=self.batch, steps=self.steps, epochs=self.epochs)
 
     def plan(self, layout: Layout) -> Plan:
         """Return the plan, as the server has it."""
@@ -78,7 +78,7 @@ class Terms:
     def choose(self, given: Method | None) -> Method:
         """Return the method: the one by name, or the one that this node was given."""
         if self.words is not None:
-            with reading("The method in the terms of this run cannot be made"):
+            with convert_errors("The method in the terms of this run cannot be made"):
                 method = methods.get(str(self.words["name"]), **self.words["set"])
         elif given is None:
             raise ArgumentError(

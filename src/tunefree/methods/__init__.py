@@ -1,6 +1,6 @@
 """Methods: products of parts, and the catalogue of the named ones."""
 
-from .catalogue import CATALOGUE, COMMON, Entry, get, names, settings
+from .catalogue import CATALOGUE, COMMON, MethodEntry, get, names, settings
 from .method import Method
 
-__all__ = ["CATALOGUE", "COMMON", "Entry", "Method", "get", "names", "settings"]
+__all__ = ["CATALOGUE", "COMMON", "Method", "MethodEntry", "get", "names", "settings"]

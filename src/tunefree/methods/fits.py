@@ -22,20 +22,24 @@ def check_fit(method: "Method") -> None:
             "needs the gradient of the function it evaluates; leave clip out, or use a "
             "constant step."
         )
-    maps = [n for n in ("look", "land") if n in method.direction.sets]
+    maps = [n for n in ("grad_at", "project") if n in method.direction.sets]
     if maps and method.step.exact:
         raise ArgumentError(
             f"Cannot use {step} with {type(method.direction).__name__}. This is because its line "
             "search needs the gradient of the function it evaluates, and the direction puts "
             "a proximal map into every step; use a constant step."
         )
-    if method.step.sets_lr and not method.rates.steady:
+    if method.step.sets_lr and not method.rates.needs_constant_lr:
         raise ArgumentError(
             f"Cannot use schedule={method.rates.shape!r} with {step}. This is because it sets "
             "its own step size; leave the schedule out, or use a constant step."
         )
-    fixed = [type(p).__name__ for p in (method.direction, method.step, method.server) if p.steady]
-    if fixed and not method.rates.steady:
+    fixed = [
+        type(p).__name__
+        for p in (method.direction, method.step, method.server)
+        if p.needs_constant_lr
+    ]
+    if fixed and not method.rates.needs_constant_lr:
         raise ArgumentError(
             f"Cannot use schedule={method.rates.shape!r} with {fixed[0]}. This is because it "
             "counts on the same step size in every round; leave the schedule out."
@@ -43,7 +47,7 @@ def check_fit(method: "Method") -> None:
     _check_channels(method, step)
     _check_rates(method, step)
     _check_pair(method)
-    if method.direction.prepares and type(method.step).open is not Step.open:
+    if method.direction.prepares and type(method.step).start_round is not Step.start_round:
         raise ArgumentError(
             f"Cannot use {step} with {type(method.direction).__name__}. This is because everyone "
             "works before round 0, when that step has not begun; use the step of the named "

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from .. import penalties
 from ..clients import Constant, Direction, Plain, Schedule, Step
-from ..core.errors import ArgumentError, not_negative, positive, unknown
+from ..core.errors import ArgumentError, check_nonnegative, check_positive, unknown_name
 from ..core.plan import Plan
 from ..penalties import Penalty, Zero
 from ..server import Average, Averaged, Last, LastTwo, Output, Server
@@ -52,7 +52,7 @@ class Method:
             object.__setattr__(self, "wire", parse(self.wire))
         if isinstance(self.output, str):
             if self.output not in OUTPUTS:
-                raise unknown("output", self.output, OUTPUTS)
+                raise unknown_name("output", self.output, OUTPUTS)
             object.__setattr__(self, "output", OUTPUTS[self.output])
         kinds: dict[str, type] = {
             "direction": Direction,
@@ -67,10 +67,10 @@ class Method:
                     f"Method({name}=...) must be a {kind.__name__}, got {getattr(self, name)!r}."
                 )
         if self.weights not in ("uniform", "samples"):
-            raise unknown("weights", self.weights, ("uniform", "samples"))
-        not_negative("Method", "weight_decay", self.weight_decay)
+            raise unknown_name("weights", self.weights, ("uniform", "samples"))
+        check_nonnegative("Method", "weight_decay", self.weight_decay)
         if self.clip is not None:
-            positive("Method", "clip", self.clip)
+            check_positive("Method", "clip", self.clip)
         check_fit(self)
 
     @property
@@ -112,19 +112,19 @@ class Method:
         """Optional fields of the local loop's record that some part reads."""
         return frozenset((*self.direction.records, *self.step.records))
 
-    def rate(self, factor: float) -> float | None:
+    def descent_lr(self, factor: float) -> float | None:
         """Return lr where a local step is y - lr grad F(y) and nothing else is made of grad F.
 
         An engine may then do it in one go.
         """
         schooled = self.weight_decay or self.clip is not None
         if (
-            self.direction.bends
+            self.direction.changes_gradient
             or schooled
             or self.records & {"grad_mean", "grad_sq", "point_mean"}
         ):
             return None
-        return self.step.rate(factor)
+        return self.step.descent_lr(factor)
 
     @property
     def echo(self) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ class Method:
         for part in self._parts:
             part.check(plan)
         bare = self.wire.inner if isinstance(self.wire, ErrorFeedback) else self.wire
-        owing = bare is not self.wire or bool(self.direction.settles)
+        owing = bare is not self.wire or bool(self.direction.error_compensated)
         known = bare.lossless or isinstance(bare, Choose)  # of a rule nothing can be said
         if owing and not known and bare.contraction(plan.layout) is None:
             why = "with error feedback" if bare is not self.wire else f"with {self.name}"
@@ -176,7 +176,7 @@ class Method:
 
     def wire_of(self, channel: str) -> Wire:
         """Return the wire of a channel: error feedback only where a part has none of its own."""
-        own = channel in self.direction.settles
+        own = channel in self.direction.error_compensated
         return self.wire.inner if own and isinstance(self.wire, ErrorFeedback) else self.wire
 
     @property

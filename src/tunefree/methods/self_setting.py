@@ -17,7 +17,7 @@ from ..clients import (
     Step,
 )
 from ..clients import solver as read_solver
-from ..core.errors import ArgumentError, unknown
+from ..core.errors import ArgumentError, unknown_name
 from ..server import (
     Average,
     Averaged,
@@ -133,7 +133,7 @@ def _lod(
     how: Solver,
 ) -> Method:
     if prox_step not in ("implicit", "explicit"):
-        raise unknown("prox_step", prox_step, ("implicit", "explicit"))
+        raise unknown_name("prox_step", prox_step, ("implicit", "explicit"))
     exact = how != "steps"
     if exact and prox_step != "implicit":
         raise ArgumentError(

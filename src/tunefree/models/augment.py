@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, unknown, whole
+from ..core.errors import ArgumentError, check_int, unknown_name
 from ..core.random import below
 
 
@@ -31,7 +31,7 @@ class CropFlip:
     flip: bool = True
 
     def __post_init__(self) -> None:
-        whole("CropFlip", "pad", self.pad, 0)
+        check_int("CropFlip", "pad", self.pad, 0)
 
     def __call__(self, x: Tensor, key: Tensor) -> Tensor:
         """Return the changed images.
@@ -76,5 +76,5 @@ def parse(text: str) -> CropFlip | None:
     CropFlip(pad=4, flip=True)
     """
     if text not in AUGMENTATIONS:
-        raise unknown("augmentation", text, AUGMENTATIONS)
+        raise unknown_name("augmentation", text, AUGMENTATIONS)
     return AUGMENTATIONS[text]

@@ -12,12 +12,12 @@ from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..core.errors import first_line
-from ..core.types import Inputs, Rows, tensors
+from ..core.types import Inputs, Rows, tensor_list
 from .capture import Captured, on_gpu
 from .compiler import compiled
 from .convolution import Lowered
 from .descent import Descent
-from .losses import Batch, Order, gathered
+from .losses import Batch, DeferredBatch, gathered
 from .narrow import products
 from .problem import Problem
 
@@ -70,17 +70,17 @@ class Vmapped:
         self._descent: Descent | None = None
 
     def _run(
-        self, function: Callable[..., Any], y: Rows, batch: Batch | Order
+        self, function: Callable[..., Any], y: Rows, batch: Batch | DeferredBatch
     ) -> tuple[Tensor, ...]:
         gather: Gather | None = None
         args: tuple[Any, ...]
-        if isinstance(batch, Order) and self._gpu:
+        if isinstance(batch, DeferredBatch) and self._gpu:
             gather, args = batch.gather, (y.contiguous(), batch.code)
             shape: Any = (function, gather, y.shape, batch.code.shape)
         else:
             batch = gathered(batch)
             args = (y.contiguous(), *batch.parts)
-            parts = (y, *tensors(batch.inputs), batch.target, batch.mask)
+            parts = (y, *tensor_list(batch.inputs), batch.target, batch.mask)
             shape = (function, *(p.shape for p in parts))
         self._calls[shape] += 1
         with self._problem.arithmetic():
@@ -137,7 +137,7 @@ class Vmapped:
         self._compiled.clear()
         self._descent = None
 
-    def compile_descent(self, probe: Batch | Order) -> None:
+    def compile_descent(self, probe: Batch | DeferredBatch) -> None:
         """Compile whole steps of descent, for batches like this one, in place of gradients."""
         self._compiled.add(self._gradients)  # seldom asked for then
         self._descent = Descent(self._problem, self._both, probe)
@@ -146,14 +146,14 @@ class Vmapped:
         """Return whole steps of m clients, where they are compiled."""
         return self._descent if self._descent is not None and self._descent.fits(m) else None
 
-    def value(self, y: Rows, batch: Batch | Order) -> Rows:
+    def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
         """Return the losses (m,)."""
         with torch.no_grad():
             (out,) = self._run(self._values, y, batch)
             return out.clone() if self._gpu else out
 
     def value_and_grad(
-        self, y: Rows, batch: Batch | Order, brief: bool = False
+        self, y: Rows, batch: Batch | DeferredBatch, brief: bool = False
     ) -> tuple[Rows, Rows]:
         """Return the losses (m,) and gradients (m, d)."""
         loss, grads = self._run(self._gradients, y, batch)

@@ -22,7 +22,7 @@ from . import flattened, graphs, kernels, rewrite
 from .capture import Captured, on_gpu
 from .compiler import compiled
 from .convolution import Lowered
-from .losses import Batch, Order, gathered
+from .losses import Batch, DeferredBatch, gathered
 from .narrow import products
 from .problem import Problem
 
@@ -38,9 +38,11 @@ class Descent:
         probe: A batch in the form that training uses.
     """
 
-    def __init__(self, problem: Problem, gradients: Gradients, probe: Batch | Order) -> None:
+    def __init__(
+        self, problem: Problem, gradients: Gradients, probe: Batch | DeferredBatch
+    ) -> None:
         self._problem, self._gpu = problem, on_gpu(problem)
-        gather = probe.gather if isinstance(probe, Order) and self._gpu else None
+        gather = probe.gather if isinstance(probe, DeferredBatch) and self._gpu else None
         self._ordered = gather is not None
         rest = self._arguments(probe)
         self._rows = m = len(rest[-1])
@@ -103,9 +105,9 @@ class Descent:
             here(self._total, *rest)
             self._walk = Captured(here, self._total, *rest) if self._gpu else here
 
-    def _arguments(self, batch: Batch | Order) -> tuple[Any, ...]:
+    def _arguments(self, batch: Batch | DeferredBatch) -> tuple[Any, ...]:
         if self._ordered:
-            assert isinstance(batch, Order)
+            assert isinstance(batch, DeferredBatch)
             return (batch.code,)
         return gathered(batch).parts
 
@@ -122,7 +124,7 @@ class Descent:
             low.copy_(part)
         self._total.zero_()
 
-    def step(self, batch: Batch | Order, lr: Rows) -> None:
+    def step(self, batch: Batch | DeferredBatch, lr: Rows) -> None:
         """Move on; clients with lr 0 stay, whatever their gradients."""
         if lr is not self._given:
             self._lr.copy_(lr)

@@ -3,10 +3,10 @@
 import logging
 from typing import Literal
 
-from ..core.errors import ArgumentError, first_line, unknown
+from ..core.errors import ArgumentError, first_line, unknown_name
 from .batched import Vmapped
 from .compiler import in_place
-from .losses import Batch, Losses, Order
+from .losses import Batch, DeferredBatch, Losses
 from .problem import Problem
 from .turns import Looped
 
@@ -17,7 +17,7 @@ Engine = Literal["auto", "vmap", "loop"]
 
 def choose(
     problem: Problem,
-    probe: Batch | Order,
+    probe: Batch | DeferredBatch,
     engine: Engine,
     compile: bool,
     turns: bool = False,
@@ -34,10 +34,10 @@ def choose(
         descends: Whether training is plain descent, so that whole steps are to be compiled.
     """
     if engine not in ("auto", "vmap", "loop"):
-        raise unknown("engine", engine, ("auto", "vmap", "loop"))
+        raise unknown_name("engine", engine, ("auto", "vmap", "loop"))
     if engine == "loop" or (engine == "auto" and turns and not compile):
         return Looped(problem)
-    m = len(probe.code if isinstance(probe, Order) else probe.mask)
+    m = len(probe.code if isinstance(probe, DeferredBatch) else probe.mask)
     y = problem.start.expand(m, -1).contiguous()
     try:
         Vmapped(problem).value_and_grad(y, probe)

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.errors import ArgumentError, positive, whole
+from ..core.errors import ArgumentError, check_int, check_positive
 
 
-class LowRank(nn.Module):
+class LowRankLinear(nn.Module):
     """A frozen linear layer with a trainable correction, zero at first.
 
     Args:
@@ -69,24 +69,24 @@ def lora(
     >>> sum(p.numel() for p in small.parameters() if p.requires_grad)
     602
     """
-    whole("lora", "rank", rank)
-    whole("lora", "seed", seed, 0)
-    positive("lora", "scale", scale)
+    check_int("lora", "rank", rank)
+    check_int("lora", "seed", seed, 0)
+    check_positive("lora", "scale", scale)
     module = copy.deepcopy(module).requires_grad_(False)
     named = module.named_modules(remove_duplicate=False)
     parts = [(path.rpartition(".")[2], part) for path, part in named if path]
     linear = [(name, part) for name, part in parts if isinstance(part, nn.Linear)]
     _check_names("targets", targets, {name for name, _ in linear})
     _check_names("head", head, {name for name, _ in parts})
-    done: dict[nn.Module, LowRank] = {}
+    done: dict[nn.Module, LowRankLinear] = {}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         for name, layer in linear:
             if name in targets and layer not in done:
-                done[layer] = LowRank(layer, rank, scale)
+                done[layer] = LowRankLinear(layer, rank, scale)
     for parent in list(module.modules()):
         for name, child in parent._modules.items():
-            if child in done and not isinstance(parent, LowRank):
+            if child in done and not isinstance(parent, LowRankLinear):
                 parent._modules[name] = done[child]
     for name, part in parts:
         if name in head:

@@ -36,7 +36,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Order:
+class DeferredBatch:
     """A batch that is still to be gathered, by an engine that does it on its own device.
 
     Args:
@@ -53,19 +53,19 @@ class Order:
         return self.gather(self.code)
 
 
-def gathered(batch: Batch | Order) -> Batch:
+def gathered(batch: Batch | DeferredBatch) -> Batch:
     """Return the batch, gathered if it is not yet."""
-    return batch.batch if isinstance(batch, Order) else batch
+    return batch.batch if isinstance(batch, DeferredBatch) else batch
 
 
-class Walk(Protocol):
+class FusedDescent(Protocol):
     """Clients that walk along their gradients, and do not say where they are until the end."""
 
     def begin(self, y: Rows) -> None:
         """Let the clients stand at y (m, d)."""
         ...
 
-    def step(self, batch: Batch | Order, lr: Rows) -> None:
+    def step(self, batch: Batch | DeferredBatch, lr: Rows) -> None:
         """Move by -lr grad; lr (m,) is >= 0, and never changed in place.
 
         Clients with lr 0 stay where they are, whatever their gradients.
@@ -83,12 +83,12 @@ class Losses(Protocol):
     name: str
     gathers: bool  # whether it would rather have orders than batches
 
-    def value(self, y: Rows, batch: Batch | Order) -> Rows:
+    def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
         """Return the losses (m,) at the rows of y (m, d)."""
         ...
 
     def value_and_grad(
-        self, y: Rows, batch: Batch | Order, brief: bool = False
+        self, y: Rows, batch: Batch | DeferredBatch, brief: bool = False
     ) -> tuple[Rows, Rows]:
         """Return the losses (m,) and their gradients (m, d).
 
@@ -96,7 +96,7 @@ class Losses(Protocol):
         """
         ...
 
-    def descent(self, m: int) -> "Walk | None":
+    def descent(self, m: int) -> "FusedDescent | None":
         """Return whole steps of gradient descent of m clients, where they are faster than parts."""
         ...
 

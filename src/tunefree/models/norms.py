@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from ..core.errors import ArgumentError, whole
+from ..core.errors import ArgumentError, check_int
 
 
 def groupnorm(model: nn.Module, groups: int = 2) -> nn.Module:
@@ -30,7 +30,7 @@ def groupnorm(model: nn.Module, groups: int = 2) -> nn.Module:
     >>> type(groupnorm(nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)))[1]).__name__
     'GroupNorm'
     """
-    whole("groupnorm", "groups", groups)
+    check_int("groupnorm", "groups", groups)
     for path, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.num_features < 1:
             raise ArgumentError(

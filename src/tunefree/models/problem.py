@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
-from ..core.errors import ArgumentError, first_line, unknown
+from ..core.errors import ArgumentError, first_line, unknown_name
 from ..core.layout import Layout
-from ..core.types import Inputs, Vector, map_inputs, tensors
+from ..core.types import Inputs, Vector, map_inputs, tensor_list
 from .dropout import draws_random_numbers, with_counter_dropout
 from .functional import Functional
 from .norms import refuse_batchnorm
@@ -45,7 +45,7 @@ def get_loss(loss: str | Loss) -> Loss:
     if callable(loss):
         return loss
     if loss not in LOSSES:
-        raise unknown("loss", loss, LOSSES)
+        raise unknown_name("loss", loss, LOSSES)
     return LOSSES[loss]
 
 
@@ -254,7 +254,7 @@ class Problem:
             target: Their targets.
             highest: The largest label in all of the data; None if targets are real numbers.
         """
-        shapes = ", ".join(str(tuple(t.shape[1:])) for t in tensors(inputs))
+        shapes = ", ".join(str(tuple(t.shape[1:])) for t in tensor_list(inputs))
         params = self.layout.split(self.start)
         trial = Functional(torch.zeros((), dtype=torch.int64, device=self.device))
         try:
@@ -330,7 +330,7 @@ class Problem:
 
 def _precision(given: Precision, dtype: torch.dtype, device: torch.device) -> str:
     if given not in get_args(Precision):
-        raise unknown("precision", given, get_args(Precision))
+        raise unknown_name("precision", given, get_args(Precision))
     if given == "auto":
         return "tf32" if device.type == "cuda" and dtype == torch.float32 else "fp32"
     if given != "fp32" and dtype != torch.float32:

@@ -1,6 +1,6 @@
 """Every client by itself, for modules that cannot be batched, and where that is faster.
 
-Where a local step is plain descent, each client's tensors are changed in place (`Strides`).
+Where a local step is plain descent, each client's tensors are changed in place (`InPlaceDescent`).
 
 On a CPU as many clients run at once as PyTorch has threads, each of them on one thread: less is
 lost than with all threads on one client. A row is then one thread's work from beginning to end, so
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core.types import Inputs, Rows, map_inputs
-from .losses import Batch, Order, gathered
+from .losses import Batch, DeferredBatch, gathered
 from .problem import Problem
 
 Task = Callable[[Problem, int], None]
@@ -34,7 +34,7 @@ class Looped:
         self._pool: ThreadPoolExecutor | None = None  # its threads end when this object does
         self._own = threading.local()  # .problem, with a module that no other thread touches
 
-    def value(self, y: Rows, batch: Batch | Order) -> Rows:
+    def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
         """Return the losses (m,)."""
         batch = gathered(batch)
         out = y.new_zeros(y.shape[0])
@@ -48,7 +48,7 @@ class Looped:
         return out
 
     def value_and_grad(
-        self, y: Rows, batch: Batch | Order, brief: bool = False
+        self, y: Rows, batch: Batch | DeferredBatch, brief: bool = False
     ) -> tuple[Rows, Rows]:
         """Return the losses (m,) and gradients (m, d)."""
         batch = gathered(batch)
@@ -67,9 +67,11 @@ class Looped:
         self._run(task, batch)
         return values, grads
 
-    def descent(self, m: int) -> "Strides | None":
+    def descent(self, m: int) -> "InPlaceDescent | None":
         """Return whole steps of m clients; not on a GPU, where they would wait for numbers."""
-        return Strides(self._problem, self._run) if self._problem.device.type == "cpu" else None
+        return (
+            InPlaceDescent(self._problem, self._run) if self._problem.device.type == "cpu" else None
+        )
 
     def release(self) -> None:
         """Nothing is held between calls but threads and their modules."""
@@ -115,7 +117,7 @@ class Looped:
                 raise
 
 
-class Strides:
+class InPlaceDescent:
     """Whole steps of gradient descent, each client's in place.
 
     Args:
@@ -131,7 +133,7 @@ class Strides:
         self._total, split = y.new_zeros(len(y)), self._problem.layout.split
         self._points = [[p.detach().clone().requires_grad_() for p in split(row)] for row in y]
 
-    def step(self, batch: Batch | Order, lr: Rows) -> None:
+    def step(self, batch: Batch | DeferredBatch, lr: Rows) -> None:
         """Move on; clients with lr 0 stay, whatever their gradients."""
         batch = gathered(batch)
         full, rates = batch.mask.all(1).tolist(), lr.tolist()

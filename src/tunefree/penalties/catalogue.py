@@ -2,7 +2,7 @@
 
 from dataclasses import Field, fields
 
-from ..core.errors import ArgumentError, unknown
+from ..core.errors import ArgumentError, unknown_name
 from .box import Box
 from .elastic_net import ElasticNet
 from .group_lasso import GroupLasso
@@ -65,7 +65,7 @@ def get(penalty: str | Penalty) -> Penalty:
         return Scaled(_number(factor, penalty), get(rest))
     name, *words = penalty.strip().lower().split(":")
     if name not in CATALOGUE:
-        raise unknown("penalty", name, CATALOGUE)
+        raise unknown_name("penalty", name, CATALOGUE)
     cls = CATALOGUE[name]
     given = fields(cls)  # type: ignore[arg-type]  # every one is a dataclass
     if len(words) > len(given):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import softshrink
 
-from ..core.errors import not_negative
+from ..core.errors import check_nonnegative
 from ..core.layout import Layout
 from .penalty import Penalty
 
@@ -31,8 +31,8 @@ class ElasticNet(Penalty):
     l2: float = 1e-4
 
     def __post_init__(self) -> None:
-        not_negative("ElasticNet", "l1", self.l1)
-        not_negative("ElasticNet", "l2", self.l2)
+        check_nonnegative("ElasticNet", "l1", self.l1)
+        check_nonnegative("ElasticNet", "l2", self.l2)
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return the sum of both norms, weighted."""

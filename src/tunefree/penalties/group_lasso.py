@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, not_negative, unknown
+from ..core.errors import ArgumentError, check_nonnegative, unknown_name
 from ..core.layout import Layout
 from .penalty import Penalty, length
 
@@ -37,9 +37,9 @@ class GroupLasso(Penalty):
     scaled: bool = False
 
     def __post_init__(self) -> None:
-        not_negative("GroupLasso", "weight", self.weight)
+        check_nonnegative("GroupLasso", "weight", self.weight)
         if self.groups not in ("row", "layer"):
-            raise unknown("GroupLasso groups", self.groups, ("row", "layer"))
+            raise unknown_name("GroupLasso groups", self.groups, ("row", "layer"))
         if not isinstance(self.scaled, bool):
             raise ArgumentError(
                 f"GroupLasso(scaled=...) must be True or False, got {self.scaled!r}."

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import softshrink
 
-from ..core.errors import not_negative
+from ..core.errors import check_nonnegative
 from ..core.layout import Layout
 from .penalty import Penalty
 
@@ -30,7 +30,7 @@ class L1(Penalty):
     weight: float = 1e-4
 
     def __post_init__(self) -> None:
-        not_negative("L1", "weight", self.weight)
+        check_nonnegative("L1", "weight", self.weight)
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return weight times the sum of absolute values."""

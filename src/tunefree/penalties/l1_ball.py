@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core.errors import positive
+from ..core.errors import check_positive
 from ..core.layout import Layout
 from .penalty import Penalty, indicator, slack
 from .simplex import threshold
@@ -29,7 +29,7 @@ class L1Ball(Penalty):
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        positive("L1Ball", "radius", self.radius)
+        check_positive("L1Ball", "radius", self.radius)
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return 0 for rows in the ball, inf for others."""

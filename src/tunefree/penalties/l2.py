@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core.errors import not_negative
+from ..core.errors import check_nonnegative
 from ..core.layout import Layout
 from .penalty import Penalty
 
@@ -28,7 +28,7 @@ class L2(Penalty):
     weight: float = 1e-4
 
     def __post_init__(self) -> None:
-        not_negative("L2", "weight", self.weight)
+        check_nonnegative("L2", "weight", self.weight)
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return weight / 2 times the squared length."""

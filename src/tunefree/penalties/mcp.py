@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softshrink
 
-from ..core.errors import not_negative, positive
+from ..core.errors import check_nonnegative, check_positive
 from ..core.layout import Layout
 from ..core.vectors import blockwise
 from .penalty import Penalty
@@ -34,8 +34,8 @@ class MCP(Penalty):
     gamma: float = 3.0
 
     def __post_init__(self) -> None:
-        not_negative("MCP", "weight", self.weight)
-        positive("MCP", "gamma", self.gamma)
+        check_nonnegative("MCP", "weight", self.weight)
+        check_positive("MCP", "gamma", self.gamma)
 
     @property
     def rho(self) -> float:

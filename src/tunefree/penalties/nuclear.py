@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import not_negative
+from ..core.errors import check_nonnegative
 from ..core.layout import Layout
 from .penalty import Penalty
 
@@ -31,7 +31,7 @@ class Nuclear(Penalty):
     weight: float = 1e-4
 
     def __post_init__(self) -> None:
-        not_negative("Nuclear", "weight", self.weight)
+        check_nonnegative("Nuclear", "weight", self.weight)
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return the weighted sum of singular values."""

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, finfo
 
-from ..core.errors import ArgumentError, not_negative, positive
+from ..core.errors import ArgumentError, check_nonnegative, check_positive
 from ..core.layout import Layout
 
 
@@ -39,7 +39,7 @@ class Penalty(ABC):
 
     def check(self, alpha: float, owner: str) -> None:
         """Refuse a step with which the proximal map of `owner` is not defined."""
-        not_negative(owner, "alpha", alpha)
+        check_nonnegative(owner, "alpha", alpha)
         if alpha * self.rho > 1 - 1e-12:  # rounding must not let alpha = 1/rho through
             raise ArgumentError(
                 f"Cannot use {self} with {owner}(alpha={alpha!r}). This is because its proximal "
@@ -70,6 +70,6 @@ def sparsity(x: Tensor) -> Tensor:
 
 def stationarity(penalty: Penalty, x: Tensor, grad: Tensor, alpha: float, layout: Layout) -> Tensor:
     """Return |x - prox(x - alpha grad, alpha)| / alpha of each row: 0 where x is stationary."""
-    positive("stationarity", "alpha", alpha)
+    check_positive("stationarity", "alpha", alpha)
     penalty.check(alpha, "stationarity")
     return length(x - penalty.prox(x - alpha * grad, alpha, layout)) / alpha

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softshrink
 
-from ..core.errors import between, not_negative
+from ..core.errors import check_between, check_nonnegative
 from ..core.layout import Layout
 from ..core.vectors import blockwise
 from .penalty import Penalty
@@ -39,8 +39,8 @@ class SCAD(Penalty):
     a: float = 3.7
 
     def __post_init__(self) -> None:
-        not_negative("SCAD", "weight", self.weight)
-        between("SCAD", "a", self.a, 2, float("inf"))
+        check_nonnegative("SCAD", "weight", self.weight)
+        check_between("SCAD", "a", self.a, 2, float("inf"))
 
     @property
     def rho(self) -> float:

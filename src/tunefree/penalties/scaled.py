@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..core.errors import ArgumentError, not_negative
+from ..core.errors import ArgumentError, check_nonnegative
 from ..core.layout import Layout
 from .penalty import Penalty
 from .scad import SCAD
@@ -29,7 +29,7 @@ class Scaled(Penalty):
     penalty: Penalty = field(default_factory=lambda: SCAD(1.0))
 
     def __post_init__(self) -> None:
-        not_negative("Scaled", "factor", self.factor)
+        check_nonnegative("Scaled", "factor", self.factor)
         if not isinstance(self.penalty, Penalty):
             raise ArgumentError(f"Scaled(penalty=...) must be a Penalty, got {self.penalty!r}.")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import positive
+from ..core.errors import check_positive
 from ..core.layout import Layout
 from .penalty import Penalty, indicator, slack
 
@@ -29,7 +29,7 @@ class Simplex(Penalty):
     total: float = 1.0
 
     def __post_init__(self) -> None:
-        positive("Simplex", "total", self.total)
+        check_positive("Simplex", "total", self.total)
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return 0 for rows on the simplex, inf for others."""

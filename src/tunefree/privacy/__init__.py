@@ -7,9 +7,9 @@ the package cryptography, epsilons dp-accounting: `pip install 'tunefree[privacy
 from .bounds import Bounds
 from .collector import Collector
 from .epsilon import epsilon, noise_for
-from .grid import Channel, Grid, grid_for
+from .grid import Channel, Quantizer, grid_for
 from .keys import ProtocolError
-from .letters import Terms, ThresholdError
+from .letters import ProtocolTerms, ThresholdError
 from .member import Member
 from .private import Privacy, PrivateMean
 from .secure import Secure, SecureMean, secure_sum
@@ -18,14 +18,14 @@ __all__ = [
     "Bounds",
     "Channel",
     "Collector",
-    "Grid",
     "Member",
     "Privacy",
     "PrivateMean",
     "ProtocolError",
+    "ProtocolTerms",
+    "Quantizer",
     "Secure",
     "SecureMean",
-    "Terms",
     "ThresholdError",
     "epsilon",
     "grid_for",

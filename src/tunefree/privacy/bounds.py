@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, finite, positive, within
+from ..core.errors import ArgumentError, check_finite, check_in_range, check_positive
 from ..core.types import Channels
 
 
@@ -38,18 +38,18 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for name, bound in self.vectors.items():
-            positive("Bounds", name, bound)
+            check_positive("Bounds", name, bound)
         for name, (low, high) in self.scalars.items():
-            finite("Bounds", name, low)
-            finite("Bounds", name, high)
+            check_finite("Bounds", name, low)
+            check_finite("Bounds", name, high)
             if not low < high:
                 raise ArgumentError(f"Bounds: {name} must lie in a range, got ({low}, {high}).")
         both = sorted(self.vectors.keys() & self.scalars.keys())
         if both:
             raise ArgumentError(f"Bounds: {both[0]!r} is a vector or a scalar, not both.")
         if self.scalars:
-            positive("Bounds", "share", self.share)
-            within("Bounds", "share", self.share, 0, 1 / len(self.scalars))
+            check_positive("Bounds", "share", self.share)
+            check_in_range("Bounds", "share", self.share, 0, 1 / len(self.scalars))
 
     def part(self, name: str) -> float:
         """Return the share of the budget that a channel's block has.

@@ -25,7 +25,7 @@ from .letters import (
     OPENED,
     SEALED,
     SERVER,
-    Terms,
+    ProtocolTerms,
     ThresholdError,
     read,
     read_rows,
@@ -43,7 +43,7 @@ class Collector:
         terms: What was agreed on.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: ProtocolTerms) -> None:
         self.terms = terms
         self._keys: dict[int, bytes] = {}
         self._roster: bytes | None = None

@@ -27,7 +27,14 @@ import importlib
 import math
 from typing import Any, Literal
 
-from ..core.errors import ArgumentError, between, not_negative, positive, unknown, whole
+from ..core.errors import (
+    ArgumentError,
+    check_between,
+    check_int,
+    check_nonnegative,
+    check_positive,
+    unknown_name,
+)
 
 Cohorts = Literal["known", "secret"]
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 96, 128)  # any set gives a valid epsilon
@@ -66,14 +73,14 @@ def epsilon(
         prepares: Whether the method lets everybody send once before round 0.
         memory: Whether clients remember anything between rounds.
     """
-    not_negative("epsilon", "noise", noise)
-    between("epsilon", "delta", delta, 0, 1)
+    check_nonnegative("epsilon", "noise", noise)
+    check_between("epsilon", "delta", delta, 0, 1)
     for name, value in (("rounds", rounds), ("clients", clients), ("cohort", cohort)):
-        whole("epsilon", name, value)
+        check_int("epsilon", name, value)
     if cohort > clients:
         raise ArgumentError(f"epsilon(cohort=...) must be at most {clients}, got {cohort}.")
     if cohorts not in ("known", "secret"):
-        raise unknown("cohorts", cohorts, ("known", "secret"))
+        raise unknown_name("cohorts", cohorts, ("known", "secret"))
     if memory and cohorts == "secret":
         raise ArgumentError(
             "Clients that remember rounds tell by what they send when they took part; take "
@@ -108,8 +115,8 @@ def noise_for(target: float, *, tolerance: float = 1e-3, **run: Any) -> float:
         tolerance: The multiplier is the least one up to this relative error, and never below it.
         run: What else `epsilon` takes.
     """
-    positive("noise_for", "target", target)
-    positive("noise_for", "tolerance", tolerance)
+    check_positive("noise_for", "target", target)
+    check_positive("noise_for", "tolerance", tolerance)
     high = 1.0
     while epsilon(high, **run) > target:
         high *= 2

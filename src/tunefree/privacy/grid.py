@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError, at_least, whole
+from ..core.errors import ArgumentError, DataError, check_at_least, check_int
 from ..core.types import Channels
 
 Whole = NDArray[np.unsignedinteger[Any]]
@@ -37,7 +37,7 @@ class Channel:
     bound: float
 
     def __post_init__(self) -> None:
-        at_least("Channel", "bound", self.bound, LEAST)
+        check_at_least("Channel", "bound", self.bound, LEAST)
 
     @property
     def size(self) -> int:
@@ -46,7 +46,7 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Quantizer:
     """How channels become one vector of whole numbers, and how their sum is read.
 
     Args:
@@ -60,7 +60,7 @@ class Grid:
     bits: int = 64
 
     def __post_init__(self) -> None:
-        whole("Grid", "people", self.people)
+        check_int("Quantizer", "people", self.people)
         if self.bits not in BITS:
             raise ArgumentError(f"Grid(bits=...) must be 32 or 64, got {self.bits!r}.")
         if self._levels < 2**8:
@@ -81,7 +81,7 @@ class Grid:
     def step(self, channel: Channel) -> float:
         """Return the distance between neighbouring numbers of a channel.
 
-        >>> Grid((), people=100, bits=32).step(Channel("delta", (5,), 1.0))
+        >>> Quantizer((), people=100, bits=32).step(Channel("delta", (5,), 1.0))
         5.960464477539063e-08
         """
         return 2.0 ** math.ceil(math.log2(channel.bound / self._levels))
@@ -128,7 +128,7 @@ class Grid:
 
 def grid_for(
     rows: Channels, bound: float | Mapping[str, float], people: int, bits: int = 64
-) -> Grid:
+) -> Quantizer:
     """Return the grid of channels with these rows (m, ...).
 
     Args:
@@ -144,4 +144,4 @@ def grid_for(
         Channel(n, tuple(v.shape[1:]), bound[n] if isinstance(bound, Mapping) else bound)
         for n, v in rows.items()
     )
-    return Grid(channels, people, bits)
+    return Quantizer(channels, people, bits)

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..core.errors import ArgumentError, whole
+from ..core.errors import ArgumentError, check_int
 from .grid import BITS
 from .keys import KEY, TAG, ProtocolError, digest
 from .shamir import SHARE
@@ -32,7 +32,7 @@ _MAGIC = b"TFS1"
 
 
 @dataclass(frozen=True)
-class Terms:
+class ProtocolTerms:
     """What members and server agree on before a session.
 
     Args:
@@ -50,8 +50,8 @@ class Terms:
     def __post_init__(self) -> None:
         if len(self.session) != 16:
             raise ArgumentError(f"Terms(session=...) must be 16 bytes, got {len(self.session)}.")
-        whole("Terms", "threshold", self.threshold, 2)
-        whole("Terms", "length", self.length)
+        check_int("ProtocolTerms", "threshold", self.threshold, 2)
+        check_int("ProtocolTerms", "length", self.length)
         if self.bits not in BITS:
             raise ArgumentError(f"Terms(bits=...) must be 32 or 64, got {self.bits!r}.")
 
@@ -88,12 +88,12 @@ def usual(members: int) -> int:
     return max(2, 2 * members // 3 + 1)
 
 
-def write(kind: str, terms: Terms, sender: int, body: bytes) -> bytes:
+def write(kind: str, terms: ProtocolTerms, sender: int, body: bytes) -> bytes:
     """Return a message."""
     return _HEAD.pack(_MAGIC, KINDS.index(kind), terms.session, sender) + body
 
 
-def read(kind: str, terms: Terms, sender: int, data: bytes) -> memoryview:
+def read(kind: str, terms: ProtocolTerms, sender: int, data: bytes) -> memoryview:
     """Return a message's body; refuse another kind, session or sender."""
     if len(data) < _HEAD.size:
         raise ProtocolError(f"A message has at least {_HEAD.size} bytes, got {len(data)}.")

@@ -23,11 +23,21 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import whole
+from ..core.errors import check_int
 from . import shamir
 from .grid import BITS, Whole
 from .keys import KEY, ProtocolError, agree, digest, mask, new_key, public_key, seal, unseal
-from .letters import KEYS, SEALED, SERVER, Terms, ThresholdError, read, read_rows, rows, write
+from .letters import (
+    KEYS,
+    SEALED,
+    SERVER,
+    ProtocolTerms,
+    ThresholdError,
+    read,
+    read_rows,
+    rows,
+    write,
+)
 
 STAGES = ("new", "advertised", "shared", "masked", "opened")
 SECRETS = ("seal", "mask", "seed", "own", "binding")
@@ -43,8 +53,8 @@ class Member:
         least: Fewest members among whom this client is willing to hide, whatever the terms say.
     """
 
-    def __init__(self, client: int, terms: Terms, least: int = 2) -> None:
-        whole("Member", "least", least, 2)
+    def __init__(self, client: int, terms: ProtocolTerms, least: int = 2) -> None:
+        check_int("Member", "least", least, 2)
         self.client, self.terms, self.stage, self.least = client, terms, "new", least
         self._seal_key, self._mask_key = new_key(), new_key()
         self._seed = secrets.token_bytes(KEY)
@@ -151,7 +161,7 @@ class Member:
         return json.dumps({"client": self.client, "stage": self.stage, **text}).encode()
 
     @classmethod
-    def resume(cls, terms: Terms, state: bytes, least: int = 2) -> "Member":
+    def resume(cls, terms: ProtocolTerms, state: bytes, least: int = 2) -> "Member":
         """Return the member of a state."""
         try:
             found = json.loads(state)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..core.errors import ArgumentError, not_negative, whole
+from ..core.errors import ArgumentError, check_int, check_nonnegative
 from ..core.types import Channels
 from ..server.aggregate import Aggregator, Mean
 from .bounds import Bounds
@@ -58,9 +58,9 @@ class Privacy:
     _spent: set[tuple[int, str]] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        not_negative("Privacy", "noise", self.noise)
-        whole("Privacy", "clients", self.clients)
-        whole("Privacy", "cohort", self.cohort)
+        check_nonnegative("Privacy", "noise", self.noise)
+        check_int("Privacy", "clients", self.clients)
+        check_int("Privacy", "cohort", self.cohort)
         if self.cohort > self.clients:
             raise ArgumentError(
                 f"Privacy(cohort=...) must be at most the {self.clients} clients, got "

@@ -16,18 +16,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, at_least, whole
+from ..core.errors import ArgumentError, check_at_least, check_int
 from ..core.types import Channels
 from .collector import Collector
-from .grid import LEAST, Grid, Whole, grid_for
-from .letters import Terms, usual
+from .grid import LEAST, Quantizer, Whole, grid_for
+from .letters import ProtocolTerms, usual
 from .member import Member
 
 STOPS = ("keys", "shares", "masked", "opened")  # the messages before which somebody may vanish
 
 
 def secure_sum(
-    terms: Terms, values: Mapping[int, Whole], away: Mapping[int, str] | None = None
+    terms: ProtocolTerms, values: Mapping[int, Whole], away: Mapping[int, str] | None = None
 ) -> tuple[Whole, tuple[int, ...]]:
     """Play a whole session; return the sum modulo 2^k, and whose numbers are in it.
 
@@ -104,7 +104,7 @@ class SecureMean:
         like = self._rows[0]
         grid = grid_for({n: v[None] for n, v in like.items()}, self._bound, people, self._bits)
         threshold = usual(people) if self._threshold is None else self._threshold
-        terms = Terms(secrets.token_bytes(16), threshold, grid.length, self._bits)
+        terms = ProtocolTerms(secrets.token_bytes(16), threshold, grid.length, self._bits)
         pairs = enumerate(zip(self._p, self._rows, strict=True))
         values = {i: grid.encode(row, p / top) for i, (p, row) in pairs}
         total, left = secure_sum(terms, values, self._away)
@@ -130,10 +130,10 @@ class Secure:
 
     def __post_init__(self) -> None:
         for bound in self.bound.values() if isinstance(self.bound, Mapping) else [self.bound]:
-            at_least("Secure", "bound", bound, LEAST)
-        Grid((), 1, self.bits)
+            check_at_least("Secure", "bound", bound, LEAST)
+        Quantizer((), 1, self.bits)
         if self.threshold is not None:
-            whole("Secure", "threshold", self.threshold, 2)
+            check_int("Secure", "threshold", self.threshold, 2)
 
     def __call__(self, weight: float, round: int | None = None, what: str = "") -> SecureMean:
         """Return the aggregator of a sum."""

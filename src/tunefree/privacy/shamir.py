@@ -9,7 +9,7 @@ integers modulo the prime P = 2^521 - 1; the share of person x = 1, 2, ... is f(
 import secrets
 from collections.abc import Iterable, Sequence
 
-from ..core.errors import DataError, whole
+from ..core.errors import DataError, check_int
 
 P = 2**521 - 1
 SECRET, SHARE = 32, 66  # bytes
@@ -22,8 +22,8 @@ def split(secret: bytes, people: int, threshold: int) -> list[bytes]:
     >>> join(dict(zip([2, 3, 4], some))) == bytes(range(32))
     True
     """
-    whole("split", "threshold", threshold)
-    whole("split", "people", people, threshold)
+    check_int("split", "threshold", threshold)
+    check_int("split", "people", people, threshold)
     if len(secret) != SECRET:
         raise DataError(f"A secret must have {SECRET} bytes, got {len(secret)}.")
     first = int.from_bytes(secret, "big")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ArgumentError, unknown
+from ..core.errors import ArgumentError, unknown_name
 from ..training.run import Run
 from .shape import Table, mean, pictures, spread, table
 
@@ -50,7 +50,7 @@ def draw(
         format: "pdf", "svg" or "png".
     """
     if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
+        raise unknown_name("format", format, FORMATS)
     try:
         matplotlib = importlib.import_module("matplotlib")
         canvas = importlib.import_module("matplotlib.figure").Figure

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..core.errors import ArgumentError, CheckpointError, reading
-from ..training.folder import INFORMATION, Folder, rows_of, sound
+from ..core.errors import ArgumentError, CheckpointError, convert_errors
+from ..training.folder import INFORMATION, Folder, is_history_row, parse_history
 from ..training.run import Run
 from .shape import flat, method_name
 
@@ -61,7 +61,7 @@ class Tail:
         whole = data[: data.rfind(b"\n") + 1]
         whole.decode()  # what is no text at all is no history
         self._at += len(whole)
-        self._rows += [row for row in rows_of(whole.split(b"\n")[:-1]) if sound(row)]
+        self._rows += [row for row in parse_history(whole.split(b"\n")[:-1]) if is_history_row(row)]
         return list(self._rows)
 
 
@@ -116,7 +116,7 @@ def load(places: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run]]:
     return grouped(found.values())
 
 
-@reading("These runs cannot be told apart: their settings are damaged", CheckpointError)
+@convert_errors("These runs cannot be told apart: their settings are damaged", CheckpointError)
 def grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Put runs together that differ only in their seed, under labels that tell them apart.
 

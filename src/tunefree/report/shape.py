@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import CheckpointError, reading
+from ..core.errors import CheckpointError, convert_errors
 from ..training.run import Run
 from ..version import __version__
 from .command import command
@@ -213,7 +213,9 @@ def _picture(found: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any
     return {"clients": at.tolist(), **out, "of": data.get("clients", len(found["sizes"]))}
 
 
-@reading("These runs cannot be shown: their settings or histories are damaged", CheckpointError)
+@convert_errors(
+    "These runs cannot be shown: their settings or histories are damaged", CheckpointError
+)
 def payload(
     groups: Groups, *, title: str | None = None, tuning: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def _mark(path: Path) -> tuple[int, int] | None:
     return facts.st_mtime_ns, facts.st_size
 
 
-class Server(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """Serves the page and its data."""
 
     daemon_threads = True
@@ -75,7 +75,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, readings: Readings) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.readings, self.names = readings, {"localhost", host.lower()}
-        super().__init__((host, port), Answer)
+        super().__init__((host, port), PageHandler)
 
     @property
     def address(self) -> str:
@@ -91,7 +91,7 @@ class Server(ThreadingHTTPServer):
     def knows(self, said: str | None) -> bool:
         """Return whether a Host header may name this server.
 
-        >>> server = Server.__new__(Server)
+        >>> server = PageServer.__new__(PageServer)
         >>> server.names = {"localhost", "127.0.0.1"}
         >>> [server.knows(h) for h in ("127.0.0.1:80", "[::1]:80", "localhost", "evil.org", None)]
         [True, True, True, False, False]
@@ -106,10 +106,10 @@ class Server(ThreadingHTTPServer):
             return name in self.names
 
 
-class Answer(BaseHTTPRequestHandler):
+class PageHandler(BaseHTTPRequestHandler):
     """One request."""
 
-    server: Server
+    server: PageServer
     timeout = 20
     server_version, sys_version = "tunefree", ""
 
@@ -146,10 +146,10 @@ class Answer(BaseHTTPRequestHandler):
         """Say nothing: the terminal belongs to whoever started the command."""
 
 
-def serve(places: Sequence[Path], host: str, port: int, title: str | None = None) -> Server:
+def serve(places: Sequence[Path], host: str, port: int, title: str | None = None) -> PageServer:
     """Return a server that is bound and listens; call its serve_forever."""
     try:
-        return Server(host, port, Readings(places, title))
+        return PageServer(host, port, Readings(places, title))
     except (OSError, OverflowError) as error:
         raise ArgumentError(
             f"watch cannot listen on {host!r}, port {port}: "

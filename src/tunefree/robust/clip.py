@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core.errors import positive, whole
+from ..core.errors import check_int, check_positive
 from ..core.types import Channels
 from .rule import Choosing, Sight, lengths, like, median, mixed
 
@@ -40,7 +40,7 @@ class NormClip(Choosing):
 
     def __post_init__(self) -> None:
         if self.radius is not None:
-            positive("NormClip", "radius", self.radius)
+            check_positive("NormClip", "radius", self.radius)
 
     def counted(self, rows: Channels, p: Tensor, sight: Sight) -> tuple[Channels, Tensor]:
         """Return the rows, shortened."""
@@ -61,8 +61,8 @@ class CentredClip(Choosing):
 
     def __post_init__(self) -> None:
         if self.radius is not None:
-            positive("CentredClip", "radius", self.radius)
-        whole("CentredClip", "steps", self.steps)
+            check_positive("CentredClip", "radius", self.radius)
+        check_int("CentredClip", "steps", self.steps)
 
     def counted(self, rows: Channels, p: Tensor, sight: Sight) -> tuple[Channels, Tensor]:
         """Return the rows, brought near the last centre."""

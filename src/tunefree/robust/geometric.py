@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core.errors import positive, whole
+from ..core.errors import check_int, check_positive
 from ..core.types import Channels
 from .rule import Choosing, Sight, lengths, like, median, mixed
 
@@ -32,8 +32,8 @@ class GeometricMedian(Choosing):
     nu: float = 1e-6
 
     def __post_init__(self) -> None:
-        whole("GeometricMedian", "steps", self.steps)
-        positive("GeometricMedian", "nu", self.nu)
+        check_int("GeometricMedian", "steps", self.steps)
+        check_positive("GeometricMedian", "nu", self.nu)
 
     def counted(self, rows: Channels, p: Tensor, sight: Sight) -> tuple[Channels, Tensor]:
         """Return the rows, with the weights of the last step."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import whole
+from ..core.errors import check_int
 from ..core.types import Channels
 from .rule import Choosing, Sight, check_f, check_rows, distances, hostile
 
@@ -67,7 +67,7 @@ class MultiKrum(Choosing):
     def __post_init__(self) -> None:
         check_f("MultiKrum", self.f)
         if self.keep is not None:
-            whole("MultiKrum", "keep", self.keep)
+            check_int("MultiKrum", "keep", self.keep)
 
     def check(self, clients: int, rows: int | None = None) -> None:
         """Refuse m < 2 f + 3."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, whole
+from ..core.errors import ArgumentError, check_int
 from ..core.random import bits, key, purpose
 from ..core.types import Channels, Rows
 from .rule import Robust, Sight, check_f, check_rows, distances, hostile, mixed
@@ -84,8 +84,8 @@ class Bucketing(_Before):
 
     def __post_init__(self) -> None:
         self._check()
-        whole("Bucketing", "size", self.size)
-        whole("Bucketing", "seed", self.seed, 0)
+        check_int("Bucketing", "size", self.size)
+        check_int("Bucketing", "seed", self.seed, 0)
 
     def check(self, clients: int, rows: int | None = None) -> None:
         """Refuse too few buckets for the inner rule."""

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError
-from ..core.types import Channels, Rows, Vector, brought
+from ..core.types import Channels, Rows, Vector, to_device
 from ..core.vectors import row_sq
 
 
@@ -121,7 +121,7 @@ def _wide(z: Tensor) -> Tensor:
 
 def like(p: Tensor, z: Tensor) -> Tensor:
     """Return weights where and as the rows are."""
-    return brought(p.to(z.dtype), z.device)
+    return to_device(p.to(z.dtype), z.device)
 
 
 def square(z: Rows, p: Tensor, v: Vector) -> Tensor:

@@ -1,8 +1,8 @@
 """Robust rules in words, for the command line."""
 
-from ..core.errors import ArgumentError, unknown
+from ..core.errors import ArgumentError, unknown_name
 from ..core.text import part, settings
-from ..server.aggregate import Aggregation, plain
+from ..server.aggregate import Aggregation, weighted_mean
 from .clip import CentredClip, NormClip
 from .coordinates import Median, TrimmedMean
 from .geometric import GeometricMedian
@@ -39,7 +39,7 @@ def parse(text: str) -> Aggregation:
     text = text.strip()
     if text.count("+") > MOST:
         raise ArgumentError(f"An aggregation must have at most {MOST} parts in front of its rule.")
-    return plain if text.lower() == "mean" else _rule(text)
+    return weighted_mean if text.lower() == "mean" else _rule(text)
 
 
 def _rule(text: str) -> Robust:
@@ -58,7 +58,7 @@ def _rule(text: str) -> Robust:
             raise ArgumentError(f"The aggregation {head!r} lacks f; write nnm:f=…+{rest}.")
         return kind(inner=inner, **given)
     if plus or name.lower() not in RULES:
-        raise unknown("aggregation", name if not plus else text, names())
+        raise unknown_name("aggregation", name if not plus else text, names())
     return part("aggregation", text, RULES)
 
 

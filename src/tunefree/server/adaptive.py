@@ -21,8 +21,8 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.errors import not_negative, positive, unknown, within
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import check_in_range, check_nonnegative, check_positive, unknown_name
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
@@ -50,13 +50,13 @@ class Adaptive(Server):
 
     def __post_init__(self) -> None:
         if self.kind not in ("adagrad", "adam", "yogi"):
-            raise unknown("Adaptive kind", self.kind, ("adagrad", "adam", "yogi"))
-        positive("Adaptive", "server_lr", self.server_lr)
-        within("Adaptive", "beta1", self.beta1, 0, 1)
-        within("Adaptive", "beta2", self.beta2, 0, 1)
-        not_negative("Adaptive", "eps", self.eps)
+            raise unknown_name("Adaptive kind", self.kind, ("adagrad", "adam", "yogi"))
+        check_positive("Adaptive", "server_lr", self.server_lr)
+        check_in_range("Adaptive", "beta1", self.beta1, 0, 1)
+        check_in_range("Adaptive", "beta2", self.beta2, 0, 1)
+        check_nonnegative("Adaptive", "eps", self.eps)
         if self.s0 is not None:
-            not_negative("Adaptive", "s0", self.s0)
+            check_nonnegative("Adaptive", "s0", self.s0)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at rest."""
@@ -72,7 +72,7 @@ class Adaptive(Server):
         return torch.addcmul(s, sq, (s - sq).sign_(), value=self.beta2 - 1)
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Move along the scaled running mean."""
         delta = mean["delta"]
@@ -106,17 +106,17 @@ class AMSGrad(Server):
     euclidean: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        positive("AMSGrad", "server_lr", self.server_lr)
-        within("AMSGrad", "beta1", self.beta1, 0, 1)
-        within("AMSGrad", "beta2", self.beta2, 0, 1)
-        positive("AMSGrad", "eps", self.eps)
+        check_positive("AMSGrad", "server_lr", self.server_lr)
+        check_in_range("AMSGrad", "beta1", self.beta1, 0, 1)
+        check_in_range("AMSGrad", "beta2", self.beta2, 0, 1)
+        check_positive("AMSGrad", "eps", self.eps)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at rest."""
         return {name: torch.zeros_like(x) for name in ("m", "s", "top")}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Move along the scaled running mean."""
         delta = mean["delta"]

@@ -5,12 +5,12 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..core.types import Channels, brought
+from ..core.types import Channels, to_device
 
 Weights = Literal["uniform", "samples"]
 
 
-def shares(weights: Weights, sizes: Tensor) -> Tensor:
+def client_weights(weights: Weights, sizes: Tensor) -> Tensor:
     """Return each client's share of the whole population's weight: (N,), sum 1, float64."""
     if weights == "samples":
         return sizes.to(torch.float64) / sizes.sum()
@@ -30,7 +30,7 @@ class Aggregator(Protocol):
 
 
 class Aggregation(Protocol):
-    """Makes an aggregator for each mean of a run; `plain`, or those of `tunefree.privacy`."""
+    """Creates the aggregator of each mean: `weighted_mean`, or one of `robust` and `privacy`."""
 
     def __call__(self, weight: float, round: int, what: str) -> Aggregator:
         """Return an aggregator.
@@ -72,7 +72,7 @@ class Mean:
     def add(self, p: Tensor, rows: Channels) -> None:
         """Add rows (m, ...) with weights p (m,)."""
         for name, value in rows.items():
-            w = brought((p / self._weight).to(value.dtype), value.device)
+            w = to_device((p / self._weight).to(value.dtype), value.device)
             part = torch.tensordot(w, value, dims=1)
             self._sum[name] = self._sum[name] + part if name in self._sum else part
 
@@ -81,6 +81,6 @@ class Mean:
         return self._sum
 
 
-def plain(weight: float, round: int, what: str) -> Mean:
+def weighted_mean(weight: float, round: int, what: str) -> Mean:
     """Make a plain mean."""
     return Mean(weight)

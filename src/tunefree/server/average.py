@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import positive
-from ..core.plan import Ask, Round
+from ..core.errors import check_positive
+from ..core.plan import Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
@@ -29,10 +29,10 @@ class Average(Server):
     server_lr: float = 1.0
 
     def __post_init__(self) -> None:
-        positive("Average", "server_lr", self.server_lr)
+        check_positive("Average", "server_lr", self.server_lr)
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Add the mean move."""
         eta = x.new_tensor(self.server_lr)

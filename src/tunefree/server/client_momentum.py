@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import positive
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import check_positive
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
@@ -33,8 +33,8 @@ class ClientMomentum(Server):
     sends: ClassVar[tuple[str, ...]] = ("momentum",)
 
     def __post_init__(self) -> None:
-        positive("ClientMomentum", "lr", self.lr)
-        positive("ClientMomentum", "server_lr", self.server_lr)
+        check_positive("ClientMomentum", "lr", self.lr)
+        check_positive("ClientMomentum", "server_lr", self.server_lr)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Return p = 0."""
@@ -45,7 +45,7 @@ class ClientMomentum(Server):
         return {"x": x, "momentum": state["momentum"]}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Add the mean move."""
         delta = mean["delta"]

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.plan import Ask, Plan, Round
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
@@ -29,7 +29,7 @@ class Drift(Server):
         return {"drift": torch.zeros_like(x)}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Add the mean move and the drift."""
         h = torch.add(state["drift"], mean["delta"], alpha=t.fraction)

@@ -17,8 +17,8 @@ from typing import Literal
 
 import torch
 
-from ..core.errors import ArgumentError, finite, positive
-from ..core.plan import Ask, Round
+from ..core.errors import ArgumentError, check_finite, check_positive
+from ..core.plan import Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from ..core.vectors import inner
 from .rule import Server
@@ -46,9 +46,9 @@ class Extrapolate(Server):
                     f"got {self.by!r}."
                 )
         else:
-            positive("Extrapolate", "by", self.by)
-        positive("Extrapolate", "mu", self.mu)
-        finite("Extrapolate", "lower", self.lower)
+            check_positive("Extrapolate", "by", self.by)
+        check_positive("Extrapolate", "mu", self.mu)
+        check_finite("Extrapolate", "lower", self.lower)
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -57,7 +57,7 @@ class Extrapolate(Server):
         return ("delta", *(more[self.by] if isinstance(self.by, str) else ()))
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Add the extrapolated mean move."""
         delta = mean["delta"]

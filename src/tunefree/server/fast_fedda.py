@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.fast_fedda import FastFedDA as Walk
-from ..core.plan import Ask, Plan, Round
+from ..clients.fast_fedda import FastFedDA as FusedDescent
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
@@ -27,7 +27,7 @@ class FastFedDA(Server):
         walk: The clients' direction, which knows penalty and step sizes.
     """
 
-    walk: Walk = field(default_factory=Walk)
+    walk: FusedDescent = field(default_factory=FusedDescent)
     needs: ClassVar[tuple[str, ...]] = ("grad", "point")
     sends: ClassVar[tuple[str, ...]] = ("dual",)
     euclidean: ClassVar[bool] = False
@@ -42,7 +42,7 @@ class FastFedDA(Server):
         return {"x": x, "dual": state["dual"]}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Add the round to the sum and map back."""
         K = t.plan.steps

@@ -21,8 +21,8 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import not_negative, positive, within
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import check_in_range, check_nonnegative, check_positive
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from ..core.vectors import inner
 from .rule import Server
@@ -37,10 +37,10 @@ class _Geometry:
     max_move: float | None
 
     def check(self, owner: str) -> None:
-        not_negative(owner, "eps", self.eps)
-        not_negative(owner, "eps_g", self.eps_g)
+        check_nonnegative(owner, "eps", self.eps)
+        check_nonnegative(owner, "eps_g", self.eps_g)
         if self.max_move is not None:
-            positive(owner, "max_move", self.max_move)
+            check_positive(owner, "max_move", self.max_move)
 
     def move(self, x: Vector, v: Vector, m: Vector, s: Vector, q: Vector) -> tuple[Vector, Trace]:
         # In place on temporaries of its own: fresh memory costs more than the arithmetic, measured
@@ -83,7 +83,7 @@ class FedDuAdagrad(Server):
         return {"s": torch.zeros_like(x)}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Move along the preconditioned mean."""
         delta, q = mean["delta"], mean["delta_sq"]
@@ -113,8 +113,8 @@ class FedDuAdam(Server):
     max_move: float | None = None
 
     def __post_init__(self) -> None:
-        within("FedDuAdam", "beta1", self.beta1, 0, 1)
-        within("FedDuAdam", "beta2", self.beta2, 0, 1)
+        check_in_range("FedDuAdam", "beta1", self.beta1, 0, 1)
+        check_in_range("FedDuAdam", "beta2", self.beta2, 0, 1)
         self._geometry.check("FedDuAdam")
 
     @property
@@ -126,7 +126,7 @@ class FedDuAdam(Server):
         return {"s": torch.zeros_like(x), "v": torch.zeros_like(x), "m": x.new_zeros(())}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Move along the preconditioned running mean."""
         delta, q = mean["delta"], mean["delta_sq"]

@@ -17,8 +17,8 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import at_least, not_negative
-from ..core.plan import Ask, Round
+from ..core.errors import check_at_least, check_nonnegative
+from ..core.plan import Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from ..core.vectors import inner
 from .rule import Server
@@ -38,12 +38,12 @@ class FedExP(Server):
     max_server_step: float | None = None
 
     def __post_init__(self) -> None:
-        not_negative("FedExP", "eps", self.eps)
+        check_nonnegative("FedExP", "eps", self.eps)
         if self.max_server_step is not None:
-            at_least("FedExP", "max_server_step", self.max_server_step, 1)
+            check_at_least("FedExP", "max_server_step", self.max_server_step, 1)
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Add the extrapolated mean move."""
         delta, q = mean["delta"], mean["delta_sq"]  # (d,), ()

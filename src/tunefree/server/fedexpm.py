@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import not_negative, within
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import check_in_range, check_nonnegative
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from ..core.vectors import inner
 from .rule import Server
@@ -35,15 +35,15 @@ class FedExPM(Server):
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        not_negative("FedExPM", "eps", self.eps)
-        within("FedExPM", "momentum", self.momentum, 0, 1)
+        check_nonnegative("FedExPM", "eps", self.eps)
+        check_in_range("FedExPM", "momentum", self.momentum, 0, 1)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at rest."""
         return {"v": torch.zeros_like(x), "q": x.new_zeros(())}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Add the extrapolated momentum."""
         v = torch.add(mean["delta"], state["v"], alpha=self.momentum)

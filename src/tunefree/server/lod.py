@@ -29,8 +29,8 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.errors import ArgumentError, positive, unknown
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import ArgumentError, check_positive, unknown_name
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from ..core.vectors import inner
 from .rule import Server
@@ -69,9 +69,9 @@ class LoD(Server):
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
-                raise unknown(f"LoD {name}", getattr(self, name), known)
-        positive("LoD", "r_rel", self.r_rel)
-        positive("LoD", "mu_init", self.mu_init)
+                raise unknown_name(f"LoD {name}", getattr(self, name), known)
+        check_positive("LoD", "r_rel", self.r_rel)
+        check_positive("LoD", "mu_init", self.mu_init)
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -106,7 +106,7 @@ class LoD(Server):
             state |= {"out": x, "best": x, "w2": zero, "accept": zero}
         return state if self.exact else state | {"v": zero, "lr": zero}
 
-    def open(self, x: Vector, state: State, t: Round, ask: Ask) -> State:
+    def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
         """Ask for the first gradient norms, once."""
         if t.index > 0 or self.exact:
             return state
@@ -127,7 +127,7 @@ class LoD(Server):
         return {name: state[name] for name in names}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Move to the mean and set the next weight, step size and output."""
         who: Literal["held", "cohort"] = "held" if self.global_loss == "server" else "cohort"
@@ -164,7 +164,7 @@ class LoD(Server):
         state: State,
         after: State,
         t: Round,
-        ask: Ask,
+        ask: Query,
         who: Literal["held", "cohort"],
     ) -> State:
         """Return the weighted mean of the iterates and the best of them."""

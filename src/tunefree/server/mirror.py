@@ -23,8 +23,8 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import ArgumentError, unknown, within
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import ArgumentError, check_in_range, unknown_name
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from ..core.vectors import inner
 from .rule import Server
@@ -42,7 +42,7 @@ def read_mirror(text: str) -> "Mirror":
             raise ArgumentError(f"mirror={text!r} must be pnorm:P with a number P.") from None
         return PNorm(number)
     if name not in ("quadratic", "entropy") or p:
-        raise unknown("mirror", text, ("quadratic", "entropy", "pnorm:1.5"))
+        raise unknown_name("mirror", text, ("quadratic", "entropy", "pnorm:1.5"))
     return Quadratic() if name == "quadratic" else Entropy()
 
 
@@ -180,7 +180,7 @@ class FedDuA(Server):
     def __post_init__(self) -> None:
         if not isinstance(self.mirror, Mirror):
             raise ArgumentError(f"FedDuA(mirror=...) must be a Mirror, got {self.mirror!r}.")
-        within("FedDuA", "beta1", self.beta1, 0, 1)
+        check_in_range("FedDuA", "beta1", self.beta1, 0, 1)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at rest, where the map is defined."""
@@ -188,7 +188,7 @@ class FedDuA(Server):
         return {"v": torch.zeros_like(x), "m": x.new_zeros(())} if self.beta1 else {}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Move in the dual space, as far as the bound says."""
         v, m = mean["delta"], mean["delta_sq"] / 2

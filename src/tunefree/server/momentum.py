@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import positive, within
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import check_in_range, check_positive
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
@@ -30,15 +30,15 @@ class Momentum(Server):
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        positive("Momentum", "server_lr", self.server_lr)
-        within("Momentum", "momentum", self.momentum, 0, 1)
+        check_positive("Momentum", "server_lr", self.server_lr)
+        check_in_range("Momentum", "momentum", self.momentum, 0, 1)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at rest."""
         return {"v": torch.zeros_like(x)}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Add the running sum."""
         v = torch.add(mean["delta"], state["v"], alpha=self.momentum)

@@ -12,7 +12,7 @@ Differences from the paper: none.
 
 from dataclasses import dataclass
 
-from ..core.errors import not_negative
+from ..core.errors import check_nonnegative
 from ..core.plan import Round
 from ..core.types import State, Vector
 from .rule import Output
@@ -51,7 +51,7 @@ class Averaged(Output):
     gamma: float = 8.0
 
     def __post_init__(self) -> None:
-        not_negative("Averaged", "gamma", self.gamma)
+        check_nonnegative("Averaged", "gamma", self.gamma)
 
     def init(self, x: Vector) -> State:
         """Start at x; the first iterate replaces it."""

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 
 from ..clients.rates import Rates
-from ..core.plan import Ask, Plan, Round
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
@@ -60,7 +60,7 @@ class PAdaMFed(Server):
         return sent | ({"before": state["before"]} if self._vr else {})
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Rescale the mean walk and renew c and p."""
         change, beta = mean["control"], self.rates.beta_at(t.plan)

@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 
 from ..clients.rates import Rates
-from ..core.plan import Ask, Plan, Round
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from ..core.vectors import inner
 from .rule import Server
@@ -43,7 +43,7 @@ class ParFreFL(Server):
         return x, {"control": state["control"] + mean["innovation"]}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Go the known length along -g."""
         q, c = mean["innovation"], state["control"]

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..core.errors import ArgumentError, positive
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import ArgumentError, check_positive
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from ..penalties import Penalty, Zero
 from .average import Average
@@ -44,9 +44,9 @@ class Proximal(Server):
     silent: bool = False
 
     def __post_init__(self) -> None:
-        positive("Proximal", "lr", self.lr)
+        check_positive("Proximal", "lr", self.lr)
         if self.alpha is not None:
-            positive("Proximal", "alpha", self.alpha)
+            check_positive("Proximal", "alpha", self.alpha)
         if not isinstance(self.penalty, Penalty):
             raise ArgumentError(f"Proximal(penalty=...) must be a Penalty, got {self.penalty!r}.")
         name = type(self.inner).__name__
@@ -83,17 +83,17 @@ class Proximal(Server):
         return self.inner.full
 
     @property
-    def steady(self) -> bool:  # type: ignore[override]
+    def needs_constant_lr(self) -> bool:  # type: ignore[override]
         """As the other rule."""
-        return self.inner.steady
+        return self.inner.needs_constant_lr
 
     def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
         """Let the other rule take it in."""
         return self.inner.prepare(x, mean, state, t)
 
-    def open(self, x: Vector, state: State, t: Round, ask: Ask) -> State:
+    def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
         """Open the other rule."""
-        return self.inner.open(x, state, t, ask)
+        return self.inner.start_round(x, state, t, ask)
 
     def alpha_at(self, plan: Plan) -> float:
         """Return the proximal step under this plan, for a server step of 1."""
@@ -114,7 +114,7 @@ class Proximal(Server):
         return {} if self.silent else self.inner.down(x, state, t)
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Let the other rule move, then take the proximal map."""
         alpha, usual = self.alpha_at(t.plan), self.lr * t.plan.steps

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from ..core.plan import Ask, Plan, Round
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 
 
@@ -14,7 +14,7 @@ class Server(ABC):
     length of the moves) can be had with every method; others come from directions and steps.
     `sends` names what `down` adds to x. `euclidean`: the move is a multiple of the means, so that a
     proximal map after it means what it says. `goes_with` names the directions it is defined with;
-    none means any. `full` and `steady`: as for clients' parts.
+    none means any. `full` and `needs_constant_lr`: as for clients' parts.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("delta",)
@@ -22,7 +22,7 @@ class Server(ABC):
     euclidean: ClassVar[bool] = True
     goes_with: ClassVar[tuple[str, ...]] = ()
     full: ClassVar[bool] = False
-    steady: ClassVar[bool] = False
+    needs_constant_lr: ClassVar[bool] = False
 
     def check(self, plan: Plan) -> None:
         """Refuse a plan that this rule cannot work under, before round 0."""
@@ -35,7 +35,7 @@ class Server(ABC):
         """Take in what everyone sent before round 0, where a client part prepares."""
         return x, state
 
-    def open(self, x: Vector, state: State, t: Round, ask: Ask) -> State:
+    def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
         """Start a round; may ask the clients."""
         return state
 
@@ -45,7 +45,7 @@ class Server(ABC):
 
     @abstractmethod
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Return the next x, the memory from now on, and numbers for the history."""
         ...

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import positive
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import check_positive
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
@@ -35,8 +35,8 @@ class Scafcom(Server):
     euclidean: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        positive("Scafcom", "lr", self.lr)
-        positive("Scafcom", "server_lr", self.server_lr)
+        check_positive("Scafcom", "lr", self.lr)
+        check_positive("Scafcom", "server_lr", self.server_lr)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Return c = 0."""
@@ -47,7 +47,7 @@ class Scafcom(Server):
         return {"x": x, "control": state["control"]}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Go along the tracked mean."""
         q, c = mean["innovation"], state["control"]

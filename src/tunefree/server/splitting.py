@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import ArgumentError, positive
-from ..core.plan import Ask, Plan, Round
+from ..core.errors import ArgumentError, check_positive
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from ..penalties import Penalty, Zero
 from .rule import Server
@@ -34,7 +34,7 @@ class Splitting(Server):
     euclidean: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        positive("Splitting", "mu", self.mu)
+        check_positive("Splitting", "mu", self.mu)
         if not isinstance(self.penalty, Penalty):
             raise ArgumentError(f"Splitting(penalty=...) must be a Penalty, got {self.penalty!r}.")
 
@@ -51,7 +51,7 @@ class Splitting(Server):
         return {"z": x}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Add the changes and take the proximal map."""
         z = torch.add(state["z"], mean["reflected"], alpha=t.fraction)

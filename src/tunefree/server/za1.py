@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.za1 import ZA1 as Walk
-from ..core.plan import Ask, Plan, Round
+from ..clients.za1 import ZA1 as FusedDescent
+from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
 
@@ -26,7 +26,7 @@ class ZA1(Server):
         walk: The clients' direction, which knows penalty and step sizes.
     """
 
-    walk: Walk = field(default_factory=Walk)
+    walk: FusedDescent = field(default_factory=FusedDescent)
     euclidean: ClassVar[bool] = False
     goes_with: ClassVar[tuple[str, ...]] = ("ZA1",)
 
@@ -35,7 +35,7 @@ class ZA1(Server):
         return {"x": self.walk.penalty.prox(x, self.walk.walk(plan), plan.layout)}
 
     def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Ask
+        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Move from the proximal point, and map again."""
         eta = x.new_tensor(self.walk.server_lr)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..models.batched import Vmapped
 from ..models.problem import Problem
-from .feed import Feed
+from .feed import BatchSource
 
 log = logging.getLogger("tunefree")
 
@@ -90,7 +90,7 @@ def fitting(cohort: int, most: int) -> int:
     return max((c for c in range(most // 2 + 1, most + 1) if cohort % c == 0), default=most)
 
 
-def in_memory(problem: Problem, feed: Feed, cohort: int, batched: bool) -> int:
+def in_memory(problem: Problem, feed: BatchSource, cohort: int, batched: bool) -> int:
     """Return how many clients of the cohort fit into the GPU's free memory, in even chunks.
 
     Args:
@@ -122,7 +122,7 @@ def free(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] + unused
 
 
-def _peak(problem: Problem, feed: Feed, m: int) -> int:
+def _peak(problem: Problem, feed: BatchSource, m: int) -> int:
     """Return the bytes that a batched step of m clients takes at its highest."""
     y = problem.start.expand(m, -1).contiguous()
     batch = feed.probe(torch.arange(m) % feed.fed.clients)

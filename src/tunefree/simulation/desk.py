@@ -5,20 +5,20 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..clients.loop import Lesson
-from ..clients.rule import Work
+from ..clients.loop import LocalBatches
+from ..clients.rule import LocalResult
 from ..core.plan import Round, What
 from ..core.types import Rows
 from ..core.vectors import row_sq
 from ..methods import Method
 from ..models.losses import Losses
-from ..rounds import Task
-from .feed import Feed, Lessons
+from ..rounds import ClientTask
+from .feed import BatchPrefetcher, BatchSource
 
-TALLY = ("steps", "trials", "slopes", "unsolved")  # what is counted over clients in a round
+WORK_COUNTS = ("steps", "trials", "slopes", "unsolved")  # what is counted over clients in a round
 
 
-class Desk:
+class ClientContext:
     """What a chunk of clients needs in order to work: m rows in a simulation, one on a node.
 
     Args:
@@ -27,21 +27,21 @@ class Desk:
         losses: How losses are computed.
     """
 
-    def __init__(self, method: Method, feed: Feed, losses: Losses) -> None:
+    def __init__(self, method: Method, feed: BatchSource, losses: Losses) -> None:
         self.method, self.feed, self.losses = method, feed, losses
-        self.lessons = Lessons(feed, losses.gathers)
+        self.lessons = BatchPrefetcher(feed, losses.gathers)
         self.passes = 0  # gradients over all data since this was last set to 0, one a batch
 
-    def task(self, ids: Tensor, t: Round) -> Task:
+    def task(self, ids: Tensor, t: Round) -> ClientTask:
         """Return what these clients do in a round."""
 
         def full(at: Tensor, grad: bool) -> tuple[Rows, Rows]:
             return self.full(at, t.index, ids, grad)
 
-        def lesson(turn: int, steps: int | None) -> Lesson:
+        def lesson(turn: int, steps: int | None) -> LocalBatches:
             return self.lessons.give(ids, t.index, turn, steps)
 
-        return Task(losses=self.losses, lesson=lesson, full=full)
+        return ClientTask(losses=self.losses, lesson=lesson, full=full)
 
     def full(self, x: Tensor, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
         """Return losses (m,) and gradients (m, d) at x, (d,) or (m, d), over all own data.
@@ -74,8 +74,8 @@ class Desk:
         return grads if what == "grad" else row_sq(grads)
 
 
-def tally(work: Work) -> Tensor:
-    """Return the sums over clients of what `TALLY` names."""
+def count_work(work: LocalResult) -> Tensor:
+    """Return the sums over clients of what `WORK_COUNTS` names."""
     zero = torch.zeros_like(work.steps)
     done = work.scratch.get("done")
     unsolved = zero if done is None else (~done).to(zero.dtype)
@@ -83,21 +83,21 @@ def tally(work: Work) -> Tensor:
     return torch.stack([v.double().sum() for v in each])
 
 
-def costs(
+def work_costs(
     method: Method, counted: Mapping[str, float], passes: float, t: Round
 ) -> dict[str, float]:
     """Return a round's work for the history: gradients, trials a step, proximal maps.
 
     Args:
         method: What was trained by.
-        counted: The sums of what `TALLY` names.
+        counted: The sums of what `WORK_COUNTS` names.
         passes: Gradients over all data, one a batch.
         t: The round.
     """
     steps, trials, slopes = (counted[n] for n in ("steps", "trials", "slopes"))
     refs = 1 + ("ref" in method.direction.sets and not t.preparing)
     row: dict[str, float] = {"gradients": int(steps * refs + slopes) + int(passes)}
-    maps = sum(name in method.direction.sets for name in ("look", "land"))
+    maps = sum(name in method.direction.sets for name in ("grad_at", "project"))
     if maps:
         row["proxes"] = int(steps) * maps
     if trials:

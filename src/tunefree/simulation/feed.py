@@ -8,20 +8,20 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..clients.loop import Lesson
+from ..clients.loop import LocalBatches
 from ..core.random import bits, key
-from ..core.types import Pair, brought, map_inputs
-from ..data.batches import Cut, draw, width
+from ..core.types import Pair, map_inputs, to_device
+from ..data.batches import BatchPlan, batch_width, draw_batches
 from ..data.federation import Federation
 from ..models.augment import CropFlip
-from ..models.losses import Batch, Order
+from ..models.losses import Batch, DeferredBatch
 from ..models.problem import Problem
 
 BLOCK = 16 << 20  # bytes that one client's block may keep for a backward pass on a GPU
 
 
 @dataclass(frozen=True)
-class Feed:
+class BatchSource:
     """The federation's rows on the problem's device, gathered by index in one static shape.
 
     Args:
@@ -34,14 +34,14 @@ class Feed:
 
     problem: Problem
     fed: Federation
-    cut: Cut
+    cut: BatchPlan
     seed: int
     augment: CropFlip | None
 
     @cached_property
     def width(self) -> int:
         """Rows of a batch, padding included."""
-        return width(self.fed.sizes, self.cut)
+        return batch_width(self.fed.sizes, self.cut)
 
     @cached_property
     def block(self) -> int:
@@ -61,18 +61,18 @@ class Feed:
         """Return a batch in the shape that training uses."""
         return self._batch(*self._first(ids))
 
-    def order(self, ids: Tensor) -> Order:
+    def order(self, ids: Tensor) -> DeferredBatch:
         """Return the same batch in the form in which an engine that gathers is given it."""
-        return Order(self._here(_encoded(*self._first(ids))), self.gather)
+        return DeferredBatch(self._here(_encoded(*self._first(ids))), self.gather)
 
     def _first(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
-        draws = draw(self.seed, 0, ids, sizes, starts, self.cut, width=self.width)
+        draws = draw_batches(self.seed, 0, ids, sizes, starts, self.cut, width=self.width)
         return draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids)
 
     def lesson(
         self, ids: Tensor, t: int, turn: int, steps: int | None, ordered: bool = False
-    ) -> Lesson:
+    ) -> LocalBatches:
         """Return the clients' batches of a turn, of so many steps (None: as cut).
 
         Args:
@@ -85,25 +85,27 @@ class Feed:
         with _one_thread(self.problem.device):
             return self._lesson(ids, t, turn, steps, ordered)
 
-    def _lesson(self, ids: Tensor, t: int, turn: int, steps: int | None, ordered: bool) -> Lesson:
+    def _lesson(
+        self, ids: Tensor, t: int, turn: int, steps: int | None, ordered: bool
+    ) -> LocalBatches:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
-        cut = self.cut if steps is None else Cut(batch=self.cut.batch, steps=steps)
-        draws = draw(self.seed, t, ids, sizes, starts, cut, width=self.width, turn=turn)
+        cut = self.cut if steps is None else BatchPlan(batch=self.cut.batch, steps=steps)
+        draws = draw_batches(self.seed, t, ids, sizes, starts, cut, width=self.width, turn=turn)
         long = draws.index.shape[1]
         index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
         keys = ids.expand(long, -1)
         if self.problem.random or self.augment is not None:
             spots = turn << 32 | torch.arange(long)
             keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
-        fetch: Callable[[int], Batch | Order]
+        fetch: Callable[[int], Batch | DeferredBatch]
         if ordered:  # all in one tensor, which goes to the device once a turn
             codes = self._here(_encoded(index, mask, keys))
-            fetch = lambda k: Order(codes[k], self.gather)  # noqa: E731
+            fetch = lambda k: DeferredBatch(codes[k], self.gather)  # noqa: E731
         else:
             index, mask, keys = (self._here(v) for v in (index, mask, keys))
             fetch = lambda k: self._batch(index[k], mask[k], keys[k])  # noqa: E731
         span = (int(draws.steps.min()), int(draws.steps.max()))
-        return Lesson(fetch, self._here(draws.steps), self._here(draws.share), span)
+        return LocalBatches(fetch, self._here(draws.steps), self._here(draws.share), span)
 
     @cached_property
     def gather(self) -> Callable[[Tensor], Batch]:
@@ -115,7 +117,7 @@ class Feed:
         return gather
 
     def _here(self, t: Tensor) -> Tensor:
-        return brought(t, self.problem.device)
+        return to_device(t, self.problem.device)
 
     def blocks(self, ids: Tensor | None, t: int) -> Iterator[tuple[Tensor, Batch]]:
         """Yield all data of these clients, block by block, and each block's weight (m,).
@@ -156,7 +158,7 @@ class Feed:
         return Batch(inputs, _rows(source[1], index), mask, keys)
 
 
-class Lessons:
+class BatchPrefetcher:
     """Lessons as they are asked for; the next round's first one can be drawn before its time.
 
     A GPU works while the host goes on: what the host draws before it waits for the round's result
@@ -167,12 +169,12 @@ class Lessons:
         ordered: Leave the gathering to the engine.
     """
 
-    def __init__(self, feed: Feed, ordered: bool) -> None:
+    def __init__(self, feed: BatchSource, ordered: bool) -> None:
         self._feed, self._ordered = feed, ordered
         self._steps: int | None = None  # as last asked for; most methods ask for the same again
-        self._early: tuple[int, int | None, Tensor, Lesson] | None = None
+        self._early: tuple[int, int | None, Tensor, LocalBatches] | None = None
 
-    def give(self, ids: Tensor, t: int, turn: int, steps: int | None) -> Lesson:
+    def give(self, ids: Tensor, t: int, turn: int, steps: int | None) -> LocalBatches:
         """Return the clients' batches of a turn, of so many steps (None: as cut)."""
         if turn == 0:
             self._steps, early, self._early = steps, self._early, None

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
-from ..clients.rule import Work
+from ..clients.rule import LocalResult
 from ..core.types import Channels, Rows, State
 
 log = logging.getLogger("tunefree")
@@ -21,7 +21,7 @@ SHOWN = 10  # clients named in a line
 MISSING = "missing"  # the share of the weight that did not answer, beside the answers' mean
 
 
-def traces(works: Sequence[Work], *channels: Channels) -> Rows:
+def traces(works: Sequence[LocalResult], *channels: Channels) -> Rows:
     """Return a number for each client (m,) that is finite if all of its numbers are.
 
     They stay on the device, to be read along with a round's other numbers.
@@ -52,7 +52,7 @@ def settled(what: str, rows: Rows) -> tuple[Channels, Rows]:
     return {what: torch.where(whole, rows, 0.0), MISSING: (~good).to(rows.dtype)}, found
 
 
-class Heard:
+class PendingChecks:
     """Answers to questions whose numbers nobody has looked at yet."""
 
     def __init__(self) -> None:
@@ -98,14 +98,14 @@ def others(part: Tensor, without: Tensor) -> Tensor:
 
 
 def picked(
-    places: Tensor, sent: Channels, own: State, before: State, works: Sequence[Work]
-) -> tuple[Channels, State, State, list[Work]]:
+    places: Tensor, sent: Channels, own: State, before: State, works: Sequence[LocalResult]
+) -> tuple[Channels, State, State, list[LocalResult]]:
     """Return the rows of some clients of a chunk, by their places in it."""
     each = [{n: _at(v, places) for n, v in rows.items()} for rows in (sent, own, before)]
     return each[0], each[1], each[2], [_some(work, places) for work in works]
 
 
-def _some(work: Work, places: Tensor) -> Work:
+def _some(work: LocalResult, places: Tensor) -> LocalResult:
     rows = {f.name: getattr(work, f.name) for f in fields(work)}
     kept = {n: _at(v, places) for n, v in rows.items() if isinstance(v, Tensor)}
     scratch = {n: _at(v, places) for n, v in work.scratch.items()}

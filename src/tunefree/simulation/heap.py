@@ -19,7 +19,7 @@ _users = 0
 
 
 @contextmanager
-def keeping() -> Iterator[None]:
+def keep_heap() -> Iterator[None]:
     """Keep freed blocks within; may be nested, and used by several threads."""
     global _users
     with _lock:

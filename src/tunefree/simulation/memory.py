@@ -18,17 +18,17 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, TunefreeError, unknown, whole
+from ..core.errors import ArgumentError, TunefreeError, check_int, unknown_name
 from ..core.lock import unused
 from ..core.types import State
-from .rows import Block, File, width
+from .rows import MappedRows, TensorRows, width
 
 Place = Literal["auto", "device", "host", "file"]
 TEMPORARY = "tunefree-"  # what temporary folders are called
 LARGER = "choose a folder on a larger disk (TMPDIR, where none is given)"
 
 
-class Memory:
+class ClientMemory:
     """Memory rows of many clients.
 
     Args:
@@ -51,9 +51,9 @@ class Memory:
         folder: Path | None = None,
     ) -> None:
         if place not in get_args(Place):
-            raise unknown("place", place, get_args(Place))
+            raise unknown_name("place", place, get_args(Place))
         if most is not None:
-            whole("Memory", "most", most)
+            check_int("ClientMemory", "most", most)
         self._first, self._most = first, clients if most is None else min(most, clients)
         self._room = 0 if most is None else self._most
         on = next((v.device for v in first.values() if v.device.type != "cpu"), torch.device("cpu"))
@@ -97,15 +97,15 @@ class Memory:
 
     def _empty(self) -> None:
         """Begin without rows. Old ones are not written over: somebody may hold a view of them."""
-        self._seen, self._ids = 0, Block(torch.tensor(0), torch.device("cpu"))
-        self._stores: dict[str, Block | File] = {}
+        self._seen, self._ids = 0, TensorRows(torch.tensor(0), torch.device("cpu"))
+        self._stores: dict[str, TensorRows | MappedRows] = {}
         for k, (name, v) in enumerate(self._first.items()):
             if self.place == "file":
                 with _disk(self._files[k].parent):
-                    self._stores[name] = File(v, self._files[k], self._most)
+                    self._stores[name] = MappedRows(v, self._files[k], self._most)
             else:
                 on = v.device if self.place == "device" else torch.device("cpu")
-                self._stores[name] = Block(v, on, self._room)
+                self._stores[name] = TensorRows(v, on, self._room)
 
     def gather(self, ids: Tensor) -> State:
         """Return the rows of these clients, in their order."""

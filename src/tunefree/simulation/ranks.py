@@ -153,7 +153,7 @@ def _home() -> torch.device:
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
-def join() -> Ranks:
+def init_ranks() -> Ranks:
     """Return this process's place among those that `torchrun` started; alone without it."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or not dist.is_available():

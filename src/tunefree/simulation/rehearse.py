@@ -5,13 +5,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..clients.loop import Lesson
+from ..clients.loop import LocalBatches
 from ..core.layout import Layout
 from ..core.plan import Plan, Round, What, Who
 from ..core.types import Channels, Rows, Vector
 from ..methods import Method
-from ..models.losses import Batch, Order
-from ..rounds import Answer, Task, answer, begin, first_memory, pack, play
+from ..models.losses import Batch, DeferredBatch
+from ..rounds import (
+    ClientTask,
+    RoundResult,
+    init_client_memory,
+    init_server_state,
+    local_update,
+    pack_uploads,
+    run_round,
+)
 from ..wire import Ledger
 
 
@@ -20,11 +28,11 @@ class _Still:
 
     name, gathers = "none", False
 
-    def value(self, y: Rows, batch: Batch | Order) -> Rows:
+    def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
         return y.new_zeros(y.shape[0])
 
     def value_and_grad(
-        self, y: Rows, batch: Batch | Order, brief: bool = False
+        self, y: Rows, batch: Batch | DeferredBatch, brief: bool = False
     ) -> tuple[Rows, Rows]:
         return y.new_zeros(y.shape[0]), torch.zeros_like(y)
 
@@ -35,7 +43,7 @@ class _Still:
         pass
 
 
-class Rehearsal:
+class DryRun:
     """Answers as a cohort would, with the right channels and no work.
 
     Args:
@@ -48,7 +56,7 @@ class Rehearsal:
     def __init__(self, method: Method, plan: Plan, x: Vector, batches: float = 1.0) -> None:
         self._method, self._plan, self._batches = method, plan, batches
         self.gradients = 0.0  # that would have been taken, one a batch
-        first = first_memory(method, x, plan)
+        first = init_client_memory(method, x, plan)
         self.own = {name: v[None] for name, v in first.items()}  # one client's memory
 
     def fraction(self, ids: Tensor) -> float:
@@ -79,7 +87,7 @@ class Rehearsal:
             out.append(value)
         return out
 
-    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
+    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Let one client answer, and count it for all."""
         x = down["x"]
         empty = Batch(x[:0], x[:0], x[:0], x[:0])
@@ -89,23 +97,23 @@ class Rehearsal:
             return x.new_zeros(1), torch.zeros_like(x)[None]
 
         one_step = torch.ones(1, dtype=torch.int64, device=x.device)
-        lesson = Lesson(lambda k: empty, one_step, x.new_ones((1, 1)), (1, 1))
-        task = Task(
+        lesson = LocalBatches(lambda k: empty, one_step, x.new_ones((1, 1)), (1, 1))
+        task = ClientTask(
             losses=_Still(),
             lesson=lambda turn, steps: lesson,
             full=full,
         )
         refs = 1 + ("ref" in self._method.direction.sets and not t.preparing)
         self.gradients += len(ids) * self._plan.steps * refs
-        sent, _, _ = answer(self._method, task, down, self.own, t)
+        sent, _, _ = local_update(self._method, task, down, self.own, t)
         one = Ledger()
-        arrived, _ = pack(self._method, sent, self.own, ids[:1], t, one)
+        arrived, _ = pack_uploads(self._method, sent, self.own, ids[:1], t, one)
         for name, size in one.up.items():
             ledger.send_up(name, size * len(ids))
         mean = {name: rows[0] for name, rows in arrived.items()}
         if not t.preparing:
             ledger.send_down({f"mean {n}": mean[n] for n in self._method.echo}, len(ids))
-        return Answer(mean, 0.0, {})
+        return RoundResult(mean, 0.0, {})
 
     def commit(self) -> None:
         """Nothing was learned."""
@@ -134,10 +142,10 @@ def units(method: Method, clients: int = 8, d: int = 40_000) -> dict[str, Units]
     """
     plan = Plan(clients, clients, 100, 10.0, Layout(("w",), ((d // 200, 200),)), held=True)
     x, ids = torch.ones(d), torch.arange(clients)
-    crew = Rehearsal(method, plan, x)
-    now = begin(method, x, plan)
-    now, first = play(method, plan, now, crew, ids, ids)
-    now, row = play(method, plan, now, crew, ids, ids)
+    crew = DryRun(method, plan, x)
+    now = init_server_state(method, x, plan)
+    now, first = run_round(method, plan, now, crew, ids, ids)
+    now, row = run_round(method, plan, now, crew, ids, ids)
     sent = {way: row[f"bytes_{way}"] / (4 * clients) for way in ("up", "down")}
     early = (first["bytes_up"] - row["bytes_up"]) / (4 * clients)
     own = sum(v.numel() for v in crew.own.values())

@@ -13,32 +13,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attacks import Attack, Crowd
+from ..attacks import Adversaries, Attack
 from ..core.errors import ArgumentError
 from ..core.plan import Plan, Round, What, Who
 from ..core.random import key, subset
 from ..core.types import Channels, State, Vector
-from ..data.batches import Cut
+from ..data.batches import BatchPlan
 from ..data.federation import Federation
-from ..faults import Faults, Letter, Post
+from ..faults import DelayQueue, Faults, LateUpload
 from ..faults.settings import AFTER, BEFORE, SLOW, STALE
 from ..methods import Method
 from ..models.problem import Problem
 from ..robust import Robust
-from ..rounds import Answer, NobodyError, begin, play
-from ..server.aggregate import Aggregation, Aggregator, plain
+from ..rounds import NoClientsError, RoundResult, init_server_state, run_round
+from ..server.aggregate import Aggregation, Aggregator, weighted_mean
 from ..wire import Ledger
-from .desk import TALLY, costs
+from .desk import WORK_COUNTS, work_costs
 from .finite import others
 from .ranks import Ranks
-from .rehearse import Rehearsal
-from .rough_desk import RoughDesk
-from .simulate import Local, Simulation
+from .rehearse import DryRun
+from .rough_desk import FaultyContext
+from .simulate import EngineOptions, Simulation
 
 COUNTED = ("gradients", "proxes", "unsolved")  # work, whether or not it arrives
 
 
-class Rough(Simulation):
+class FaultyClients(Simulation):
     """A crew of which some fail or lie; arguments as `Simulation`, and `faults` and `attack`."""
 
     def __init__(
@@ -46,10 +46,10 @@ class Rough(Simulation):
         method: Method,
         problem: Problem,
         federation: Federation,
-        cut: Cut,
+        cut: BatchPlan,
         plan: Plan,
         seed: int,
-        local: Local,
+        local: EngineOptions,
         start: Vector | None = None,
         ranks: Ranks | None = None,
         *,
@@ -60,16 +60,16 @@ class Rough(Simulation):
         self._faults, self._failing = faults or Faults(), faults is not None
         if attack is not None:
             attack.check(method, federation)
-            self._crowd = Crowd(attack, plan.clients, seed)
+            self._crowd = Adversaries(attack, plan.clients, seed)
             federation = self._crowd.poisoned(federation)
         super().__init__(method, problem, federation, cut, plan, seed, local, start, ranks)
         if self.ranks.size > 1:
             raise ArgumentError("fit(faults=..., attack=...) takes one process; use no torchrun.")
         if self._faults.stale:
             _check_stale(method, plan, problem.start, local.aggregate)
-        self.desk = RoughDesk(method, self.desk, self._faults, self._crowd, seed)
-        self._post = Post(method.channels())
-        self._posted: list[Letter] = []  # of a round that may not count
+        self.desk = FaultyContext(method, self.desk, self._faults, self._crowd, seed)
+        self._post = DelayQueue(method.channels())
+        self._posted: list[LateUpload] = []  # of a round that may not count
         self._round = -1  # the last one whose work is done
 
     def invite(self, t: int) -> Tensor:
@@ -90,7 +90,7 @@ class Rough(Simulation):
     def _fates(self, t: int, ids: Tensor) -> Tensor:
         return self._faults.fates(self._seed, t, ids)
 
-    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
+    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Let the cohort work as it can, and return the means of what arrives in this round."""
         if t.preparing:
             return super().train(self._ordered(ids), down, t, ledger)
@@ -110,8 +110,8 @@ class Rough(Simulation):
         }
         extra = {n: sum(row.get(n, 0) for row in spent) for n in COUNTED}
         if not len(prompt) and not arriving:
-            row = costs(self.method, dict.fromkeys(TALLY, 0.0), 0, t) | extra
-            raise NobodyError(_nonzero(row) | {"answered": 0, **counts})
+            row = work_costs(self.method, dict.fromkeys(WORK_COUNTS, 0.0), 0, t) | extra
+            raise NoClientsError(_nonzero(row) | {"answered": 0, **counts})
         found = self._arrived(prompt, arriving, down, t, ledger)
         row = dict(found.measured)
         for name, more in extra.items():
@@ -127,8 +127,8 @@ class Rough(Simulation):
         return ids if self._crowd is None else self._crowd.order(ids)
 
     def _arrived(
-        self, prompt: Tensor, letters: list[Letter], down: Channels, t: Round, ledger: Ledger
-    ) -> Answer:
+        self, prompt: Tensor, letters: list[LateUpload], down: Channels, t: Round, ledger: Ledger
+    ) -> RoundResult:
         """Return the means over those who answer in time and what arrives late."""
         clients = torch.tensor([a.client for a in letters], dtype=torch.int64)
         weight = self.fraction(clients)
@@ -146,7 +146,7 @@ class Rough(Simulation):
     def _joined(
         self,
         inner: Aggregation,
-        letters: list[Letter],
+        letters: list[LateUpload],
         more: float,
         weight: float,
         round: int,
@@ -167,10 +167,12 @@ class Rough(Simulation):
         finally:
             self._aggregate = before
 
-    def _only_late(self, t: Round) -> Answer:
+    def _only_late(self, t: Round) -> RoundResult:
         means, found = (self._aggregate(0.0, t.index, w).result() for w in ("train", "measured"))
-        row = {"lr": float(found["lr"])} | costs(self.method, dict.fromkeys(TALLY, 0.0), 0, t)
-        return Answer(means, float(found["loss"]), row)
+        row = {"lr": float(found["lr"])} | work_costs(
+            self.method, dict.fromkeys(WORK_COUNTS, 0.0), 0, t
+        )
+        return RoundResult(means, float(found["loss"]), row)
 
     def _aside(
         self, ids: Tensor, down: Channels, t: Round, due: int | None = None
@@ -179,7 +181,7 @@ class Rough(Simulation):
         if not len(ids):
             return {}
         bill = Ledger()
-        with self._aggregating(plain):
+        with self._aggregating(weighted_mean):
             found = super().train(self._ordered(ids), down, t, bill)
         pending, self._pending = self._pending, []
         sound = "refused" not in found.measured and found.loss == found.loss
@@ -189,10 +191,10 @@ class Rough(Simulation):
             said = {"loss": found.loss, "lr": found.measured["lr"]}
             x = down["x"]
             measured = {name: x.new_tensor([v]) for name, v in said.items()}
-            self._posted.append(Letter(int(ids[0]), due, rows, measured, own, bill))
+            self._posted.append(LateUpload(int(ids[0]), due, rows, measured, own, bill))
         return found.measured
 
-    def _trained(self, ids: Tensor, *rest: Any) -> tuple[Answer, Tensor]:
+    def _trained(self, ids: Tensor, *rest: Any) -> tuple[RoundResult, Tensor]:
         if self._crowd is not None:
             self._crowd.gather(ids)
         return super()._trained(ids, *rest)
@@ -228,7 +230,7 @@ class Rough(Simulation):
         there = self._ordered(asked[fates >= SLOW if self._round == t else fates != BEFORE])
         if not len(there):
             lost = {"lost": len(asked), "slow": 0, "late": 0, "stale": 0}
-            raise NobodyError({"gradients": 0, "answered": 0, **lost})
+            raise NoClientsError({"gradients": 0, "answered": 0, **lost})
         if self._crowd is not None:
             self._crowd.gather(there)
         scratch = Ledger()
@@ -259,7 +261,7 @@ class _AskedError(Exception):
     """Somebody was asked."""
 
 
-class _Quiet(Rehearsal):
+class _Quiet(DryRun):
     """A rehearsal of rounds in which nobody may be asked."""
 
     def ask(self, *given: Any) -> list[Tensor]:
@@ -270,13 +272,15 @@ def _check_stale(method: Method, plan: Plan, x: Vector, aggregate: Aggregation) 
     """Refuse late answers where means of a round are compared, or counted by a fixed number."""
     ids = torch.arange(plan.cohort)
     try:
-        play(method, plan, begin(method, x, plan), _Quiet(method, plan, x), ids, ids)
+        run_round(
+            method, plan, init_server_state(method, x, plan), _Quiet(method, plan, x), ids, ids
+        )
     except _AskedError:
         raise ArgumentError(
             f"Cannot use Faults(stale=...) with {method.name}. This is because it asks its cohort "
             "in the middle of a round and compares the answers with what the cohort sent."
         ) from None
-    if aggregate is not plain and not isinstance(aggregate, Robust):
+    if aggregate is not weighted_mean and not isinstance(aggregate, Robust):
         raise ArgumentError(
             f"Cannot use Faults(stale=...) with aggregate={aggregate!r}. This is because it knows "
             "how many clients a round has; use before or after."

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ..attacks import Crowd
-from ..clients.loop import Lesson
+from ..attacks import Adversaries
+from ..clients.loop import LocalBatches
 from ..core.plan import Round, What
 from ..core.types import Rows
 from ..faults import Faults
 from ..faults.settings import SLOW
 from ..methods import Method
-from ..rounds import Task
-from .desk import Desk
+from ..rounds import ClientTask
+from .desk import ClientContext
 
 
-class RoughDesk(Desk):
+class FaultyContext(ClientContext):
     """A desk at which some work slowly, and some answer questions with lies.
 
     Args:
@@ -27,19 +27,24 @@ class RoughDesk(Desk):
     """
 
     def __init__(
-        self, method: Method, desk: Desk, faults: Faults, crowd: Crowd | None, seed: int
+        self,
+        method: Method,
+        desk: ClientContext,
+        faults: Faults,
+        crowd: Adversaries | None,
+        seed: int,
     ) -> None:
         super().__init__(method, desk.feed, desk.losses)
         self._faults, self._crowd, self._seed = faults, crowd, seed
         self._at: Tensor | None = None  # where clients are being asked
 
-    def task(self, ids: Tensor, t: Round) -> Task:
+    def task(self, ids: Tensor, t: Round) -> ClientTask:
         """Return what these clients do in a round: slow ones take fewer steps."""
         task = super().task(ids, t)
         if t.preparing or not bool((self._faults.fates(self._seed, t.index, ids) == SLOW).any()):
             return task
 
-        def lesson(turn: int, steps: int | None) -> Lesson:
+        def lesson(turn: int, steps: int | None) -> LocalBatches:
             full = task.lesson(turn, steps)
             taken = self._faults.steps(self._seed, t.index, ids, full.steps.cpu())
             span = (int(taken.min()), int(taken.max()))

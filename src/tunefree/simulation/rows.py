@@ -18,7 +18,7 @@ def width(first: Tensor) -> int:
     return first.numel() * first.element_size()
 
 
-class Block:
+class TensorRows:
     """Rows in one tensor, which doubles when it is full.
 
     Args:
@@ -43,7 +43,7 @@ class Block:
             self.rows = bigger
 
 
-class File:
+class MappedRows:
     """Rows in a sparse file, mapped whole; its disk blocks are taken as rows come into use."""
 
     def __init__(self, first: Tensor, path: Path, room: int) -> None:

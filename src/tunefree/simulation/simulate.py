@@ -13,21 +13,21 @@ from ..core.plan import Plan, Round, What, Who
 from ..core.random import cohort
 from ..core.types import Channels, Rows, State, Vector, map_inputs
 from ..core.vectors import row_sq
-from ..data.batches import Cut, plan_steps
+from ..data.batches import BatchPlan, plan_steps
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.augment import CropFlip
 from ..models.engine import Engine, choose
 from ..models.losses import Losses
 from ..models.problem import Problem
-from ..rounds import Answer, answer, first_memory, keep, pack
-from ..server.aggregate import Aggregation, Mean, plain, shares
+from ..rounds import RoundResult, init_client_memory, local_update, pack_uploads, update_memory
+from ..server.aggregate import Aggregation, Mean, client_weights, weighted_mean
 from ..wire import Ledger
 from .chunk import FEW, Chunks, fitting, in_cache, in_memory
-from .desk import TALLY, Desk, costs, tally
-from .feed import Feed
-from .finite import MISSING, Heard, odd, others, picked, refused, settled, traces
-from .memory import Memory
+from .desk import WORK_COUNTS, ClientContext, count_work, work_costs
+from .feed import BatchSource
+from .finite import MISSING, PendingChecks, odd, others, picked, refused, settled, traces
+from .memory import ClientMemory
 from .ranks import Ranks
 
 log = logging.getLogger("tunefree")
@@ -41,7 +41,7 @@ ROWS = 4096  # samples at once where clients do not matter
 
 
 @dataclass(frozen=True)
-class Local:
+class EngineOptions:
     """How clients work here.
 
     Args:
@@ -56,7 +56,7 @@ class Local:
     compile: bool | None = None
     chunk: int | None = None
     augment: CropFlip | None = None
-    aggregate: Aggregation = plain
+    aggregate: Aggregation = weighted_mean
 
 
 class Simulation:
@@ -67,29 +67,32 @@ class Simulation:
         method: Method,
         problem: Problem,
         federation: Federation,
-        cut: Cut,
+        cut: BatchPlan,
         plan: Plan,
         seed: int,
-        local: Local,
+        local: EngineOptions,
         start: Vector | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.method, self.problem, self.fed, self._plan = method, problem, federation, plan
-        self.feed = Feed(problem, federation, cut, seed, local.augment)
+        self.feed = BatchSource(problem, federation, cut, seed, local.augment)
         self.ranks = Ranks() if ranks is None else ranks
-        self._shares, self._aggregate = shares(method.weights, federation.sizes), local.aggregate
-        if self.ranks.size > 1 and self._aggregate is not plain:
+        self._shares, self._aggregate = (
+            client_weights(method.weights, federation.sizes),
+            local.aggregate,
+        )
+        if self.ranks.size > 1 and self._aggregate is not weighted_mean:
             raise ArgumentError("fit(aggregate=...) takes one process; start without torchrun.")
         self.losses, self.chunks = self._engine(plan, local)
         self._next: Tensor | None = None  # who begins the next round
         self._pending: list[tuple[Tensor, State]] = []  # memory of a round that may not count
-        self._heard = Heard()
+        self._heard = PendingChecks()
         self._refused: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
-        self.desk = Desk(method, self.feed, self.losses)
-        first = first_memory(method, problem.start if start is None else start, plan)
+        self.desk = ClientContext(method, self.feed, self.losses)
+        first = init_client_memory(method, problem.start if start is None else start, plan)
         most = plan.clients if method.prepares else min(plan.clients, plan.rounds * plan.cohort)
         most = min(most, -(-plan.clients // self.ranks.size))  # client i lives on rank i mod size
-        self.memory = Memory(first, plan.clients, most=most)
+        self.memory = ClientMemory(first, plan.clients, most=most)
 
     def _worth_compiling(self, plan: Plan) -> bool:
         steps = plan.rounds * plan.steps
@@ -98,7 +101,7 @@ class Simulation:
             return steps >= GPU_STEPS or flops >= GPU_FLOPS
         return steps >= COMPILE_STEPS or flops >= COMPILE_FLOPS
 
-    def _engine(self, plan: Plan, local: Local) -> tuple[Losses, Chunks]:
+    def _engine(self, plan: Plan, local: EngineOptions) -> tuple[Losses, Chunks]:
         """Return how losses are computed, and for how many clients at once."""
         problem, chunk = self.problem, plan.cohort
         bytes = problem.kept(*self.feed.probe(torch.arange(1)).row(0))
@@ -117,7 +120,7 @@ class Simulation:
                 chunk = fitting(plan.cohort, FEW) if bytes <= TOO_LARGE else 1
         everyone = torch.arange(chunk)
         probe = self.feed.probe(everyone) if on_cpu else self.feed.order(everyone)
-        descends = self.method.rate(1.0) is not None
+        descends = self.method.descent_lr(1.0) is not None
         losses = choose(problem, probe, local.engine, compile, turns, descends)
         if compile and on_cpu and losses.name == "vmap":  # it could not be compiled
             return self._engine(plan, replace(local, compile=False))
@@ -131,7 +134,7 @@ class Simulation:
         """Return these clients' share of the population's weight."""
         return float(self._shares[ids].sum())
 
-    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> Answer:
+    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Train the cohort and return the means; whose numbers are not finite is left out.
 
         With half of a cohort or more of them, the round's loss is no number: a run that diverged.
@@ -157,7 +160,7 @@ class Simulation:
 
     def _trained(
         self, ids: Tensor, down: Channels, t: Round, ledger: Ledger, without: Tensor | None = None
-    ) -> tuple[Answer, Tensor]:
+    ) -> tuple[RoundResult, Tensor]:
         """Train the cohort, chunk by chunk; return what came of it, and whose part is not finite.
 
         With `without`, these clients' part is left out; the shapes of the work stay as they are.
@@ -165,7 +168,7 @@ class Simulation:
         mine = self.ranks.mine(ids)
         weight = self.fraction(ids if without is None else ids[others(ids, without)])
         mean, measured = (self._aggregate(weight, t.index, w) for w in ("train", "measured"))
-        total = torch.zeros(len(TALLY), dtype=torch.float64, device=self.problem.device)
+        total = torch.zeros(len(WORK_COUNTS), dtype=torch.float64, device=self.problem.device)
         kept: list[tuple[Tensor, Channels, Channels, State]] = []
         here = Ledger()  # what this process's clients send
         sound: list[Tensor] = []  # a number for each client, finite if all of its numbers are
@@ -176,7 +179,9 @@ class Simulation:
                 self.memory.prefetch(following)
             passes = self.desk.passes
             try:
-                sent, own, works = answer(self.method, self.desk.task(part, t), down, before, t)
+                sent, own, works = local_update(
+                    self.method, self.desk.task(part, t), down, before, t
+                )
                 if without is not None and len(at := others(part, without)) < len(part):
                     if not len(at):
                         self.desk.passes = passes
@@ -188,7 +193,7 @@ class Simulation:
                 sent, arrived, wired = self._pack(sent, before, part, t, bill)
                 own = own | wired
                 if not self.method.echo:  # nothing to wait for: hold no rows
-                    own, sent = keep(self.method, sent, arrived, {}, own, t), {}
+                    own, sent = update_memory(self.method, sent, arrived, {}, own, t), {}
             except torch.OutOfMemoryError:  # these clients will be asked again
                 self.desk.passes = passes
                 raise
@@ -204,14 +209,23 @@ class Simulation:
             loss, lr = (sum(getattr(w, n) for w in works) / len(works) for n in ("loss", "lr"))
             measured.add(self._shares[part], {"loss": loss, "lr": lr})
             for one in works:
-                total += tally(one)
+                total += count_work(one)
             kept.append((part, sent, arrived if self.method.echo else {}, own))
         self._count(here, ledger, t)
-        if self._aggregate is not plain and len(bad := odd(mine, torch.cat(sound).tolist())):
-            return Answer(self._none(down["x"], math.nan), math.nan, {}), bad  # before it is shown
+        if self._aggregate is not weighted_mean and len(
+            bad := odd(mine, torch.cat(sound).tolist())
+        ):
+            return RoundResult(
+                self._none(down["x"], math.nan), math.nan, {}
+            ), bad  # before it is shown
         means = self._summed(mean.result(), down["x"], t)
         self._pending = [
-            (part, keep(self.method, sent, arrived, means, own, t) if self.method.echo else own)
+            (
+                part,
+                update_memory(self.method, sent, arrived, means, own, t)
+                if self.method.echo
+                else own,
+            )
             for part, sent, arrived, own in kept
         ]
         found = measured.result()
@@ -220,21 +234,21 @@ class Simulation:
         numbers = torch.cat([total, torch.stack(own_means or [total[0] * 0] * 2), *sound, *asked])
         if self._next is not None and self.losses.gathers and not t.preparing:
             self.desk.lessons.draw(self._next, t.index + 1)
-        said, size = numbers.tolist(), len(TALLY) + 2  # the round's one wait
+        said, size = numbers.tolist(), len(WORK_COUNTS) + 2  # the round's one wait
         bad = odd(mine, said[size : size + len(mine)]) if without is None else mine[:0]
         self._heard.read(said[len(said) - sum(map(len, asked)) :])
         *counts, loss, lr = self.ranks.counts(said[:size])
-        counted = dict(zip(TALLY, counts, strict=True))
+        counted = dict(zip(WORK_COUNTS, counts, strict=True))
         passes, some = self.ranks.counts([self.desk.passes, len(bad)])
         self.desk.passes = 0
-        row = {"lr": lr, **costs(self.method, counted, passes, t)}
-        return Answer(means, loss, row), self.ranks.collected(bad, {})[0] if some else bad
+        row = {"lr": lr, **work_costs(self.method, counted, passes, t)}
+        return RoundResult(means, loss, row), self.ranks.collected(bad, {})[0] if some else bad
 
     def _pack(
         self, sent: Channels, own: State, ids: Tensor, t: Round, ledger: Ledger
     ) -> tuple[Channels, Channels, State]:
         """Send rows over the wire; return what was meant, what arrives, and the wire's memory."""
-        return sent, *pack(self.method, sent, own, ids, t, ledger)
+        return sent, *pack_uploads(self.method, sent, own, ids, t, ledger)
 
     def _none(self, x: Vector, value: float = 0.0) -> Channels:
         """Return the channels' means of nobody."""
@@ -305,13 +319,15 @@ class Simulation:
             for part, rows in self.chunks.each(self.ranks.mine(whom), work):
                 heard, trace = settled(what, rows)
                 self._heard.note(t, part, trace)
-                mean.add(self._shares[part], heard if self._aggregate is plain else {what: rows})
+                mean.add(
+                    self._shares[part], heard if self._aggregate is weighted_mean else {what: rows}
+                )
             none = torch.zeros_like(x) if what == "grad" else x.new_zeros(())
             empty = {what: none, MISSING: x.new_zeros(())}
             found = self.ranks.totals((what, MISSING), mean.result(), empty)
-            answer = found[what] / (1 - found[MISSING]) if MISSING in found else found[what]
-            ledger.send_up(what, len(whom) * answer.numel() * answer.element_size())
-            out.append(answer)
+            local_update = found[what] / (1 - found[MISSING]) if MISSING in found else found[what]
+            ledger.send_up(what, len(whom) * local_update.numel() * local_update.element_size())
+            out.append(local_update)
         return out
 
     def gradient(self, x: Vector) -> Vector:
@@ -369,6 +385,6 @@ class Simulation:
         self.memory.restore(tensors)
 
 
-def mean_steps(federation: Federation, cut: Cut) -> float:
+def mean_steps(federation: Federation, cut: BatchPlan) -> float:
     """Return the mean number of local steps over all clients, the papers' K."""
     return float(plan_steps(federation.sizes, cut).to(torch.float64).mean())

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
-from ..core.errors import unknown
+from ..core.errors import unknown_name
 from ..training.callbacks import Callback
 from .mlflow import MLflow
 from .table import Csv, Parquet
@@ -52,7 +52,7 @@ def into(folder: Path | str, kinds: Iterable[Kind | str] = ()) -> list[Callback]
     asked = list(kinds)
     for kind in asked:
         if kind not in _KINDS:
-            raise unknown("log", kind, _KINDS)
+            raise unknown_name("log", kind, _KINDS)
     return [
         make(Path(folder) / place)
         for kind, (place, make) in _KINDS.items()

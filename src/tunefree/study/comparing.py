@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import Interrupted, finite
+from ..core.errors import Interrupted, check_finite
 from ..methods import Method
 from . import names, searching
 from .comparison import Comparison, write
@@ -84,7 +84,7 @@ def contest(
 ) -> Comparison:
     """Check, run what is missing, and return the result; Ctrl-C raises `Interrupted` with it."""
     if target is not None:
-        finite("compare", "target", target)
+        check_finite("compare", "target", target)
     check(setup, entrants, seeds[0])
     match = _Contest(entrants, seeds, setup, out, target, dict(tunings or {}), words)
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import CheckpointError, reading
+from ..core.errors import CheckpointError, convert_errors
 from ..core.text import human
 from ..training.run import Run
 from . import figures, text
@@ -204,7 +204,7 @@ class Comparison:
         return write_page(self._done(), Path(path), tuning=spent if self.tunings else None)
 
     @staticmethod
-    @reading("This comparison cannot be read: its folder is damaged", CheckpointError)
+    @convert_errors("This comparison cannot be read: its folder is damaged", CheckpointError)
     def load(path: str | os.PathLike[str]) -> "Comparison":
         """Read a comparison's folder; runs that are not there yet say so."""
         folder = Path(path)

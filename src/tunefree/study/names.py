@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import methods
-from ..core.errors import ArgumentError, unknown, whole
+from ..core.errors import ArgumentError, check_int, unknown_name
 from ..methods import Method
 from ..training.fit import fit
 from ..training.recipe import read_settings
@@ -49,7 +49,7 @@ def parse(word: str) -> Entrant:
     tuned = TUNED in words
     words = [w for w in words if w != TUNED]
     if name not in methods.CATALOGUE:
-        raise unknown("method", name, methods.CATALOGUE)
+        raise unknown_name("method", name, methods.CATALOGUE)
     fixed = read_settings(name, tuple(words))
     return Entrant(word.strip(), methods.get(name, **fixed), name, tuple(words), fixed, tuned)
 
@@ -107,7 +107,7 @@ def place(label: str) -> str:
 def seeds(given: int | Sequence[int], what: str = "compare") -> list[int]:
     """Return the seeds: 0 .. n-1 for a number n, or those given."""
     if not isinstance(given, Sequence):
-        whole(what, "seeds", given)
+        check_int(what, "seeds", given)
         if given > MOST_SEEDS:
             raise ArgumentError(f"{what}(seeds=...) must be at most {MOST_SEEDS:,}, got more.")
         return list(range(given))
@@ -117,7 +117,7 @@ def seeds(given: int | Sequence[int], what: str = "compare") -> list[int]:
             f"{given!r}."
         )
     for seed in given:
-        whole(what, "seeds", seed, 0)
+        check_int(what, "seeds", seed, 0)
     return [int(seed) for seed in given]
 
 
@@ -145,4 +145,4 @@ def check_settings(what: str, given: Mapping[str, Any]) -> None:
     known = [name for name in inspect.signature(fit).parameters if name not in OWN]
     for name in given:
         if name not in known:
-            raise unknown(f"argument of {what}", name, known)
+            raise unknown_name(f"argument of {what}", name, known)

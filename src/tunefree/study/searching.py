@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import methods
-from ..core.errors import ArgumentError, Interrupted, unknown
+from ..core.errors import ArgumentError, Interrupted, unknown_name
 from ..training.recipe import read_settings
 from . import grids, names
 from .keep import keep, task
@@ -68,7 +68,7 @@ def _points(
         raise ArgumentError(f"tune(grid=...) must map settings of {name} to values, got {grid!r}.")
     for key, values in grid.items():
         if key not in own and key not in methods.COMMON:
-            raise unknown(f"argument of {name}", key, [*own, *methods.COMMON])
+            raise unknown_name(f"argument of {name}", key, [*own, *methods.COMMON])
         if key in fixed:
             raise ArgumentError(f"{key} cannot be both set to {fixed[key]!r} and searched.")
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
@@ -134,7 +134,7 @@ def search(
 ) -> Tuning:
     """Play the grid and return what came out; Ctrl-C raises `Interrupted` with it."""
     if by not in MEASURES:
-        raise unknown("way to choose", by, MEASURES)
+        raise unknown_name("way to choose", by, MEASURES)
     if halving and out is None:
         raise ArgumentError("Halving continues runs, so it needs a folder: give out=...")
     if by == "validation":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import methods
-from ..core.errors import ArgumentError, CheckpointError, reading
+from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.text import human
 from ..methods import Method
 from ..training.run import Run
@@ -265,7 +265,7 @@ class Tuning:
         return write(groups, Path(path), title=f"Tuning {self.name}", tuning=cost)
 
     @staticmethod
-    @reading("This search cannot be read: its folder is damaged", CheckpointError)
+    @convert_errors("This search cannot be read: its folder is damaged", CheckpointError)
     def load(path: str | os.PathLike[str]) -> "Tuning":
         """Read a search's folder."""
         folder = Path(path)

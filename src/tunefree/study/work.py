@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
-from ..simulation.ranks import join
+from ..simulation.ranks import init_ranks
 from ..training.bind import bind
 from ..training.callbacks import Callback
 from ..training.fit import Event, fit, options
@@ -110,7 +110,7 @@ def perform(
     tasks: Sequence[Task], source: Source, watch: Watch, jobs: int = 1
 ) -> Iterator[tuple[Task, Outcome]]:
     """Do the runs and yield each as it ends; Ctrl-C leaves all of them resumable."""
-    if join().size > 1:
+    if init_ranks().size > 1:
         raise ArgumentError(
             "A study runs in one process, or starts its own with jobs=...; leave torchrun out."
         )

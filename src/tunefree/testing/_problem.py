@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..core.random import cohort
 from ..data.federation import Federation
 from ..methods import Method
-from ..rounds import begin, play
+from ..rounds import init_server_state, run_round
 from ..training.bind import Job, bind
 from ..training.fit import fit, options
 from ..training.run import Run
@@ -28,12 +28,12 @@ def federation(order: Sequence[int] | None = None, spread: float = 1.5) -> Feder
     names = range(len(SIZES)) if order is None else order
     x = torch.randn(sum(SIZES), FEATURES, generator=draw, dtype=torch.float64)
     y = torch.randint(CLASSES, (sum(SIZES),), generator=draw)
-    centre = spread * torch.randn(len(SIZES), FEATURES, generator=draw, dtype=torch.float64)
+    anchor = spread * torch.randn(len(SIZES), FEATURES, generator=draw, dtype=torch.float64)
     ids = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
     test = (x[::3].clone(), y[::3].clone())
     held = (x[1::4].clone(), y[1::4].clone())
     owner = torch.tensor(list(names))[ids]
-    return Federation(x + centre[ids], y, owner, test=test, held=held, classes=CLASSES)
+    return Federation(x + anchor[ids], y, owner, test=test, held=held, classes=CLASSES)
 
 
 def net(dropout: float = 0.3, seed: int = 0) -> nn.Module:
@@ -77,10 +77,10 @@ def bound(method: Method, **given: Any) -> Job:
 def played(job: Job) -> Iterator[tuple[Tensor, dict[str, Any]]]:
     """Play the rounds of a bound run; yield each cohort and the history's row."""
     plan, everyone = job.plan, torch.arange(job.plan.clients)
-    now = begin(job.method, job.start, plan)
+    now = init_server_state(job.method, job.start, plan)
     for t in range(plan.rounds):
         ids = cohort(plan.seed, t, plan.clients, plan.cohort)
-        now, row = play(job.method, plan, now, job.crew, ids, everyone)
+        now, row = run_round(job.method, plan, now, job.crew, ids, everyone)
         job.crew.commit()
         yield ids, row
 

@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..clients import Direction, Local, Step
-from ..clients.bend import Map
+from ..clients import Direction, LocalProblem, Step
+from ..clients.local_problem import Map
 from ..core.types import Rows, State
 from ..methods import Method
 from ..server import Output, Server
 from ..wire import Wire
 from ._problem import SIZES, bound, played
 
-_CLIENT = ("init", "open", "down", "upload", "keep", "absorb")
+_CLIENT = ("init", "start_round", "down", "upload", "update_memory", "update_shared")
 HOOKS: dict[type, tuple[str, ...]] = {
-    Direction: (*_CLIENT, "turns", "local", "between"),
+    Direction: (*_CLIENT, "local_phases", "local_problem", "between_phases"),
     Step: (*_CLIENT, "begin", "take"),
-    Server: ("init", "prepare", "open", "down", "step", "output"),
+    Server: ("init", "prepare", "start_round", "down", "step", "output"),
     Output: ("init", "update", "value"),
     Wire: ("init", "corrected", "pack"),
 }
@@ -126,8 +126,8 @@ class Witness:
         self._looks: dict[str, Callable[..., None]] = {
             "init": self._after_init,
             "upload": self._after_upload,
-            "keep": self._after_keep,
-            "absorb": self._after_absorb,
+            "update_memory": self._after_keep,
+            "update_shared": self._after_absorb,
             "take": self._after_take,
             "prepare": self._after_step,
             "step": self._after_step,
@@ -173,7 +173,7 @@ class Witness:
         return seen
 
     def _hook(self, kind: type, base: type, name: str) -> Callable[..., Any]:
-        hook, look, label = getattr(kind, name), self._looks.get(name), f"{kind.__name__}.{name}"
+        hook, grad_at, label = getattr(kind, name), self._looks.get(name), f"{kind.__name__}.{name}"
         words = inspect.signature(hook)
 
         def watched(part: Any, *args: Any, **named: Any) -> Any:
@@ -189,9 +189,9 @@ class Witness:
             given.pop(next(iter(given)))  # the part itself
             out = self._call(label, call, given)
             self._check_place(label, out[:2] if name == "step" else out)  # a trace is not compared
-            if look is not None:
-                look(label, base, part, out, (*args, *named.values()))
-            return self._followed(label, out) if isinstance(out, Local) else out
+            if grad_at is not None:
+                grad_at(label, base, part, out, (*args, *named.values()))
+            return self._followed(label, out) if isinstance(out, LocalProblem) else out
 
         return watched
 
@@ -223,7 +223,7 @@ class Witness:
         )
         return out
 
-    def _followed(self, label: str, local: Local) -> Local:
+    def _followed(self, label: str, local: LocalProblem) -> LocalProblem:
         """Watch the maps of a bend as well."""
 
         def follow(name: str, inner: Map | None) -> Map | None:
@@ -234,7 +234,11 @@ class Witness:
 
             return None if inner is None else watched
 
-        return replace(local, look=follow("look", local.look), land=follow("land", local.land))
+        return replace(
+            local,
+            grad_at=follow("grad_at", local.grad_at),
+            project=follow("project", local.project),
+        )
 
     def _check_place(self, label: str, out: Any) -> None:
         device = self._x.device if hasattr(self, "_x") else None  # known once the run is bound
@@ -272,7 +276,7 @@ class Witness:
             self._note("channels", right, said)
         for name in shapes.keys() - sent.keys():
             self._note("channels", False, f"{label} does not send {name!r}, which is declared.")
-        if not part.keeps:
+        if not part.updates_memory:
             self._check_form(label, memory, self._form(base)[0], m)
 
     def _after_keep(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:

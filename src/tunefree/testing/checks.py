@@ -30,7 +30,7 @@ from ..core.layout import Layout
 from ..core.random import key
 from ..data.federation import Federation
 from ..methods import Method
-from ..rounds import first_memory
+from ..rounds import init_client_memory
 from ..training.fit import Event
 from ..training.run import Run
 from ..wire import Sender, Wire
@@ -200,7 +200,7 @@ def check_absent_clients_keep_their_memory(method: Method) -> None:
     if method.full:
         raise SkipTest("everyone takes part in every round")
     job = bound(copy.deepcopy(method), cohort=2)
-    if not first_memory(job.method, job.start, job.plan):
+    if not init_client_memory(job.method, job.start, job.plan):
         raise SkipTest("clients have no memory")
     everyone = torch.arange(job.plan.clients)
     before = job.crew.memory.gather(everyone)

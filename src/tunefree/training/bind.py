@@ -13,24 +13,24 @@ from torch import nn
 
 from .. import methods
 from ..attacks import Attack
-from ..core.errors import ArgumentError, DataError, between, whole
+from ..core.errors import ArgumentError, DataError, check_between, check_int
 from ..core.plan import Plan
-from ..core.types import Pair, Vector, map_inputs, tensors
+from ..core.types import Pair, Vector, map_inputs, tensor_list
 from ..data._arrays import all_finite
-from ..data.batches import Cut
+from ..data.batches import BatchPlan
 from ..data.federation import Federation
-from ..faults import Faults, Patchy
+from ..faults import Faults, PartialPlan
 from ..methods import Method
 from ..models import augment as augmentations
 from ..models.engine import Engine
 from ..models.problem import Loss, Precision, Problem, are_labels
 from ..robust import Robust
-from ..rounds import begin, first_memory, play
-from ..server.aggregate import Accounted, Aggregation, plain
-from ..simulation.ranks import join
-from ..simulation.rehearse import Rehearsal
-from ..simulation.rough import Rough
-from ..simulation.simulate import Local, Simulation, mean_steps
+from ..rounds import init_client_memory, init_server_state, run_round
+from ..server.aggregate import Accounted, Aggregation, weighted_mean
+from ..simulation.ranks import init_ranks
+from ..simulation.rehearse import DryRun
+from ..simulation.rough import FaultyClients
+from ..simulation.simulate import EngineOptions, Simulation, mean_steps
 from ..version import __version__
 from . import evaluate
 from .evaluate import Evaluation, Metric, Regularity
@@ -107,7 +107,7 @@ class Job:
         """Return what so many rounds have cost, where their means are accounted for."""
         if not isinstance(self.options.aggregate, Accounted):
             return {}
-        memory = bool(first_memory(self.method, self.start, self.plan))
+        memory = bool(init_client_memory(self.method, self.start, self.plan))
         prepares = self.method.prepares
         return self.options.aggregate.cost(rounds, prepares=prepares, memory=memory)
 
@@ -122,7 +122,7 @@ def bind(options: Options) -> Job:
     counts: Any = {n: int(v) for n in COUNTS if (v := getattr(o, n)) is not None}
     o = replace(o, **counts)  # NumPy's numbers become plain ones
     steps = 20 if o.steps is None and o.epochs is None else o.steps
-    cut = Cut(batch=o.batch, steps=steps, epochs=o.epochs)
+    cut = BatchPlan(batch=o.batch, steps=steps, epochs=o.epochs)
     device, labelled = find_device(o.device), are_labels(o.federation.y)
     problem = Problem(o.model, _loss(o.loss, labelled), o.dtype, device, o.precision)
     fed, held_back = o.federation, None
@@ -133,7 +133,7 @@ def bind(options: Options) -> Job:
     problem.check(few, fed.y[:2], _highest(o.federation) if labelled else None)
     size = fed.clients if o.cohort is None else o.cohort
     K = mean_steps(fed, cut)
-    plan = (Patchy if o.faults is not None and o.faults.loses else Plan)(
+    plan = (PartialPlan if o.faults is not None and o.faults.loses else Plan)(
         fed.clients, size, o.rounds, K, problem.layout, o.seed, o.batch, fed.held is not None
     )
     if o.faults is not None:
@@ -144,11 +144,11 @@ def bind(options: Options) -> Job:
     augment = augmentations.parse(o.augment) if isinstance(o.augment, str) else o.augment
     if not isinstance(augment, augmentations.CropFlip | None):
         raise ArgumentError(f"fit(augment=...) must be a name or a CropFlip, got {o.augment!r}.")
-    local = Local(o.engine, o.compile, o.chunk, augment, o.aggregate)
+    local = EngineOptions(o.engine, o.compile, o.chunk, augment, o.aggregate)
     start = problem.start if o.start is None else _start(problem, o.start)
-    given = (method, problem, fed, cut, plan, o.seed, local, start, join())
+    given = (method, problem, fed, cut, plan, o.seed, local, start, init_ranks())
     rough = o.faults is not None or o.attack is not None
-    crew = Rough(*given, faults=o.faults, attack=o.attack) if rough else Simulation(*given)
+    crew = FaultyClients(*given, faults=o.faults, attack=o.attack) if rough else Simulation(*given)
     groups = evaluate.per_client(fed) if o.per_client else None
     test = validation = None
     if fed.test is not None:
@@ -168,7 +168,7 @@ def _settings(
     method: Method,
     fed: Federation,
     plan: Plan,
-    cut: Cut,
+    cut: BatchPlan,
     problem: Problem,
     start: Vector,
     crew: Simulation,
@@ -205,7 +205,7 @@ def _settings(
         "heterogeneity": o.heterogeneity,
         "augment": None if augment is None else repr(augment),
         **crew.facts(),
-        **({} if o.aggregate is plain else {"aggregate": repr(o.aggregate)}),
+        **({} if o.aggregate is weighted_mean else {"aggregate": repr(o.aggregate)}),
         **{n: repr(v) for n in ("faults", "attack") if (v := getattr(o, n)) is not None},
         "command": dict(o.command or {}),
     }
@@ -216,7 +216,7 @@ def _check(o: Options) -> None:
         raise ArgumentError(f"fit(federation=...) must be a tf.Federation, got {o.federation!r}.")
     for name in COUNTS:
         if getattr(o, name) is not None or name in ("rounds", "eval_every", "seed"):
-            whole("fit", name, getattr(o, name), 0 if name == "seed" else 1)
+            check_int("fit", name, getattr(o, name), 0 if name == "seed" else 1)
     if o.cohort is not None and o.cohort > o.federation.clients:
         raise ArgumentError(
             f"fit(cohort=...) must be at most the number of clients, {o.federation.clients}, "
@@ -229,7 +229,7 @@ def _check(o: Options) -> None:
             f"fit takes steps or epochs, got steps={o.steps} and epochs={o.epochs}."
         )
     if o.validation is not None:
-        between("fit", "validation", o.validation, 0, 1)
+        check_between("fit", "validation", o.validation, 0, 1)
     elif o.patience is not None or o.keep_best:
         raise ArgumentError(
             "fit(patience=..., keep_best=...) choose by validation data; give validation=0.1 or so."
@@ -291,7 +291,7 @@ def _moved(federation: Federation, device: torch.device, dtype: torch.dtype) -> 
 
 
 def _check_finite(pair: Pair, dtype: torch.dtype) -> None:
-    for part in (*tensors(pair[0]), pair[1]):
+    for part in (*tensor_list(pair[0]), pair[1]):
         if not all_finite(part):
             raise DataError(
                 f"The data has numbers too large for {dtype}; scale it, or use "
@@ -323,12 +323,12 @@ def _start(problem: Problem, start: nn.Module | Run) -> Vector:
 def cost(job: Job) -> dict[str, Any]:
     """Return what a bound run would cost, without training: numbers, bytes, memory."""
     plan, fed = job.plan, job.federation
-    crew = Rehearsal(job.method, plan, job.start, float(job.crew.feed.passes().double().mean()))
+    crew = DryRun(job.method, plan, job.start, float(job.crew.feed.passes().double().mean()))
     ids, everyone = torch.arange(plan.cohort), torch.arange(plan.clients)
-    now = begin(job.method, job.start, plan)
-    now, first = play(job.method, plan, now, crew, ids, everyone)
+    now = init_server_state(job.method, job.start, plan)
+    now, first = run_round(job.method, plan, now, crew, ids, everyone)
     begun = crew.gradients
-    _, later = play(job.method, plan, now, crew, ids, everyone)
+    _, later = run_round(job.method, plan, now, crew, ids, everyone)
     gradients = begun + (plan.rounds - 1) * (crew.gradients - begun)
     total = {way: first[way] + (plan.rounds - 1) * later[way] for way in ("bytes_up", "bytes_down")}
     size = job.start.element_size()
@@ -337,7 +337,7 @@ def cost(job: Job) -> dict[str, Any]:
     working = (
         job.crew.chunks.size * plan.layout.size * size * 6
     )  # y, gradient, bend and temporaries
-    samples = sum(t.numel() * t.element_size() for t in (*tensors(fed.x), fed.y))
+    samples = sum(t.numel() * t.element_size() for t in (*tensor_list(fed.x), fed.y))
     return {
         "parameters": plan.layout.size,
         "clients": plan.clients,

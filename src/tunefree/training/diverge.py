@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..methods import Method
-from ..rounds import Standing
+from ..rounds import ServerState
 
 PARTS = {
     "x": "the model",
@@ -17,7 +17,7 @@ PARTS = {
 }
 
 
-def broken(after: Standing, row: dict[str, Any]) -> str | None:
+def find_nonfinite(after: ServerState, row: dict[str, Any]) -> str | None:
     """Return what is not finite after a round, in words, or None."""
     if not math.isfinite(row["train_loss"]) and row.get("answered") != 0:
         return "the training loss"
@@ -30,7 +30,7 @@ def broken(after: Standing, row: dict[str, Any]) -> str | None:
     return None
 
 
-def sentence(what: str, round: int, method: Method) -> str:
+def divergence_message(what: str, round: int, method: Method) -> str:
     """Say what happened in a round, and what to try."""
     facts = method.describe()
     rates = {

@@ -14,7 +14,14 @@ import torch
 from torch import nn
 
 from ..attacks import Attack
-from ..core.errors import ArgumentError, CheckpointError, Interrupted, ResumeError, reading, whole
+from ..core.errors import (
+    ArgumentError,
+    CheckpointError,
+    Interrupted,
+    ResumeError,
+    check_int,
+    convert_errors,
+)
 from ..core.types import Vector
 from ..data.federation import Federation
 from ..faults import Faults
@@ -22,14 +29,14 @@ from ..methods import Method
 from ..models import augment as augmentations
 from ..models.engine import Engine
 from ..models.problem import Loss, Precision
-from ..rounds import Standing, begin, play
-from ..rounds import model as shipped
-from ..server.aggregate import Aggregation, plain
-from ..simulation.heap import keeping
+from ..rounds import ServerState, init_server_state, run_round
+from ..rounds import output_model as shipped
+from ..server.aggregate import Aggregation, weighted_mean
+from ..simulation.heap import keep_heap
 from .bind import Job, Options, bind
 from .callbacks import Callback, watching
 from .callbacks import Event as Event
-from .diverge import broken, sentence
+from .diverge import divergence_message, find_nonfinite
 from .evaluate import Metric
 from .folder import Folder
 from .history import History
@@ -69,7 +76,7 @@ def fit(
     engine: Engine = "auto",
     compile: bool | None = None,
     chunk: int | None = None,
-    aggregate: Aggregation = plain,
+    aggregate: Aggregation = weighted_mean,
     faults: Faults | None = None,
     attack: Attack | None = None,
     checkpoint_every: int | None = None,
@@ -123,7 +130,7 @@ def fit(
     """
     given = {k: v for k, v in locals().items() if k not in _RUN_ONLY}
     if checkpoint_every is not None:
-        whole("fit", "checkpoint_every", checkpoint_every)
+        check_int("fit", "checkpoint_every", checkpoint_every)
     if not isinstance(callbacks, Sequence) or not all(callable(c) for c in callbacks):
         raise ArgumentError(f"fit(callbacks=...) must be a list of functions, got {callbacks!r}.")
     job = bind(Options(**given))
@@ -204,7 +211,7 @@ def _train(
     checkpoint_every: int | None,
     callbacks: Sequence[Callback],
 ) -> Run:
-    now = begin(job.method, job.start, job.plan)
+    now = init_server_state(job.method, job.start, job.plan)
     history = History()
     best = _Best(job.start)
     status = "unfinished"
@@ -213,7 +220,9 @@ def _train(
         found = ranks.agreed(_open(folder, job.settings, resume) if ranks.leads else None)
         if found is not None:
             rounds, tensors, facts = found
-            with reading(f"The run in {str(folder.path)!r} cannot be continued", CheckpointError):
+            with convert_errors(
+                f"The run in {str(folder.path)!r} cannot be continued", CheckpointError
+            ):
                 now = now.restored(rounds, tensors)
                 job.crew.restore(tensors)
                 best.restore(facts["best"], tensors["best"].to(now.x.device))
@@ -226,17 +235,17 @@ def _train(
     saver = _Saver(job, folder, checkpoint_every)
     cohort, everyone = job.crew.invite(now.round), torch.arange(job.plan.clients)
     with watching(callbacks if ranks.leads else (), job.settings, history) as watch:
-        with keeping(), _ctrl_c() as stopping:
+        with keep_heap(), _ctrl_c() as stopping:
             while status == "unfinished":
                 began = time.perf_counter()
                 last = now.round + 1 == job.plan.rounds
                 following = None if last else job.crew.invite(now.round + 1)
                 job.crew.expect(following)
-                after, row = play(job.method, job.plan, now, job.crew, cohort, everyone)
+                after, row = run_round(job.method, job.plan, now, job.crew, cohort, everyone)
                 output = shipped(job.method, after)
-                if (what := broken(after, row)) is not None:
+                if (what := find_nonfinite(after, row)) is not None:
                     status = "diverged"
-                    log.warning("%s", sentence(what, now.round, job.method))
+                    log.warning("%s", divergence_message(what, now.round, job.method))
                     break
                 job.crew.commit()
                 cohort = cohort if following is None else following
@@ -282,7 +291,7 @@ def _open(folder: Folder, settings: dict[str, Any], resume: bool) -> Any:
 def _result(
     job: Job,
     folder: Folder | None,
-    now: Standing,
+    now: ServerState,
     best: _Best,
     history: History,
     status: str,
@@ -293,7 +302,7 @@ def _result(
     return Run(now.x, output, list(history), job.settings, said, path, job.problem)
 
 
-def _shipped(job: Job, now: Standing, best: _Best) -> Vector:
+def _shipped(job: Job, now: ServerState, best: _Best) -> Vector:
     if job.options.keep_best and best.round >= 0:
         return best.x
     return shipped(job.method, now)
@@ -306,7 +315,7 @@ class _Saver:
         self._job, self._folder, self._every = job, folder, every
         self._written = time.monotonic()
 
-    def perhaps(self, now: Standing, best: _Best, status: str) -> None:
+    def perhaps(self, now: ServerState, best: _Best, status: str) -> None:
         if self._folder is None or status != "unfinished":
             return
         due = (
@@ -317,7 +326,7 @@ class _Saver:
         if due:
             self._write(now, best, status)
 
-    def _write(self, now: Standing, best: _Best, status: str) -> None:
+    def _write(self, now: ServerState, best: _Best, status: str) -> None:
         if self._folder is None:
             return
         shipped = _shipped(self._job, now, best)
@@ -326,7 +335,7 @@ class _Saver:
             self._folder.save(now.round, tensors, {"status": status, "best": best.facts()})
         self._written = time.monotonic()
 
-    def save(self, now: Standing, best: _Best, status: str, run: Run) -> None:
+    def save(self, now: ServerState, best: _Best, status: str, run: Run) -> None:
         self._write(now, best, status)
         if self._folder is not None and status != "unfinished" and self._job.crew.ranks.leads:
             self._folder.export(run.model.state_dict())

@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.errors import ArgumentError, CheckpointError, ResumeError, first_line, reading
+from ..core.errors import ArgumentError, CheckpointError, ResumeError, convert_errors, first_line
 from ..core.files import pack_tensors, to_json, unpack_tensors, write_atomically
 from ..core.lock import locked
 
@@ -49,7 +49,7 @@ def _read_json(path: Path) -> Any:
         raise CheckpointError(f"{path} is damaged: {first_line(error)}.") from None
 
 
-def sound(row: Any) -> bool:
+def is_history_row(row: Any) -> bool:
     """Whether this is a row of a history: an object whose measurements are numbers or missing."""
     if not isinstance(row, dict):
         return False
@@ -60,7 +60,7 @@ def sound(row: Any) -> bool:
     return True
 
 
-def rows_of(lines: list[bytes]) -> list[Any]:
+def parse_history(lines: list[bytes]) -> list[Any]:
     """Return what the lines of a history say, in order; None for those that are damaged."""
     try:
         found = json.loads(b"[" + b",".join(lines) + b"]")  # in one go, which is what there is
@@ -133,14 +133,14 @@ class Folder:
     def history(self) -> list[dict[str, Any]]:
         """Return the rows written so far; a line cut short is left out."""
         path = self.path / "history.jsonl"
-        with reading(f"{path} cannot be read", CheckpointError):
+        with convert_errors(f"{path} cannot be read", CheckpointError):
             lines = path.read_bytes().split(b"\n") if path.exists() else []
         lines = [line for line in lines if line.strip()]
-        rows = rows_of(lines)
+        rows = parse_history(lines)
         for number, row in enumerate(rows):
             if row is None:
                 log.warning("%s has a line cut short (line %d); it is left out.", path, number + 1)
-        return [row for row in rows if sound(row)]
+        return [row for row in rows if is_history_row(row)]
 
     def rewrite_history(self, rows: Iterable[dict[str, Any]]) -> None:
         """Replace the history, as when a run goes back to its checkpoint."""

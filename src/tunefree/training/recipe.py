@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from .. import attacks, faults, methods, robust
-from ..core.errors import ArgumentError, CheckpointError, reading
+from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.text import value
-from ..core.types import tensors
+from ..core.types import tensor_list
 from ..data import Dataset, Federation, load, partition
 from ..methods import Method
 from ..models import nets
@@ -94,7 +94,7 @@ class Recipe:
 
 def recall(words: Any) -> Recipe:
     """Return the recipe that a folder has as plain data; refuse what is not one."""
-    with reading("The recipe in this folder is damaged", CheckpointError):
+    with convert_errors("The recipe in this folder is damaged", CheckpointError):
         given = dict(words)
         given |= {"set": tuple(given["set"])} if given.get("set") else {}
         given |= {"data_dir": Path(given["data_dir"])} if given.get("data_dir") else {}
@@ -158,7 +158,7 @@ def make_federation(recipe: Recipe, dataset: Dataset) -> Federation:
 def make_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
     """Return the network, initialised from the seed."""
     x, classes = dataset.x, dataset.classes or 1
-    first = tensors(x)[0]
+    first = tensor_list(x)[0]
     shape: Any = tuple(first.shape[1:])
     shapes = {k: tuple(v.shape[1:]) for k, v in x.items()} if isinstance(x, Mapping) else shape
     name = recipe.model

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import ArgumentError, CheckpointError, reading
+from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.files import pack_tensors, write_atomically
 from ..core.types import Vector, map_inputs
 from ..models.problem import LOSSES, Problem
@@ -119,7 +119,7 @@ class Run:
             raise CheckpointError(f"The run in {str(path)!r} has no checkpoint yet.")
         rounds, tensors, facts = found
         problem = None
-        with reading(f"The run in {str(path)!r} cannot be read", CheckpointError):
+        with convert_errors(f"The run in {str(path)!r} cannot be read", CheckpointError):
             x, output = tensors["x"], tensors["shipped"]
             flat = x.ndim == 1 and x.shape == output.shape and x.dtype == output.dtype
             if not (flat and x.is_floating_point() and rounds >= 0):

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError, whole
+from ..core.errors import ArgumentError, DataError, check_int
 from ..core.layout import Layout
 from ..core.random import uniform
 from ..core.types import Rows, State, Vector
@@ -47,8 +47,8 @@ class LowRank(Wire):
     passes: int = 2
 
     def __post_init__(self) -> None:
-        whole("LowRank", "rank", self.rank)
-        whole("LowRank", "passes", self.passes)
+        check_int("LowRank", "rank", self.rank)
+        check_int("LowRank", "passes", self.passes)
         if self.rank >= 1 << 32:
             raise ArgumentError(f"LowRank(rank=...) must be below 2^32, got {self.rank!r}.")
 

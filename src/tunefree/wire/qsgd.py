@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import ArgumentError, DataError, whole
+from ..core.errors import ArgumentError, DataError, check_int
 from ..core.layout import Layout
 from ..core.random import uniform
 from ..core.types import Rows, State, Vector
@@ -57,11 +57,11 @@ class QSGD(Wire):
     bucket: int | None = 512
 
     def __post_init__(self) -> None:
-        whole("QSGD", "levels", self.levels)
+        check_int("QSGD", "levels", self.levels)
         if self.levels > 65535:
             raise ArgumentError(f"QSGD(levels=...) must be at most 65535, got {self.levels!r}.")
         if self.bucket is not None:
-            whole("QSGD", "bucket", self.bucket)
+            check_int("QSGD", "bucket", self.bucket)
 
     @property
     def unbiased(self) -> bool:

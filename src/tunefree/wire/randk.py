@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import portion
+from ..core.errors import check_fraction
 from ..core.layout import Layout
 from ..core.random import bits
 from ..core.types import Rows, State, Vector
@@ -40,7 +40,7 @@ class RandK(Wire):
     per_layer: bool = False
 
     def __post_init__(self) -> None:
-        portion("RandK", "ratio", self.ratio)
+        check_fraction("RandK", "ratio", self.ratio)
 
     def contraction(self, layout: Layout) -> float | None:
         """Return 1 - k / d, or d / k - 1 where that is below 1; of the worst layer."""

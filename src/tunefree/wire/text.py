@@ -1,6 +1,6 @@
 """Wires in words, for the command line."""
 
-from ..core.errors import ArgumentError, unknown
+from ..core.errors import ArgumentError, unknown_name
 from .compressor import Wire
 from .dense import Dense
 from .feedback import ErrorFeedback
@@ -43,7 +43,7 @@ def parse(text: str | Wire) -> Wire:
         return ErrorFeedback(parse(tail))
     kind, *rest = text.strip().lower().split(":")
     if kind not in FORMS:
-        raise unknown("wire", kind, [*FORMS, "ef+WIRE"])
+        raise unknown_name("wire", kind, [*FORMS, "ef+WIRE"])
     found = None
     try:
         found = _read(kind, rest)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..core.errors import portion
+from ..core.errors import check_fraction
 from ..core.layout import Layout
 from ..core.types import Rows, State, Vector
 from ._bits import (
@@ -53,7 +53,7 @@ class TopK(Wire):
     per_layer: bool = True
 
     def __post_init__(self) -> None:
-        portion("TopK", "ratio", self.ratio)
+        check_fraction("TopK", "ratio", self.ratio)
 
     def contraction(self, layout: Layout) -> float:
         """Return 1 - kept / total of the worst layer."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tunefree.clients import Adam, Armijo, Constant, Local, Momentum, Plan, Round, loop
+from tunefree.clients import Adam, Armijo, Constant, LocalProblem, Momentum, Plan, Round, loop
 from tunefree.core.layout import Layout
 
 ALL = frozenset({"grad_mean", "grad_sq"})
@@ -39,12 +39,12 @@ def run(step, x, curvature, steps, local=None, school=None, records=ALL, factor=
     plan = Plan(len(steps), len(steps), 1, max(steps), Layout(("w",), (tuple(x.shape),)))
     return loop.run(
         x,
-        Local() if local is None else local,
+        LocalProblem() if local is None else local,
         step,
         {},
         Bowls(curvature, steps),
-        loop.Lesson(lambda k: k, torch.tensor(steps), share, (min(steps), max(steps))),
-        loop.Schooling() if school is None else school,
+        loop.LocalBatches(lambda k: k, torch.tensor(steps), share, (min(steps), max(steps))),
+        loop.GradientTransform() if school is None else school,
         records,
         Round(plan, 0, factor=factor),
     )
@@ -79,28 +79,30 @@ def test_records_only_what_is_asked_for():
 
 
 def test_weight_decay():
-    work = run(Constant(0.1), rows(1.0), (1.0,), (2,), school=loop.Schooling(weight_decay=0.5))
+    work = run(
+        Constant(0.1), rows(1.0), (1.0,), (2,), school=loop.GradientTransform(weight_decay=0.5)
+    )
     close(work.delta, rows([0.85**2 - 1]))
     close(work.grad_mean, rows([1.5 * (1 + 0.85) / 2]))
     close(work.loss, rows((0.5 + 0.5 * 0.85**2) / 2))  # the loss itself, without the decay
 
 
 def test_clip_shortens_the_minibatch_gradient():
-    school = loop.Schooling(clip=1.0)
+    school = loop.GradientTransform(clip=1.0)
     work = run(Constant(0.1), rows(3.0, 4.0), (1.0, 0.1), (1, 1), school=school)
     close(work.delta, -0.1 * rows([0.6, 0.8], [0.3, 0.4]))  # 0.5 is short enough
     close(work.grad_sq, rows(1.0, 0.25))
 
 
 def test_clip_comes_before_weight_decay_and_bend():
-    school = loop.Schooling(clip=1.0, weight_decay=0.5)
-    tilt = Local(tilt=rows([10.0, 0.0]))
-    work = run(Constant(0.1), rows(3.0, 4.0), (1.0,), (1,), local=tilt, school=school)
+    school = loop.GradientTransform(clip=1.0, weight_decay=0.5)
+    shift = LocalProblem(shift=rows([10.0, 0.0]))
+    work = run(Constant(0.1), rows(3.0, 4.0), (1.0,), (1,), local=shift, school=school)
     close(work.delta, -0.1 * rows([0.6 + 1.5 + 10, 0.8 + 2.0]))
 
 
 def test_clip_leaves_a_zero_gradient_alone():
-    work = run(Constant(0.1), rows(0.0), (1.0,), (1,), school=loop.Schooling(clip=1.0))
+    work = run(Constant(0.1), rows(0.0), (1.0,), (1,), school=loop.GradientTransform(clip=1.0))
     close(work.delta, rows([0.0]))
 
 
@@ -112,7 +114,7 @@ def test_the_schedule_scales_the_step():
 
 def test_bend_pulls_but_is_not_recorded():
     """Control variates are made of the client's own gradients."""
-    pull = Local(mu=1.0, centre=rows(3.0))
+    pull = LocalProblem(mu=1.0, anchor=rows(3.0))
     work = run(Constant(0.1), rows(1.0), (1.0,), (2,), local=pull)
     first = 1 - 0.1 * (1 - 2)
     close(work.delta, rows([first - 0.1 * (first + first - 3) - 1]))
@@ -122,7 +124,7 @@ def test_bend_pulls_but_is_not_recorded():
 def test_line_search_sees_decay_and_bend():
     """Curvature 1 + 1 + 2 = 4: lr <= 2 (1 - c) / 4 = 0.45 is accepted, 1 and 0.5 are not."""
     step = Armijo(c=0.1, backtrack=0.5)
-    school, pull = loop.Schooling(weight_decay=1.0), Local(mu=2.0, centre=rows(0.0))
+    school, pull = loop.GradientTransform(weight_decay=1.0), LocalProblem(mu=2.0, anchor=rows(0.0))
     work = run(step, rows(1.0), (1.0,), (1,), local=pull, school=school)
     close(work.lr, rows(0.25))
     close(work.delta, rows([-1.0]))

@@ -31,10 +31,10 @@ def test_factors(text, expected):
 
 
 def test_steady():
-    assert Schedule().steady
-    assert Schedule.parse("constant+warmup:0").steady
-    assert not Schedule.parse("warmup:2").steady
-    assert not Schedule.parse("cosine").steady
+    assert Schedule().needs_constant_lr
+    assert Schedule.parse("constant+warmup:0").needs_constant_lr
+    assert not Schedule.parse("warmup:2").needs_constant_lr
+    assert not Schedule.parse("cosine").needs_constant_lr
 
 
 def test_a_schedule_parses_to_itself():

@@ -3,7 +3,18 @@ import math
 import pytest
 import torch
 
-from tunefree.clients import Adam, Armijo, Constant, DoG, Momentum, Phi, Plan, Round, Tick, Work
+from tunefree.clients import (
+    Adam,
+    Armijo,
+    Constant,
+    DoG,
+    LocalObjective,
+    LocalResult,
+    Momentum,
+    Plan,
+    Round,
+    StepContext,
+)
 from tunefree.clients.polyak import Polyak
 from tunefree.core.layout import Layout
 from tunefree.core.vectors import row_sq
@@ -16,12 +27,12 @@ def rows(*values):
 def tick(k=0, factor=1.0, share=1.0, clients=1):
     now = Round(PLAN, 0, factor=factor)
     every = torch.full((clients,), share, dtype=torch.float64)
-    return Tick(k, now, every, torch.full_like(every, 3))
+    return StepContext(k, now, every, torch.full_like(every, 3))
 
 
 def nowhere(y):
     """For steps that never look at the function."""
-    return Phi(loss=y.new_zeros(len(y)), extra=lambda z: 0.0, value=lambda z: 1 / 0, y=y)
+    return LocalObjective(loss=y.new_zeros(len(y)), extra=lambda z: 0.0, value=lambda z: 1 / 0, y=y)
 
 
 def close(a, b, rtol=1e-12):
@@ -100,7 +111,7 @@ def test_dog_by_hand(weighted):
     close(new, (1 - lr) * y)  # no schedule: it sets its own step
     close(used, rows(lr, lr))
 
-    shared = step.absorb(
+    shared = step.update_shared(
         {"delta": rows(0.3, 0.4), "grad_sq": rows(7.0)[0]}, shared, Round(PLAN, 0, 0.5)
     )
     r = 0.5
@@ -112,7 +123,7 @@ def test_dog_by_hand(weighted):
     # Back to the start: z returns, the distance does not; nobody is asked again.
     shared = step.open(x, shared, Round(PLAN, 1, 0.5), ask)
     assert len(asked) == 1
-    shared = step.absorb(
+    shared = step.update_shared(
         {"delta": rows(-0.3, -0.4), "grad_sq": rows(0.0)[0]}, shared, Round(PLAN, 1, 1)
     )
     close(shared["z"], rows(0.0, 0.0))
@@ -120,7 +131,7 @@ def test_dog_by_hand(weighted):
 
 
 def test_dog_sends_the_gradients_it_saw():
-    work = Work(*(rows(1.0) for _ in range(6)), {}, grad_sq=rows(7.0))
+    work = LocalResult(*(rows(1.0) for _ in range(6)), {}, grad_sq=rows(7.0))
     assert DoG().upload(work, rows(0.0), {}, {}, Round(PLAN, 0))[0] == {"grad_sq": rows(7.0)}
 
 
@@ -131,7 +142,7 @@ def bowls(curvature, y):
     def value(z):
         return a * z.square().sum(1)
 
-    return 2 * a[:, None] * y, Phi(loss=value(y), extra=lambda z: 0.0, value=value, y=y)
+    return 2 * a[:, None] * y, LocalObjective(loss=value(y), extra=lambda z: 0.0, value=value, y=y)
 
 
 def test_armijo_backtracks_each_client_for_itself():
@@ -201,7 +212,7 @@ def test_armijo_refuses_trials_that_are_not_finite():
     def value(z):
         return torch.where(z[:, 0] < 0, float("nan"), z[:, 0].square())
 
-    phi = Phi(loss=value(y), extra=lambda z: 0.0, value=value, y=y)
+    phi = LocalObjective(loss=value(y), extra=lambda z: 0.0, value=value, y=y)
     step = Armijo(backtrack=0.5)
     new, lr, _ = step.take(y, 2 * y, phi, tick(), {}, step.begin(y, {}))
     close(lr, rows(0.5))
@@ -214,6 +225,6 @@ def test_a_polyak_step_of_a_tiny_gradient_is_a_number(loss):
     y, d = torch.ones(1, 1), torch.full((1, 1), 3.8e-23)
     assert row_sq(d) > 0
     assert 0.1 * row_sq(d) == 0
-    phi = Phi(torch.tensor([loss]), lambda z: 0.0, lambda z: torch.tensor([loss]), y)
+    phi = LocalObjective(torch.tensor([loss]), lambda z: 0.0, lambda z: torch.tensor([loss]), y)
     _, lr, _ = Polyak(c=0.1).take(y, d, phi, None, {}, {})
     assert lr.item() == (1.0 if loss else 0.0)

@@ -5,19 +5,19 @@ import torch
 
 from tunefree.core.errors import ArgumentError
 from tunefree.core.random import bits, key
-from tunefree.data.batches import Cut, draw, plan_steps, width
+from tunefree.data.batches import BatchPlan, batch_width, draw_batches, plan_steps
 
 SIZES = torch.tensor([7, 1, 12, 4, 30, 5])
 STARTS = SIZES.cumsum(0) - SIZES
 CUTS = [
-    Cut(batch=4, steps=9),
-    Cut(batch=5, steps=1),
-    Cut(batch=100, steps=3),
-    Cut(batch=4, epochs=3),
-    Cut(batch=100, epochs=2),
-    Cut(batch=1, epochs=1),
-    Cut(steps=3),
-    Cut(epochs=2),
+    BatchPlan(batch=4, steps=9),
+    BatchPlan(batch=5, steps=1),
+    BatchPlan(batch=100, steps=3),
+    BatchPlan(batch=4, epochs=3),
+    BatchPlan(batch=100, epochs=2),
+    BatchPlan(batch=1, epochs=1),
+    BatchPlan(steps=3),
+    BatchPlan(epochs=2),
 ]
 
 
@@ -51,9 +51,9 @@ def one_client(seed, t, i, n, cut):
 )
 def test_agrees_with_the_loop_over_clients(cut, sizes):
     ids, starts = torch.tensor([4, 0, 1, 5, 3, 2]), sizes.cumsum(0) - sizes
-    got = draw(3, 11, ids, sizes[ids], starts[ids], cut)
+    got = draw_batches(3, 11, ids, sizes[ids], starts[ids], cut)
     assert torch.equal(got.steps, plan_steps(sizes[ids], cut))
-    assert got.index.shape == got.mask.shape == (6, int(got.steps.max()), width(sizes, cut))
+    assert got.index.shape == got.mask.shape == (6, int(got.steps.max()), batch_width(sizes, cut))
     for row, i in enumerate(ids.tolist()):
         want = one_client(3, 11, i, int(sizes[i]), cut)
         assert len(want) == int(got.steps[row])
@@ -69,11 +69,11 @@ def test_agrees_with_the_loop_over_clients(cut, sizes):
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_a_client_alone_draws_what_it_draws_with_others(cut):
     ids = torch.arange(6)
-    wide = width(SIZES, cut)
-    together = draw(0, 2, ids, SIZES, STARTS, cut)
+    wide = batch_width(SIZES, cut)
+    together = draw_batches(0, 2, ids, SIZES, STARTS, cut)
     for i in range(6):
         one = torch.tensor([i])
-        alone = draw(0, 2, one, SIZES[one], STARTS[one], cut, width=wide)
+        alone = draw_batches(0, 2, one, SIZES[one], STARTS[one], cut, width=wide)
         own = int(alone.steps[0])  # together, the others may go on
         assert torch.equal(alone.index[0], together.index[i, :own])
         assert torch.equal(alone.mask[0], together.mask[i, :own])
@@ -82,17 +82,19 @@ def test_a_client_alone_draws_what_it_draws_with_others(cut):
 
 
 def test_each_pass_sees_each_row_once_and_rounds_differ():
-    cut = Cut(batch=4, steps=6)  # 24 rows: two passes over client 2
+    cut = BatchPlan(batch=4, steps=6)  # 24 rows: two passes over client 2
     one = torch.tensor([2])
-    rows = draw(0, 0, one, SIZES[one], STARTS[one], cut).index.flatten() - STARTS[2]
+    rows = draw_batches(0, 0, one, SIZES[one], STARTS[one], cut).index.flatten() - STARTS[2]
     assert sorted(rows[:12].tolist()) == sorted(rows[12:].tolist()) == list(range(12))
-    other = draw(0, 1, one, SIZES[one], STARTS[one], cut).index.flatten() - STARTS[2]
+    other = draw_batches(0, 1, one, SIZES[one], STARTS[one], cut).index.flatten() - STARTS[2]
     assert not torch.equal(rows, other)
 
 
 def test_every_row_is_equally_likely_first():
     size = torch.tensor([5]).expand(4000)
-    first = draw(0, 0, torch.arange(4000), size, torch.zeros_like(size), Cut(batch=1, steps=1))
+    first = draw_batches(
+        0, 0, torch.arange(4000), size, torch.zeros_like(size), BatchPlan(batch=1, steps=1)
+    )
     counts = first.index.flatten().bincount()
     assert counts.sum() == 4000
     assert ((counts - 800).abs() < 5 * math.sqrt(800)).all()
@@ -100,12 +102,12 @@ def test_every_row_is_equally_likely_first():
 
 def test_plan_and_width():
     sizes = torch.tensor([5, 10, 4])
-    assert plan_steps(sizes, Cut(batch=4, epochs=3)).tolist() == [6, 9, 3]
-    assert plan_steps(sizes, Cut(epochs=3)).tolist() == [3, 3, 3]
-    assert plan_steps(sizes, Cut(batch=4, steps=7)).tolist() == [7, 7, 7]
-    assert width(sizes, Cut(batch=4, steps=1)) == 4
-    assert width(sizes, Cut(batch=64, steps=1)) == 10
-    assert width(sizes, Cut(steps=1)) == 10
+    assert plan_steps(sizes, BatchPlan(batch=4, epochs=3)).tolist() == [6, 9, 3]
+    assert plan_steps(sizes, BatchPlan(epochs=3)).tolist() == [3, 3, 3]
+    assert plan_steps(sizes, BatchPlan(batch=4, steps=7)).tolist() == [7, 7, 7]
+    assert batch_width(sizes, BatchPlan(batch=4, steps=1)) == 4
+    assert batch_width(sizes, BatchPlan(batch=64, steps=1)) == 10
+    assert batch_width(sizes, BatchPlan(steps=1)) == 10
 
 
 @pytest.mark.parametrize(
@@ -130,11 +132,11 @@ def test_plan_and_width():
 )
 def test_bad_cuts(arguments, sentence):
     with pytest.raises(ArgumentError) as caught:
-        Cut(**arguments)
+        BatchPlan(**arguments)
     assert str(caught.value) == sentence
 
 
 def test_width_below_what_is_needed_is_refused():
     one = torch.tensor([2])
     with pytest.raises(ArgumentError, match=r"draw\(width=...\) must be at least 4 here, got 3"):
-        draw(0, 0, one, SIZES[one], STARTS[one], Cut(batch=4, steps=1), width=3)
+        draw_batches(0, 0, one, SIZES[one], STARTS[one], BatchPlan(batch=4, steps=1), width=3)

@@ -11,7 +11,7 @@ import pytest
 
 from tunefree.core.errors import DataError
 from tunefree.data import sources
-from tunefree.data.sources import Part, Source, locate, read
+from tunefree.data.sources import DatasetSource, Part, locate, read
 
 CONTENT = b"some rows\n"
 
@@ -20,7 +20,7 @@ def digest(data, kind="sha256"):
     return f"{kind}:{hashlib.new(kind, data).hexdigest()}"
 
 
-SINGLE = Source(
+SINGLE = DatasetSource(
     name="demo",
     parts=(Part("rows.txt", {"": digest(CONTENT)}),),
     folders=("demo", "DEMO/raw"),
@@ -58,7 +58,7 @@ def test_found_in_a_folder_in_any_packing(tmp_path, sub, suffix, pack):
 
 
 def test_folder_then_variable_then_cache(tmp_path, monkeypatch, cache):
-    source = Source(name="demo", parts=(Part("rows.txt"),), folders=("demo",))
+    source = DatasetSource(name="demo", parts=(Part("rows.txt"),), folders=("demo",))
     put(cache / "demo/rows.txt", b"cache")
     assert read(source) == [b"cache"]
     put(tmp_path / "variable/rows.txt", b"variable")
@@ -96,7 +96,9 @@ def test_no_network_says_what_to_fetch_and_where_to_put_it(cache):
 
 
 def test_without_an_address_the_hint_is_given(cache):
-    source = Source(name="demo", parts=(Part("r"),), folders=("demo",), hint="it is made by hand.")
+    source = DatasetSource(
+        name="demo", parts=(Part("r"),), folders=("demo",), hint="it is made by hand."
+    )
     with pytest.raises(DataError) as caught:
         read(source)
     assert str(caught.value) == (
@@ -128,7 +130,7 @@ def test_cut_short_is_refused(tmp_path, suffix, pack):
 
 def test_a_packed_sum_is_enough(tmp_path):
     packed = gzip.compress(CONTENT, mtime=0)
-    source = Source("demo", (Part("rows.txt", {".gz": digest(packed, "md5")}),), ("demo",))
+    source = DatasetSource("demo", (Part("rows.txt", {".gz": digest(packed, "md5")}),), ("demo",))
     put(tmp_path / "rows.txt.gz", packed)
     assert read(source, tmp_path) == [CONTENT]
     put(tmp_path / "rows.txt.gz", gzip.compress(CONTENT, mtime=1))
@@ -155,7 +157,7 @@ def zipped(members):
 
 
 def archived(file, data):
-    return Source(
+    return DatasetSource(
         name="demo",
         parts=(Part("a.txt", {"": digest(b"A")}, "in/a"), Part("b.txt", member="in/b")),
         folders=("demo",),

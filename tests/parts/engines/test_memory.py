@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tunefree.core.errors import ArgumentError, TunefreeError
 from tunefree.simulation import memory as module
-from tunefree.simulation.memory import Memory
+from tunefree.simulation.memory import ClientMemory
 
 FIRST = {"c": torch.tensor([1.0, 2.0]), "n": torch.tensor(7.0)}
 ROW = 12  # bytes
@@ -41,7 +41,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_unseen_clients_have_the_first_memory():
-    memory = Memory(FIRST, clients=5)
+    memory = ClientMemory(FIRST, clients=5)
     got = memory.gather(ids(3, 0))
     assert got["c"].tolist() == [[1.0, 2.0]] * 2
     assert got["n"].tolist() == [7.0, 7.0]
@@ -51,7 +51,7 @@ def test_unseen_clients_have_the_first_memory():
 
 
 def test_rows_come_back_in_the_order_asked_for():
-    memory = Memory(FIRST, clients=5)
+    memory = ClientMemory(FIRST, clients=5)
     memory.scatter(ids(4, 1), rows(40.0, 10.0))
     assert memory.gather(ids(1, 2, 4))["n"].tolist() == [10.0, 7.0, 40.0]
     memory.scatter(ids(0, 1, 2, 3), rows(0.0, 11.0, 20.0, 30.0))
@@ -61,7 +61,7 @@ def test_rows_come_back_in_the_order_asked_for():
 
 @pytest.mark.parametrize("place", ["host", "file"])
 def test_keeps_a_copy(place, tmp_path):
-    memory, own = Memory(FIRST, clients=2, place=place, folder=tmp_path), rows(5.0)
+    memory, own = ClientMemory(FIRST, clients=2, place=place, folder=tmp_path), rows(5.0)
     memory.scatter(ids(1), own)
     own["c"] += 1
     got = memory.gather(ids(1))["c"]
@@ -70,12 +70,12 @@ def test_keeps_a_copy(place, tmp_path):
 
 
 def test_only_clients_ever_seen_are_saved_and_restored():
-    memory = Memory(FIRST, clients=1000)
+    memory = ClientMemory(FIRST, clients=1000)
     memory.scatter(ids(999, 3, 500), rows(1.0, 2.0, 3.0))
     saved = memory.tensors()
     assert saved["memory_ids"].tolist() == [999, 3, 500]
     assert saved["memory.c"].shape == (3, 2)
-    other = Memory(FIRST, clients=1000)
+    other = ClientMemory(FIRST, clients=1000)
     other.scatter(ids(0), rows(9.0))  # forgotten
     other.restore(saved)
     assert other.gather(ids(0, 3, 500, 999))["n"].tolist() == [7.0, 2.0, 3.0, 1.0]
@@ -87,7 +87,7 @@ def test_only_clients_ever_seen_are_saved_and_restored():
 
 @pytest.mark.parametrize("place", ["auto", "file"])
 def test_methods_without_memory_keep_none(place, here):
-    memory = Memory({}, clients=3, most=2, place=place)
+    memory = ClientMemory({}, clients=3, most=2, place=place)
     memory.prefetch(ids(0))
     memory.scatter(ids(0), {})
     assert memory.gather(ids(0, 1)) == {}
@@ -99,7 +99,7 @@ def test_methods_without_memory_keep_none(place, here):
 
 
 def test_a_name_left_out_keeps_what_it_was():
-    memory = Memory(FIRST, clients=3)
+    memory = ClientMemory(FIRST, clients=3)
     memory.scatter(ids(1), rows(5.0))
     memory.scatter(ids(2, 1), {"n": torch.tensor([6.0, 8.0])})
     assert memory.gather(ids(1, 2))["c"].tolist() == [[5.0, 5.0], [1.0, 2.0]]
@@ -140,7 +140,7 @@ def full(value, m, device):
 @given(acts=st.lists(ACT, min_size=4, max_size=20), most=st.one_of(st.none(), st.integers(1, N)))
 def test_behaves_as_a_dict(device, place, acts, most):
     first = {n: v.to(device) for n, v in KINDS.items()}
-    memory = Memory(first, N, most=most, place=place)
+    memory = ClientMemory(first, N, most=most, place=place)
     assert memory.place == place
     model, coming, saved = {}, [], ({}, memory.tensors())
 
@@ -201,7 +201,7 @@ def slow(monkeypatch):
 
 
 def test_what_was_prefetched_is_read_once(slow, tmp_path):
-    memory = Memory(FIRST, 9, place="file", folder=tmp_path)
+    memory = ClientMemory(FIRST, 9, place="file", folder=tmp_path)
     memory.scatter(ids(1, 2, 3), rows(1.0, 2.0, 3.0))
     asked = ids(3, 8, 1)
     memory.prefetch(asked)
@@ -219,7 +219,7 @@ def test_what_was_prefetched_is_read_once(slow, tmp_path):
 @pytest.mark.parametrize("changed", [1, 8])
 def test_what_changed_since_is_read_again(slow, tmp_path, changed):
     """A seen client's row, or that of one who was new."""
-    memory = Memory(FIRST, 9, place="file", folder=tmp_path)
+    memory = ClientMemory(FIRST, 9, place="file", folder=tmp_path)
     memory.scatter(ids(1, 3), rows(1.0, 3.0))
     memory.prefetch(ids(3, 8, 1))
     memory.scatter(ids(5, changed), rows(5.0, 50.0))
@@ -231,7 +231,7 @@ def test_what_changed_since_is_read_again(slow, tmp_path, changed):
 
 
 def test_ids_of_a_prefetch_may_be_changed_by_their_owner(tmp_path):
-    memory, asked = Memory(FIRST, 9, place="file", folder=tmp_path), ids(1, 2)
+    memory, asked = ClientMemory(FIRST, 9, place="file", folder=tmp_path), ids(1, 2)
     memory.scatter(ids(1, 2, 3), rows(1.0, 2.0, 3.0))
     memory.prefetch(asked)
     asked += 1
@@ -240,7 +240,7 @@ def test_ids_of_a_prefetch_may_be_changed_by_their_owner(tmp_path):
 
 
 def test_a_view_of_the_rows_survives_a_restore(tmp_path):
-    memory = Memory(FIRST, 9, place="file", folder=tmp_path)
+    memory = ClientMemory(FIRST, 9, place="file", folder=tmp_path)
     memory.scatter(ids(1), rows(1.0))
     before = memory.tensors()
     memory.restore({"memory_ids": ids(2), "memory.c": torch.ones(1, 2), "memory.n": torch.ones(1)})
@@ -251,7 +251,7 @@ def test_a_view_of_the_rows_survives_a_restore(tmp_path):
 
 @pytest.mark.parametrize("end", ["close", "del"])
 def test_a_temporary_folder_is_removed(end, here):
-    memory = Memory(FIRST, 9, place="file")
+    memory = ClientMemory(FIRST, 9, place="file")
     memory.prefetch(ids(1))  # its thread must not keep the memory
     (folder,) = here.iterdir()
     assert len(list(folder.iterdir())) == len(FIRST)
@@ -266,10 +266,10 @@ def test_a_temporary_folder_is_removed(end, here):
 
 def test_a_given_folder_is_left_and_what_is_stale_in_it_does_not_count(tmp_path):
     folder = tmp_path / "run"
-    memory = Memory(FIRST, 9, place="file", folder=folder)
+    memory = ClientMemory(FIRST, 9, place="file", folder=folder)
     memory.scatter(ids(1), rows(1.0))
     (folder / "other").write_text("mine")
-    again = Memory(FIRST, 9, place="file", folder=folder)  # as after a crash
+    again = ClientMemory(FIRST, 9, place="file", folder=folder)  # as after a crash
     assert again.tensors()["memory_ids"].tolist() == []
     again.scatter(ids(2), rows(2.0))
     assert memory.gather(ids(1, 2))["n"].tolist() == [1.0, 7.0]
@@ -284,7 +284,7 @@ MANY, WIDE = 1_000_000, {"c": torch.zeros(100)}
 
 
 def test_rows_are_held_for_clients_seen_alone():
-    memory = Memory(WIDE, MANY)
+    memory = ClientMemory(WIDE, MANY)
     for i in range(5):
         memory.scatter(ids(i * 99_999), {"c": torch.ones(1, 100)})
     assert memory.tensors()["memory.c"].untyped_storage().nbytes() <= 8 * 400
@@ -293,7 +293,7 @@ def test_rows_are_held_for_clients_seen_alone():
 
 def test_room_ends_at_the_most_and_grows_beyond(tmp_path):
     for place in ("host", "file"):
-        memory = Memory(FIRST, 100, most=5, place=place, folder=tmp_path)
+        memory = ClientMemory(FIRST, 100, most=5, place=place, folder=tmp_path)
         assert memory.bytes == 5 * ROW
         for seen, room in ((3, 5), (5, 5), (6, 10), (11, 20)):
             memory.scatter(torch.arange(seen), rows(*map(float, range(seen))))
@@ -305,14 +305,14 @@ def test_room_ends_at_the_most_and_grows_beyond(tmp_path):
 
 def test_rows_that_may_come_are_not_taken_before_they_do():
     """Room for a terabyte, or none: where the system refuses, the store doubles as it fills."""
-    memory = Memory({"n": torch.zeros(1 << 20)}, 1 << 18, most=1 << 18, place="host")
+    memory = ClientMemory({"n": torch.zeros(1 << 20)}, 1 << 18, most=1 << 18, place="host")
     memory.scatter(torch.tensor([7]), {"n": torch.ones(1, 1 << 20)})
     memory.scatter(torch.tensor([9, 7]), {"n": torch.full((2, 1 << 20), 2.0)})
     assert memory.gather(torch.tensor([9, 8, 7]))["n"].mean(1).tolist() == [2, 0, 2]
 
 
 def test_a_file_is_sparse(tmp_path):
-    memory = Memory(WIDE, MANY, place="file", folder=tmp_path)
+    memory = ClientMemory(WIDE, MANY, place="file", folder=tmp_path)
     memory.scatter(ids(999_999, 0), {"c": torch.ones(2, 100)})
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size == MANY * 400
@@ -326,11 +326,11 @@ def test_a_file_is_sparse(tmp_path):
 def test_auto_takes_half_of_what_is_free_at_most(ram, processes, place, monkeypatch, here):
     monkeypatch.setattr(module, "free_ram", lambda: ram)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    memory = Memory(FIRST, clients=1000, most=10)
+    memory = ClientMemory(FIRST, clients=1000, most=10)
     assert memory.bytes == 120
     assert memory.place == place
-    assert Memory(FIRST, clients=1000).place == "host"  # nothing is known: as if it fitted
-    assert Memory(FIRST, clients=10, most=10**9).place == place
+    assert ClientMemory(FIRST, clients=1000).place == "host"  # nothing is known: as if it fitted
+    assert ClientMemory(FIRST, clients=10, most=10**9).place == place
     memory.close()
 
 
@@ -355,7 +355,7 @@ def test_a_disk_that_is_too_small_is_refused(given_folder, monkeypatch, here):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 11_900_000_000))
     folder = here / "run" if given_folder else None
     with pytest.raises(ArgumentError) as caught:
-        Memory({"c": torch.zeros(3000)}, 10**7, most=10**6, place="file", folder=folder)
+        ClientMemory({"c": torch.zeros(3000)}, 10**7, most=10**6, place="file", folder=folder)
     assert str(caught.value) == (
         "The memory of 1,000,000 clients needs 12.0 GB on disk, but "
         f"{str(folder or here)!r} has 11.9 GB free. Free some space, choose a folder on a larger "
@@ -366,7 +366,7 @@ def test_a_disk_that_is_too_small_is_refused(given_folder, monkeypatch, here):
 
 
 def test_a_disk_that_fills_up_is_said_and_changes_nothing(monkeypatch, tmp_path):
-    memory = Memory(FIRST, 9, place="file", folder=tmp_path)
+    memory = ClientMemory(FIRST, 9, place="file", folder=tmp_path)
     memory.scatter(ids(1), rows(1.0))
 
     def refuse(*args):
@@ -385,12 +385,12 @@ def test_a_disk_that_fills_up_is_said_and_changes_nothing(monkeypatch, tmp_path)
 
 def test_bad_arguments(tmp_path):
     with pytest.raises(ArgumentError, match=r"Unknown place 'disc'\."):
-        Memory(FIRST, 9, place="disc")
+        ClientMemory(FIRST, 9, place="disc")
     with pytest.raises(ArgumentError, match=r"Memory\(most=\.\.\.\) must be a whole number >= 1"):
-        Memory(FIRST, 9, most=0)
+        ClientMemory(FIRST, 9, most=0)
     (tmp_path / "file").touch()
     with pytest.raises(TunefreeError, match="cannot be kept in"):
-        Memory(FIRST, 9, place="file", folder=Path(tmp_path / "file"))
+        ClientMemory(FIRST, 9, place="file", folder=Path(tmp_path / "file"))
 
 
 @CUDA
@@ -398,7 +398,7 @@ def test_bad_arguments(tmp_path):
 def test_copies_keep_their_order_on_the_device(place):
     """Rows are the device's own, while it is still busy with them."""
     first = {"c": torch.zeros(100_000, device="cuda")}
-    memory, plain = Memory(first, 40, place=place), Memory(first, 40, place="device")
+    memory, plain = ClientMemory(first, 40, place=place), ClientMemory(first, 40, place="device")
     heavy = torch.randn(4096, 4096, device="cuda")
     for t in range(30):
         part, after = (torch.randperm(40)[:8] for _ in range(2))
@@ -420,5 +420,5 @@ def test_auto_asks_the_device():
     free = torch.cuda.mem_get_info()[0]
     first = {"c": torch.zeros(1 << 20, device="cuda")}  # 4 MiB
     fits = free // (16 << 20)
-    assert Memory(first, 10**6, most=fits).place == "device"
-    assert Memory(first, 10**6, most=4 * fits).place != "device"
+    assert ClientMemory(first, 10**6, most=fits).place == "device"
+    assert ClientMemory(first, 10**6, most=4 * fits).place != "device"

@@ -7,7 +7,7 @@ from torch import nn
 import tunefree as tf
 from tunefree.core.errors import ArgumentError
 from tunefree.core.random import cohort
-from tunefree.rounds import begin, play
+from tunefree.rounds import init_server_state, run_round
 from tunefree.training.bind import bind
 from tunefree.training.fit import options
 from tunefree.wire import Ledger
@@ -100,7 +100,9 @@ def test_scaffold_option_one_keeps_the_gradient_over_all_data():
     plan = bind(
         options(model=nn.Linear(D, 1, bias=False), federation=fed, method=method, steps=3)
     ).plan
-    play(method, plan, begin(method, w, plan), sim, cohort(0, 0, 4, 4), torch.arange(4))
+    run_round(
+        method, plan, init_server_state(method, w, plan), sim, cohort(0, 0, 4, 4), torch.arange(4)
+    )
     assert not sim.memory.gather(torch.arange(4))["direction.control"].any()
     sim.commit()
     rows = sim.memory.gather(torch.arange(4))["direction.control"]

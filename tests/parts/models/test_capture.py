@@ -9,9 +9,9 @@ from torch.utils._pytree import tree_flatten
 
 import tunefree as tf
 from tunefree.models import batched, capture
-from tunefree.models.losses import Order
+from tunefree.models.losses import DeferredBatch
 from tunefree.models.problem import Problem
-from tunefree.simulation.feed import Feed
+from tunefree.simulation.feed import BatchSource
 from tunefree.testing._problem import federation, net
 
 CUDA = torch.cuda.is_available()
@@ -151,9 +151,9 @@ def test_places_that_come_again_get_recordings(by_hand, monkeypatch):
 def test_what_is_compiled_is_the_form_of_training(method, shape, by_hand, monkeypatch):
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda graph, **options: compiled.append(graph) or graph)
-    monkeypatch.setattr(Feed, "probe", Feed.order)  # as on a GPU
+    monkeypatch.setattr(BatchSource, "probe", BatchSource.order)  # as on a GPU
     monkeypatch.setattr(Problem, "kept", lambda *args: 0)
-    monkeypatch.setattr(Order, "row", lambda order, i: (), raising=False)
+    monkeypatch.setattr(DeferredBatch, "row", lambda order, i: (), raising=False)
     shapes = []
     real = batched.Vmapped._record
     monkeypatch.setattr(

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from parts.penalties.cases import flat
-from tunefree.core import blocks
+from tunefree.core import vectors as blocks
 from tunefree.core.vectors import blockwise
 from tunefree.penalties import MCP, SCAD
 
@@ -10,7 +10,7 @@ from tunefree.penalties import MCP, SCAD
 @pytest.fixture
 def small(monkeypatch):
     """Blocks of 16 float32."""
-    monkeypatch.setattr(blocks, "BLOCK", 64)
+    monkeypatch.setattr(blocks, "_CACHE_BLOCK", 64)
     return 16
 
 
@@ -76,7 +76,7 @@ def test_gradients_that_nobody_records(small):
 def test_penalties_do_not_notice(part, monkeypatch):
     v = torch.randn(3, 1001)
     whole = part.prox(v, 0.5, flat(1001))
-    monkeypatch.setattr(blocks, "BLOCK", 256)
+    monkeypatch.setattr(blocks, "_CACHE_BLOCK", 256)
     before = v.clone()
     assert torch.equal(part.prox(v, 0.5, flat(1001)), whole)
     assert torch.equal(v, before)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunefree.core.errors import ArgumentError, DataError
-from tunefree.privacy import Channel, Grid, grid_for
+from tunefree.privacy import Channel, Quantizer, grid_for
 
 
 @given(
@@ -21,7 +21,7 @@ from tunefree.privacy import Channel, Grid, grid_for
 @settings(deadline=None)
 def test_sums_are_read_within_a_step_for_each_client(people, bits, bound, seed, extreme):
     draw = np.random.default_rng(seed)
-    grid = Grid((Channel("a", (3,), bound), Channel("b", (), bound)), people, bits)
+    grid = Quantizer((Channel("a", (3,), bound), Channel("b", (), bound)), people, bits)
     step = grid.step(grid.channels[0])
     total, exact = np.zeros(4, f"<u{bits // 8}"), [Fraction(0)] * 4
     for _ in range(people):
@@ -38,7 +38,7 @@ def test_sums_are_read_within_a_step_for_each_client(people, bits, bound, seed, 
 
 
 def test_the_worst_sum_does_not_wrap():
-    grid = Grid((Channel("a", (1,), 1.0),), 7, 32)
+    grid = Quantizer((Channel("a", (1,), 1.0),), 7, 32)
     one = grid.encode({"a": torch.tensor([-1.0])})
     assert float(grid.decode(one * np.uint32(7))["a"]) == pytest.approx(-7, abs=1e-6)
 
@@ -53,13 +53,13 @@ def test_the_worst_sum_does_not_wrap():
     ],
 )
 def test_what_does_not_fit_is_refused(value, said):
-    grid = Grid((Channel("a", (2,), 1.0),), 4)
+    grid = Quantizer((Channel("a", (2,), 1.0),), 4)
     with pytest.raises(DataError, match=said):
         grid.encode({"a": torch.tensor(value)})
 
 
 def test_other_channels_totals_weights_and_bits_are_refused():
-    grid = Grid((Channel("a", (2,), 1.0),), 4)
+    grid = Quantizer((Channel("a", (2,), 1.0),), 4)
     with pytest.raises(DataError, match="channels must be"):
         grid.encode({"b": torch.zeros(2)})
     with pytest.raises(DataError, match="2 numbers of 64 bits"):
@@ -67,8 +67,8 @@ def test_other_channels_totals_weights_and_bits_are_refused():
     with pytest.raises(ArgumentError, match=r"weight=\.\.\."):
         grid.encode({"a": torch.zeros(2)}, 1.5)
     with pytest.raises(ArgumentError, match="32 or 64"):
-        Grid((), 4, 16)
+        Quantizer((), 4, 16)
     with pytest.raises(ArgumentError, match="fewer than 256 steps"):
-        Grid((), 2**24, 32)
+        Quantizer((), 2**24, 32)
     with pytest.raises(ArgumentError, match="'b' has no bound"):
         grid_for({"a": torch.zeros(1, 2), "b": torch.zeros(1)}, {"a": 1.0}, 4)

@@ -5,7 +5,7 @@ import torch
 
 import tunefree as tf
 from tunefree.privacy import Bounds, Privacy, Secure, epsilon
-from tunefree.server.aggregate import plain
+from tunefree.server.aggregate import weighted_mean
 from tunefree.testing._problem import CLASSES, SIZES, trial
 
 METHODS = {
@@ -36,7 +36,7 @@ def private(made, vector, number, noise, **given):
     return Privacy(noise=noise, clients=CLIENTS, cohort=cohort, bounds=limits, **given)
 
 
-def run(made, aggregate=plain):
+def run(made, aggregate=weighted_mean):
     return trial(made, aggregate=aggregate)
 
 
@@ -53,12 +53,12 @@ def test_under_masks_a_run_is_the_plain_run(name, weights):
     """Steps of 2^-40, and a few rounds that carry them on."""
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     made = method(name, weights=weights)
-    plain = run(made)
+    weighted_mean = run(made)
     masked = run(made, Secure())
-    same(plain, masked, 1e-10)
-    assert not torch.equal(plain.x, masked.x)  # it was another way
+    same(weighted_mean, masked, 1e-10)
+    assert not torch.equal(weighted_mean.x, masked.x)  # it was another way
     coarse = run(made, Secure(bits=32, bound=16.0))
-    same(plain, coarse, 1e-5)
+    same(weighted_mean, coarse, 1e-5)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -11,11 +11,11 @@ from tunefree.core.errors import ArgumentError
 from tunefree.privacy import (
     Channel,
     Collector,
-    Grid,
     Member,
     ProtocolError,
+    ProtocolTerms,
+    Quantizer,
     SecureMean,
-    Terms,
     ThresholdError,
     secure_sum,
     shamir,
@@ -28,7 +28,7 @@ from tunefree.server.aggregate import Mean
 pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
 
 D = 2000
-TERMS = Terms(bytes(range(16)), 3, D)
+TERMS = ProtocolTerms(bytes(range(16)), 3, D)
 PEOPLE = (2, 3, 5, 8, 13)
 
 
@@ -109,7 +109,7 @@ def test_the_sum_is_that_of_those_whose_numbers_arrived(stop, gone):
 
 
 def test_dropouts_at_every_stage_at_once():
-    terms = Terms(bytes(16), 6, D)
+    terms = ProtocolTerms(bytes(16), 6, D)
     values = dict(zip(range(10), [*numbers().values(), *numbers(1).values()], strict=True))
     away = {0: "keys", 4: "shares", 9: "masked", 5: "opened"}
     total, left = secure_sum(terms, values, away)
@@ -125,7 +125,7 @@ def test_below_the_threshold_nothing_is_opened(stop):
 
 def test_a_threshold_must_be_above_half():
     with pytest.raises(ProtocolError, match="not above half of 5"):
-        secure_sum(Terms(bytes(16), 2, D), numbers())
+        secure_sum(ProtocolTerms(bytes(16), 2, D), numbers())
 
 
 def test_a_client_may_insist_on_more_company():
@@ -324,7 +324,7 @@ def test_the_masked_mean_is_the_plain_mean_up_to_the_grid(away, bits):
     plain = Mean(float(p[left].sum()))
     plain.add(p[left], {n: v[left] for n, v in rows.items()})
     for channel in (Channel("delta", (30,), 8.0), Channel("delta_sq", (), 1.0)):
-        step = Grid((channel,), 5, bits).step(channel)
+        step = Quantizer((channel,), 5, bits).step(channel)
         gap = (found[channel.name] - plain.result()[channel.name]).abs().max()
         assert 0 < gap <= mean_error(p[left], step) + 1e-15
     assert found["delta"].dtype == torch.float64

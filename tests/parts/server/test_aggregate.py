@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tunefree.server.aggregate import Mean, shares
+from tunefree.server.aggregate import Mean, client_weights
 
 
 def rows(*values):
@@ -10,8 +10,8 @@ def rows(*values):
 
 def test_shares():
     sizes = torch.tensor([1, 3, 4])
-    assert shares("uniform", sizes).tolist() == pytest.approx([1 / 3] * 3)
-    assert shares("samples", sizes).tolist() == [0.125, 0.375, 0.5]
+    assert client_weights("uniform", sizes).tolist() == pytest.approx([1 / 3] * 3)
+    assert client_weights("samples", sizes).tolist() == [0.125, 0.375, 0.5]
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])

@@ -11,24 +11,24 @@ from trust.fuzz.target import Target, chosen, kept_head, target
 from tunefree.core.layout import Layout
 from tunefree.core.plan import Plan, Round
 from tunefree.flower import check
-from tunefree.flower.parcel import Parcel, Raw, dense, unpacked
-from tunefree.flower.terms import Terms, digest_method
+from tunefree.flower.parcel import Payload, Raw, dense, unpacked
+from tunefree.flower.terms import ProtocolTerms, digest_method
 from tunefree.privacy import letters
 
 LAYOUT = Layout(("w", "b"), ((3, 2), (2,)))
 X = torch.zeros(LAYOUT.size, dtype=torch.float64)
 ROUND = Round(Plan(3, 2, 5, 2.0, LAYOUT, 0), 0)
-ASKED = check.Question(1, 0, "0-5f0c9a3e")
+ASKED = check.RequestContext(1, 0, "0-5f0c9a3e")
 METHODS = (tf.methods.get("fedexp"), tf.Method(wire="topk:0.3"), tf.methods.get("scaffold"))
 
 
-def said(parcel: Parcel) -> bytes:
+def said(parcel: Payload) -> bytes:
     arrays = {n: [a.dtype, list(a.shape), a.form, a.data.hex()] for n, a in parcel.arrays.items()}
     parts = (parcel.facts, arrays, parcel.scalars, parcel.measured)
     return json.dumps(parts).encode()
 
 
-def heard(data: bytes) -> Parcel:
+def heard(data: bytes) -> Payload:
     """Return the parcel of a text; what Flower's records cannot hold becomes something they can."""
     try:
         facts, arrays, scalars, measured = json.loads(data)
@@ -36,12 +36,12 @@ def heard(data: bytes) -> Parcel:
             str(n): Raw(str(d), tuple(map(int, shape)), str(form), bytes.fromhex(code))
             for n, (d, shape, form, code) in arrays.items()
         }
-        return Parcel(*(dict(part) for part in (facts,)), raw, dict(scalars), dict(measured))
+        return Payload(*(dict(part) for part in (facts,)), raw, dict(scalars), dict(measured))
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
         raise tf.errors.DataError("Flower would not carry this.") from None
 
 
-def answer(method: tf.Method) -> Parcel:
+def answer(method: tf.Method) -> Payload:
     names = method.channels(False)
     arrays = {}
     for name in names:
@@ -57,7 +57,7 @@ def answer(method: tf.Method) -> Parcel:
     scalars = {name: float(X.numel()) for name in names if name not in method.vectors}
     tally = [1.0] * len(check.TALLY)
     measured = {"loss": [1.0], "lr": [0.1], "tally": tally, "passes": 1.0, "counted": 8.0}
-    return Parcel(dict(vars(ASKED)), arrays, scalars, measured)
+    return Payload(dict(vars(ASKED)), arrays, scalars, measured)
 
 
 @target("message upload")
@@ -73,8 +73,8 @@ def _upload() -> Target:
 @target("message probe")
 def _probe() -> Target:
     facts, measured = dict(vars(ASKED)), {"passes": 1.0}
-    grad = Parcel(facts, {"point 0": dense(X)}, {}, measured)
-    loss = Parcel(facts, {}, {"point 0": 1.0}, measured)
+    grad = Payload(facts, {"point 0": dense(X)}, {}, measured)
+    loss = Payload(facts, {}, {"point 0": 1.0}, measured)
 
     def read(data: bytes) -> None:
         what = ("grad", "loss")[(data[0] if data else 0) % 2]
@@ -89,20 +89,20 @@ def _broadcast() -> Target:
         parcel = heard(data)
         unpacked(parcel.arrays, parcel.scalars, X)
 
-    return Target(read, [said(Parcel({}, {"x": dense(X)}, {"mu": 0.5}, {}))], odd_json)
+    return Target(read, [said(Payload({}, {"x": dense(X)}, {"mu": 0.5}, {}))], odd_json)
 
 
 @target("message terms")
 def _terms() -> Target:
     method = tf.methods.get("fedavg", lr=0.1)
     words = {"name": "fedavg", "set": {"lr": 0.1}}
-    made = Terms(
+    made = ProtocolTerms(
         3, 2, 5, 2.0, 0, 4, False, 4, 2, None, "mse", "float32", None, words,
         digest_method(method), "0123456789abcdef",
     )  # fmt: skip
 
     def read(data: bytes) -> None:
-        found = Terms.read(data.decode("utf-8", "replace"))
+        found = ProtocolTerms.read(data.decode("utf-8", "replace"))
         found.choose(None)
         found.plan(LAYOUT)
         found.cut  # noqa: B018
@@ -112,7 +112,7 @@ def _terms() -> Target:
 
 @target("message letters")
 def _letters() -> Target:
-    terms = letters.Terms(bytes(16), 2, 4)
+    terms = letters.ProtocolTerms(bytes(16), 2, 4)
     row = [(i, bytes([i]) * letters.KEYS) for i in range(3)]
     seeds = [letters.write("roster", terms, letters.SERVER, letters.rows(row))]
 

@@ -15,12 +15,12 @@ import tunefree as tf
 from trust.fuzz.mutate import FLOATS, NUMBERS, edited, odd_json
 from trust.fuzz.target import Target, chosen, kept_head, kept_length, room, target
 from tunefree.flower import serve
-from tunefree.flower.seat import Deal
+from tunefree.flower.seat import SecAggTerms
 from tunefree.flower.store import Store
-from tunefree.privacy import Collector, Member, Secure, Terms
+from tunefree.privacy import Collector, Member, ProtocolTerms, Secure
 from tunefree.training.folder import Folder
 
-TERMS = Terms(bytes(16), 2, 3)
+TERMS = ProtocolTerms(bytes(16), 2, 3)
 VALUES = np.arange(3, dtype="<u8")
 X = torch.zeros(4)
 METHODS = (tf.methods.get("fedexp"), tf.methods.get("scaffold"))
@@ -85,12 +85,12 @@ def _member() -> Target:
 
 @target("message deal")
 def _deal() -> Target:
-    made = [Deal.working(Secure(), 5, method, X, False) for method in METHODS]
-    made += [Deal.asking(Secure(bits=32), 5, what, [X, X]) for what in ("grad", "loss")]
+    made = [SecAggTerms.working(Secure(), 5, method, X, False) for method in METHODS]
+    made += [SecAggTerms.asking(Secure(bits=32), 5, what, [X, X]) for what in ("grad", "loss")]
 
     def read(data: bytes) -> None:
         method = METHODS[(data[0] if data else 0) % len(METHODS)]
-        deal = Deal.read(data[1:].decode("utf-8", "replace"), method, X, False)
+        deal = SecAggTerms.read(data[1:].decode("utf-8", "replace"), method, X, False)
         rows = {c.name: torch.zeros(c.shape) for c in deal.grid.channels}
         assert deal.grid.encode(rows).shape == (deal.terms.length,)
 

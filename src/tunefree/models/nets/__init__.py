@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.errors import ArgumentError, unknown, whole
+from ...core.errors import ArgumentError, check_int, unknown_name
 from .bert import Bert
 from .cnn import CnnDropout, CnnP2, CnnP4
 from .convex import Convex
@@ -66,14 +66,14 @@ def build(
     109386
     """
     if name not in NETS:
-        raise unknown("model", name, NETS)
+        raise unknown_name("model", name, NETS)
     known = set(inspect.signature(NETS[name]).parameters) - {"shape", "classes"}
     for arg in args:
         if arg not in known:
             if not known:
                 raise ArgumentError(f"Model {name!r} takes no arguments of its own, got {arg!r}.")
-            raise unknown(f"argument of model {name!r}", arg, known)
-    whole("build", "seed", seed, 0)
+            raise unknown_name(f"argument of model {name!r}", arg, known)
+    check_int("build", "seed", seed, 0)
     if seed >= 1 << 63:
         raise ArgumentError(f"build(seed=...) must be below 2**63, got {seed!r}.")
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):

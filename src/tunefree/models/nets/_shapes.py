@@ -4,13 +4,13 @@ from math import prod
 
 from torch import Tensor
 
-from ...core.errors import ArgumentError, whole
+from ...core.errors import ArgumentError, check_int
 
 
 def positive(who: str, **values: int) -> None:
     """Refuse sizes that are not whole numbers of at least 1."""
     for name, value in values.items():
-        whole(who, name, value)
+        check_int(who, name, value)
 
 
 def labels(who: str, classes: int) -> int:

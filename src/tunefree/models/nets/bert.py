@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import ArgumentError, within
+from ...core.errors import ArgumentError, check_in_range
 from . import _shapes
 
 
@@ -160,7 +160,7 @@ class Bert(nn.Module):
         sizes = {"vocab": vocab, "width": width, "layers": layers, "heads": heads}
         sizes |= {"hidden": hidden, "positions": positions, "types": types}
         _shapes.positive("Bert", **sizes)
-        within("Bert", "dropout", dropout, 0, 1)
+        check_in_range("Bert", "dropout", dropout, 0, 1)
         if width % heads:
             raise ArgumentError(f"Bert(heads=...) must divide the width {width}, got {heads!r}.")
         if _shapes.sequence("Bert", shape) > positions:
