@@ -356,7 +356,7 @@ def test_servers_stay_finite_when_nobody_moves(name):
         except ArgumentError:  # this one needs eps > 0
             continue
         start = start_of(part)
-        state = part.open(start, part.init(start, PLAN), FIRST, ask)
+        state = part.start_round(start, part.init(start, PLAN), FIRST, ask)
         x, state, trace = part.step(start, means(part), state, FIRST, ask)
         torch.testing.assert_close(x, start, rtol=1e-14, atol=0)
         assert all(bool(torch.isfinite(t).all()) for t in walk([state, trace]))

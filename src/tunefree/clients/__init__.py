@@ -42,11 +42,11 @@ from .splitting import FedADMM, FedDR, FedPD
 from .sum import Sum
 from .za1 import ZA1
 
-__all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
+__all__ = [
+    "ZA1",
     "AdaAlter",
     "Adam",
     "Armijo",
-    "Query",
     "Canon",
     "ClientMomentum",
     "ClientPart",
@@ -65,7 +65,10 @@ __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capita
     "FedMiD",
     "FedPD",
     "Follow",
+    "LocalObjective",
+    "LocalPhases",
     "LocalProblem",
+    "LocalResult",
     "Mime",
     "MimeLite",
     "Momentum",
@@ -73,12 +76,12 @@ __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capita
     "Normalised",
     "PAdaMFed",
     "ParFreFL",
-    "LocalObjective",
     "Plain",
     "Plan",
     "Polyak",
     "Proximal",
     "Pull",
+    "Query",
     "Rates",
     "Round",
     "Scafcom",
@@ -87,11 +90,8 @@ __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capita
     "ScaffoldM",
     "Schedule",
     "Step",
-    "Sum",
     "StepContext",
-    "LocalPhases",
+    "Sum",
     "Until",
-    "LocalResult",
-    "ZA1",
     "solver",
 ]

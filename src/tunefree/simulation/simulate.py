@@ -325,9 +325,9 @@ class Simulation:
             none = torch.zeros_like(x) if what == "grad" else x.new_zeros(())
             empty = {what: none, MISSING: x.new_zeros(())}
             found = self.ranks.totals((what, MISSING), mean.result(), empty)
-            local_update = found[what] / (1 - found[MISSING]) if MISSING in found else found[what]
-            ledger.send_up(what, len(whom) * local_update.numel() * local_update.element_size())
-            out.append(local_update)
+            mean_value = found[what] / (1 - found[MISSING]) if MISSING in found else found[what]
+            ledger.send_up(what, len(whom) * mean_value.numel() * mean_value.element_size())
+            out.append(mean_value)
         return out
 
     def gradient(self, x: Vector) -> Vector:

@@ -99,7 +99,7 @@ def test_dog_by_hand(weighted):
         asked.append((what, len(at), who))
         return [rows(2.0)[0]]
 
-    shared = step.open(x, shared, Round(PLAN, 0, 0.5), ask)
+    shared = step.start_round(x, shared, Round(PLAN, 0, 0.5), ask)
     assert asked == [("grad_sq", 1, "cohort")]
     r, q = 0.06, 2 + 1e-8  # r = 0.01 (1 + 5)
     v = (r**2 if weighted else 1) * 3 * q
@@ -121,7 +121,7 @@ def test_dog_by_hand(weighted):
     close(shared["lr"], rows((r**2 if weighted else r) / math.sqrt(v))[0])
 
     # Back to the start: z returns, the distance does not; nobody is asked again.
-    shared = step.open(x, shared, Round(PLAN, 1, 0.5), ask)
+    shared = step.start_round(x, shared, Round(PLAN, 1, 0.5), ask)
     assert len(asked) == 1
     shared = step.update_shared(
         {"delta": rows(-0.3, -0.4), "grad_sq": rows(0.0)[0]}, shared, Round(PLAN, 1, 1)
