@@ -1,7 +1,7 @@
 """Write docs/reproduced from the results kept in experiments/*/results.
 
-python experiments/render.py           # rewrite the pages and figures
-python experiments/render.py --check   # say whether they are up to date
+python -m experiments.render           # rewrite the pages and figures
+python -m experiments.render --check   # say whether they are up to date
 
 Numbers come from the results; published numbers, claims and assumptions from the specifications,
 so that a corrected sentence needs no new run.
@@ -10,13 +10,14 @@ so that a corrected sentence needs no new run.
 import sys
 from pathlib import Path
 
-from experiments import find, load
-from experiments.figure import svg
-from experiments.record import Record, judged, results
-from experiments.record import load as read
-from experiments.text import markdown, tally
 from tunefree.study.text import for_markdown
 from tunefree.study.text import markdown as table
+
+from . import find, load
+from .figure import svg
+from .record import Record, judged, results
+from .record import load as read
+from .text import markdown, tally
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs" / "reproduced"
@@ -30,8 +31,8 @@ PAPERS = {
 COLUMNS = {"name": "experiment", "title": "what", "scale": "scale", "claims": "claims"}
 INTRODUCTION = """# The papers' experiments
 
-    tunefree reproduce LIST
-    tunefree reproduce P1-table2 --scale small
+    python -m experiments LIST
+    python -m experiments P1-table2 --scale small
 
 Each table and figure of five papers is one command. The pages below set the published numbers
 beside ours, with what was assumed where a paper is silent and what is smaller than in the paper;
@@ -98,7 +99,7 @@ def main(words: list[str]) -> int:
         stale = sorted(n for n in wanted.keys() | there.keys() if wanted.get(n) != there.get(n))
         if stale:
             names = ", ".join(stale)
-            print(f"Out of date: {names}; run python experiments/render.py", file=sys.stderr)
+            print(f"Out of date: {names}; run python -m experiments.render", file=sys.stderr)
         return int(bool(stale))
     DOCS.mkdir(parents=True, exist_ok=True)
     for name in there.keys() - wanted.keys():

@@ -75,7 +75,7 @@ class Source:
             "seed": words["seed"],
             "device": self.device,
             "callbacks": watchers,
-            "command": {"reproduce": task.label},
+            "command": {"experiment": task.label},
         }
 
     def problem(self, words: Mapping[str, Any]) -> tuple[nn.Module, Federation]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.keep import where
+from benchmarks.keep import current_command, where
 
 from tunefree.study import text
 
@@ -188,7 +188,7 @@ def markdown(kept: Record, level: int = 1) -> str:
     head = "#" * level
     parts = [
         f"{head} {kept['name']}, {kept['scale']}: {text.for_markdown(kept['title'])}",
-        f"    {kept['command']}",
+        f"    {current_command(kept['command'])}",
         made(kept),
         text.markdown(cells(kept), columns(kept)),
         *(text.for_markdown(line) for line in remarks(kept)),

@@ -1,4 +1,4 @@
-"""`tunefree bench federation`, with runs that are not played."""
+"""`python -m benchmarks federation`, with runs that are not played."""
 
 from types import SimpleNamespace
 

@@ -79,7 +79,7 @@ def test_everything_is_written_and_kept(first):
     path, out, found, _ = first
     kept = read(path.parent / "results" / "table1-small.json")
     assert kept == json.loads(json.dumps(found.record))
-    assert kept["command"] == "tunefree reproduce PX-table1 --scale small"
+    assert kept["command"] == "python -m experiments PX-table1 --scale small"
     assert kept["machine"]["cores"] >= 1
     assert kept["versions"]["torch"]
     assert kept["rows"][1]["curves"]["test_accuracy"]["x"] == [1, 2, 3]
