@@ -57,9 +57,9 @@ def played(method, faults, rounds=12, crew=None, **given):
     """Play rounds and yield (standing, row, crew, cohort) after each."""
     job = bind(options(**settings(method, faults, rounds, **given)))
     now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
-    ids = job.crew.invite(0)
+    ids = job.crew.sample_cohort(0)
     for t in range(rounds):
-        after = job.crew.invite(t + 1)
+        after = job.crew.sample_cohort(t + 1)
         now, row = run_round(job.method, job.plan, now, job.crew, ids, everyone)
         job.crew.commit()
         yield now, row, job.crew, ids

@@ -84,15 +84,15 @@ class FlowerClients:
         self._passes = 0.0
         self._sent: tuple[Ledger | None, Counter[str]] = (None, Counter())
 
-    def invite(self, t: int) -> Tensor:
+    def sample_cohort(self, t: int) -> Tensor:
         """Return who takes part in round t: those who would in a simulation."""
         return cohort(self.plan.seed, t, self.plan.clients, self.plan.cohort)
 
-    def fraction(self, ids: Tensor) -> float:
+    def weight_of(self, ids: Tensor) -> float:
         """Return these clients' share of the population's weight."""
         return float(self._shares[ids].sum())
 
-    def ask(
+    def query(
         self,
         ids: Tensor,
         t: int,
@@ -287,17 +287,25 @@ class FlowerClients:
         """Name the versions that count from now on; nodes learn of it with their next task."""
         self._memories.commit()
 
-    def expect(self, ids: Tensor | None) -> None:
+    def announce(self, ids: Tensor | None) -> None:
         """Nothing is read ahead."""
 
-    def facts(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return what was chosen, for the record."""
         return {"engine": "flower", "chunk": 1}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs."""
         return self._memories.tensors()
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Take it from a checkpoint."""
         self._memories.restore(tensors, self._start.device)
+
+    def measure(self, x: Vector) -> dict[str, float]:
+        """Return nothing: the clients' gradients stay with them."""
+        return {}
+
+    def gradient(self, x: Vector) -> Vector | None:
+        """Return None: the clients' gradients stay with them."""
+        return None

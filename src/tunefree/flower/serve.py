@@ -254,7 +254,7 @@ def _record(
         "per_client": False,
         "heterogeneity": False,
         "augment": s.augment,
-        **crew.facts(),
+        **crew.describe(),
         **({} if s.aggregate is weighted_mean else {"aggregate": repr(s.aggregate)}),
         **({} if s.secure is None else {"secure": repr(s.secure)}),
         "command": {},

@@ -1,6 +1,7 @@
 """A crew that does nothing, to learn what a round would cost before anyone trains."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,11 +60,37 @@ class DryRun:
         first = init_client_memory(method, x, plan)
         self.own = {name: v[None] for name, v in first.items()}  # one client's memory
 
-    def fraction(self, ids: Tensor) -> float:
+    def sample_cohort(self, t: int) -> Tensor:
+        """Return the first clients."""
+        return torch.arange(self._plan.cohort)
+
+    def announce(self, ids: Tensor | None) -> None:
+        """Do nothing."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return nothing."""
+        return {}
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Do nothing."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def measure(self, x: Vector) -> dict[str, float]:
+        """Return nothing."""
+        return {}
+
+    def gradient(self, x: Vector) -> Vector | None:
+        """Return None."""
+        return None
+
+    def weight_of(self, ids: Tensor) -> float:
         """Return the cohort's share under uniform weights."""
         return len(ids) / self._plan.clients
 
-    def ask(
+    def query(
         self,
         ids: Tensor,
         t: int,

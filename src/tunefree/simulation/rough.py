@@ -72,14 +72,14 @@ class FaultyClients(Simulation):
         self._posted: list[LateUpload] = []  # of a round that may not count
         self._round = -1  # the last one whose work is done
 
-    def invite(self, t: int) -> Tensor:
+    def sample_cohort(self, t: int) -> Tensor:
         """Return who takes part in round t: drawn from those who are there and not busy."""
         n, size = self._plan.clients, self._plan.cohort
         there = self._faults.there(t, n, self._seed).clone()
         there[self._post.busy(t)] = False
         free = there.nonzero().flatten()
         if len(free) == n:
-            ids = super().invite(t)
+            ids = super().sample_cohort(t)
         else:
             draw = subset(key(self._seed, "cohort", t), len(free), min(size, len(free)))
             ids = free[draw]
@@ -131,7 +131,7 @@ class FaultyClients(Simulation):
     ) -> RoundResult:
         """Return the means over those who answer in time and what arrives late."""
         clients = torch.tensor([a.client for a in letters], dtype=torch.int64)
-        weight = self.fraction(clients)
+        weight = self.weight_of(clients)
         usual = self._aggregate
         joined = partial(self._joined, usual, letters, weight)
         with self._aggregating(joined if letters else usual):
@@ -140,7 +140,7 @@ class FaultyClients(Simulation):
         for letter in letters:
             ledger.add(letter.bill)
         self._pending += [(torch.tensor([a.client]), a.own) for a in letters]
-        own = self.fraction(prompt) if found.fraction is None else found.fraction
+        own = self.weight_of(prompt) if found.fraction is None else found.fraction
         return replace(found, fraction=own + weight)
 
     def _joined(
@@ -208,7 +208,7 @@ class FaultyClients(Simulation):
         meant, arrived, kept = super()._pack(spoilt, own, ids, t, ledger)
         return meant, self._crowd.lie(ids, arrived), kept
 
-    def ask(
+    def query(
         self,
         ids: Tensor,
         t: int,
@@ -220,7 +220,7 @@ class FaultyClients(Simulation):
     ) -> list[Tensor]:
         """Return the mean of `what` over those who answer; everyone asked is sent the points."""
         if who == "held":
-            return super().ask(ids, t, what, at, who, sent, ledger)
+            return super().query(ids, t, what, at, who, sent, ledger)
         asked = ids if who == "cohort" else torch.arange(self._plan.clients)
         if self._refused[0] == t:
             asked = asked[others(asked, self._refused[1])]
@@ -234,11 +234,11 @@ class FaultyClients(Simulation):
         if self._crowd is not None:
             self._crowd.gather(there)
         scratch = Ledger()
-        found = super().ask(there, t, what, at, "cohort", sent, scratch)
+        found = super().query(there, t, what, at, "cohort", sent, scratch)
         ledger.add(scratch)
         return found
 
-    def expect(self, ids: Tensor | None) -> None:
+    def announce(self, ids: Tensor | None) -> None:
         """Nothing is read ahead: who works is not who was drawn."""
 
     def commit(self) -> None:
@@ -247,13 +247,13 @@ class FaultyClients(Simulation):
         self._post.settle(self._round, self._posted)
         self._posted = []
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """Return the clients' memory and what is on its way, for a checkpoint."""
-        return super().tensors() | self._post.tensors()
+        return super().state() | self._post.tensors()
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Take it from a checkpoint."""
-        super().restore(tensors)
+        super().load_state(tensors)
         self._post.restore(tensors, self.problem.device)
 
 
@@ -264,7 +264,7 @@ class _AskedError(Exception):
 class _Quiet(DryRun):
     """A rehearsal of rounds in which nobody may be asked."""
 
-    def ask(self, *given: Any) -> list[Tensor]:
+    def query(self, *given: Any) -> list[Tensor]:
         raise _AskedError
 
 

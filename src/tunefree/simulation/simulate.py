@@ -126,11 +126,11 @@ class Simulation:
             return self._engine(plan, replace(local, compile=False))
         return losses, Chunks(chunk, losses.release)
 
-    def invite(self, t: int) -> Tensor:
+    def sample_cohort(self, t: int) -> Tensor:
         """Return who takes part in round t."""
         return cohort(self._plan.seed, t, self._plan.clients, self._plan.cohort)
 
-    def fraction(self, ids: Tensor) -> float:
+    def weight_of(self, ids: Tensor) -> float:
         """Return these clients' share of the population's weight."""
         return float(self._shares[ids].sum())
 
@@ -152,7 +152,7 @@ class Simulation:
                 again.send_up("refused", sent.bytes_up - again.bytes_up, 0.0)
                 ids, sent = ids[others(ids, bad)], again
                 row = found.measured | {"refused": len(bad)}
-                found = replace(found, measured=row, fraction=self.fraction(ids))
+                found = replace(found, measured=row, fraction=self.weight_of(ids))
         ledger.add(sent)
         if self.method.echo and not t.preparing:
             ledger.send_down({f"mean {n}": found.mean[n] for n in self.method.echo}, len(ids))
@@ -166,7 +166,7 @@ class Simulation:
         With `without`, these clients' part is left out; the shapes of the work stay as they are.
         """
         mine = self.ranks.mine(ids)
-        weight = self.fraction(ids if without is None else ids[others(ids, without)])
+        weight = self.weight_of(ids if without is None else ids[others(ids, without)])
         mean, measured = (self._aggregate(weight, t.index, w) for w in ("train", "measured"))
         total = torch.zeros(len(WORK_COUNTS), dtype=torch.float64, device=self.problem.device)
         kept: list[tuple[Tensor, Channels, Channels, State]] = []
@@ -269,7 +269,7 @@ class Simulation:
             ledger.send_up(name, int(size), 0.0)
         ledger.counted_up += counted
 
-    def expect(self, ids: Tensor | None) -> None:
+    def announce(self, ids: Tensor | None) -> None:
         """Be told before a round who takes part in the next one; None where there is none."""
         mine = None if ids is None else self.ranks.mine(ids)[: self.chunks.size]
         self._next = None if mine is None or not len(mine) else mine
@@ -282,7 +282,7 @@ class Simulation:
         if self._next is not None:
             self.memory.prefetch(self._next)
 
-    def ask(
+    def query(
         self,
         ids: Tensor,
         t: int,
@@ -344,7 +344,7 @@ class Simulation:
             total = total + self.problem.gradient(x, inputs, self.fed.y[rows], weight[rows])
         return total
 
-    def heterogeneity(self, x: Vector) -> dict[str, float]:
+    def measure(self, x: Vector) -> dict[str, float]:
         """Return how much clients' gradients differ at x; as `gradient`, a measurement."""
         mean, passes = Mean(1.0), self.desk.passes
 
@@ -361,13 +361,13 @@ class Simulation:
         ratio = each / whole if whole > 0 else math.inf
         return {"zeta": math.sqrt(max(each - whole, 0.0)), "dissimilarity": ratio}
 
-    def facts(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return what was chosen, for the record."""
         processes = {} if self.ranks.size == 1 else {"processes": self.ranks.size}
         memory = {"memory": self.memory.place} if self.memory.bytes else {}
         return {"engine": self.losses.name, "chunk": self.chunks.size, **processes, **memory}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """Return the clients' memory for a checkpoint."""
         found = self.memory.tensors()
         if not found:
@@ -375,7 +375,7 @@ class Simulation:
         ids, rows = self.ranks.collected(found.pop("memory_ids"), found)
         return {"memory_ids": ids, **rows}
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Take the clients' memory from a checkpoint."""
         if "memory_ids" in tensors and self.ranks.size > 1:
             ids = tensors["memory_ids"]

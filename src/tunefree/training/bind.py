@@ -98,7 +98,7 @@ class Job:
         if self.regularity is not None:
             row |= self.regularity.measure(x)
         if self.options.heterogeneity:
-            row |= self.crew.heterogeneity(x)
+            row |= self.crew.measure(x)
         if self.validation is not None:
             row |= self.validation.measure(x, "validation")
         return row
@@ -204,7 +204,7 @@ def _settings(
         "per_client": o.per_client,
         "heterogeneity": o.heterogeneity,
         "augment": None if augment is None else repr(augment),
-        **crew.facts(),
+        **crew.describe(),
         **({} if o.aggregate is weighted_mean else {"aggregate": repr(o.aggregate)}),
         **{n: repr(v) for n in ("faults", "attack") if (v := getattr(o, n)) is not None},
         "command": dict(o.command or {}),

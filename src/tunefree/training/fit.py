@@ -224,7 +224,7 @@ def _train(
                 f"The run in {str(folder.path)!r} cannot be continued", CheckpointError
             ):
                 now = now.restored(rounds, tensors)
-                job.crew.restore(tensors)
+                job.crew.load_state(tensors)
                 best.restore(facts["best"], tensors["best"].to(now.x.device))
                 history = History(r for r in folder.history() if r.get("round", rounds) < rounds)
                 status = str(facts["status"])
@@ -233,14 +233,14 @@ def _train(
         if ranks.leads:
             folder.rewrite_history(history)
     saver = _Saver(job, folder, checkpoint_every)
-    cohort, everyone = job.crew.invite(now.round), torch.arange(job.plan.clients)
+    cohort, everyone = job.crew.sample_cohort(now.round), torch.arange(job.plan.clients)
     with watching(callbacks if ranks.leads else (), job.settings, history) as watch:
         with keep_heap(), _ctrl_c() as stopping:
             while status == "unfinished":
                 began = time.perf_counter()
                 last = now.round + 1 == job.plan.rounds
-                following = None if last else job.crew.invite(now.round + 1)
-                job.crew.expect(following)
+                following = None if last else job.crew.sample_cohort(now.round + 1)
+                job.crew.announce(following)
                 after, row = run_round(job.method, job.plan, now, job.crew, cohort, everyone)
                 output = shipped(job.method, after)
                 if (what := find_nonfinite(after, row)) is not None:
@@ -330,7 +330,7 @@ class _Saver:
         if self._folder is None:
             return
         shipped = _shipped(self._job, now, best)
-        tensors = {**now.tensors(), **self._job.crew.tensors(), "best": best.x, "shipped": shipped}
+        tensors = {**now.tensors(), **self._job.crew.state(), "best": best.x, "shipped": shipped}
         if self._job.crew.ranks.leads:
             self._folder.save(now.round, tensors, {"status": status, "best": best.facts()})
         self._written = time.monotonic()

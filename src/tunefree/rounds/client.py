@@ -1,0 +1,179 @@
+"""The client's half of a round, for a chunk of m clients in a simulation or one real client."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from ..clients import loop
+from ..clients.rule import ClientPart, LocalResult
+from ..core.errors import ArgumentError
+from ..core.plan import Plan, Round
+from ..core.random import key, purpose
+from ..core.types import Channels, Rows, State, Vector
+from ..core.vectors import row_sq
+from ..methods import Method
+from ..models.losses import Losses
+from ..wire import Dense, Ledger, Sender, Wire
+
+
+def init_client_memory(method: Method, x: Vector, plan: Plan) -> State:
+    """Return a client's memory before its first round."""
+    own = {"direction": method.direction.init(x, plan)[0], "step": method.step.init(x, plan)[0]}
+    own |= {f"wire.{name}": method.wire_of(name).init(x) for name in method.vectors}
+    return {f"{part}.{name}": v for part, state in own.items() for name, v in state.items()}
+
+
+@dataclass(frozen=True)
+class ClientTask:
+    """The losses and data of m clients.
+
+    Args:
+        losses: Computes the clients' batch losses and gradients.
+        lesson: Returns the batches of a local phase; the second argument is its number of local
+            steps, None for the plan's.
+        full: Returns losses (m,) and, if asked for, gradients (m, d) over all of a client's data.
+    """
+
+    losses: Losses
+    lesson: Callable[[int, int | None], loop.LocalBatches]
+    full: Callable[[Tensor, bool], tuple[Rows, Rows]]
+
+
+def local_update(
+    method: Method, task: ClientTask, down: Channels, own: State, t: Round
+) -> tuple[Channels, State, list[LocalResult]]:
+    """Train m clients.
+
+    Args:
+        method: The method.
+        task: The clients' losses and data.
+        down: Channels that the server sent.
+        own: The clients' memory, one row each.
+        t: The round.
+
+    Returns:
+        The channels to upload, the clients' memory, and the record of each local phase.
+    """
+    x, direction, step = down["x"], method.direction, method.step
+    mine = {p: select_prefix(own, p) for p in ("direction", "step")}
+    records = method.records
+    count, steps = direction.local_phases(t)
+    phases: list[LocalResult] = []
+    if direction.needs_full_grad:
+        down = down | {"own_grad": task.full(x, True)[1]}
+    for turn in range(count):
+        this = replace(t, turn=turn)
+        work = loop.run(
+            x,
+            direction.local_problem(x, down, mine["direction"], this),
+            step,
+            down,
+            task.losses,
+            _phase_batches(task, step.most, turn, steps),
+            loop.GradientTransform(method.weight_decay, method.clip),
+            records,
+            this,
+            method.descent_lr(t.factor),
+        )
+        phases.append(work)
+        if turn < count - 1:
+            mine["direction"] = direction.between_phases(work, x, down, mine["direction"], this)
+    work = _add_full_measures(phases[-1], x, task, records)
+    plain = "delta" in method.vectors and not t.preparing
+    sent: Channels = {"delta": work.delta} if plain else {}
+    kept: State = {}
+    for name, part in _parts(method):
+        channels, memory = part.upload(work, x, down, mine[name], replace(t, turn=count - 1))
+        sent |= channels
+        kept |= {f"{name}.{key}": value for key, value in memory.items()}
+    unknown = set(sent) - set(method.channels(t.preparing))
+    if unknown:
+        raise ArgumentError(
+            f"A part of {method.name} sends the channel {min(unknown)!r}, which neither its "
+            "uploads (vectors) nor its reports (scalars) name; add it there."
+        )
+    return sent, kept, phases
+
+
+def _phase_batches(
+    task: ClientTask, most: int | None, turn: int, steps: int | None
+) -> loop.LocalBatches:
+    return task.lesson(turn, steps) if most is None else task.lesson(turn, 1).repeated(most)
+
+
+def _parts(method: Method) -> tuple[tuple[str, ClientPart], ...]:
+    return ("direction", method.direction), ("step", method.step)
+
+
+def _add_full_measures(
+    work: LocalResult, x: Vector, task: ClientTask, records: frozenset[str]
+) -> LocalResult:
+    """Fill in the fields that are measured over all of a client's data."""
+    if "grad_full" in records:
+        work = replace(work, grad_full=task.full(x, True)[1])
+    if "grad_end" in records:
+        losses, grads = task.full(work.y, True)
+        return replace(work, loss_end=losses, grad_end=grads)
+    if "loss_end" in records:
+        return replace(work, loss_end=task.full(work.y, False)[0])
+    return work
+
+
+def select_prefix(state: State, part: str) -> State:
+    """Return the entries under a dotted prefix, without the prefix."""
+    head = f"{part}."
+    return {name[len(head) :]: v for name, v in state.items() if name.startswith(head)}
+
+
+def wire_for_round(method: Method, name: str, t: Round) -> Wire:
+    """Return the wire of a channel in a round; before round 0 nothing is compressed."""
+    return Dense() if t.preparing else method.wire_of(name)
+
+
+def make_sender(name: str, ids: Tensor, t: Round) -> Sender:
+    """Return the senders of a channel in a round, from which both ends derive its random bits."""
+    return Sender(ids, t.index, key(t.plan.seed, "wire", t.index, ids, purpose(name)))
+
+
+def pack_uploads(
+    method: Method, sent: Channels, own: State, ids: Tensor, t: Round, ledger: Ledger
+) -> tuple[Channels, State]:
+    """Compress uploads: vectors through the method's wire, scalars as they are.
+
+    `delta_sq` is the squared length of the delta that arrives.
+
+    Returns:
+        What arrives at the server, and the memory of the wires.
+    """
+    layout = t.plan.layout
+    out: Channels = {}
+    kept: State = {}
+    if "delta_sq" in method.scalars and "delta" in sent:
+        sent = sent | {"delta_sq": row_sq(sent["delta"])}
+    for name, rows in sent.items():
+        if rows.ndim > 1:
+            memory = select_prefix(own, f"wire.{name}")
+            packed = wire_for_round(method, name, t).pack(
+                rows, memory, make_sender(name, ids, t), layout
+            )
+            out[name] = packed.rows
+            kept |= {f"wire.{name}.{k}": v for k, v in (packed.own or memory).items()}
+            ledger.send_up(name, packed.bytes, packed.counted / 8)
+        else:
+            out[name] = row_sq(out["delta"]) if name == "delta_sq" else rows
+            ledger.send_up(name, rows.numel() * rows.element_size())
+    return out, kept
+
+
+def update_memory(
+    method: Method, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
+) -> State:
+    """Return the clients' memory after the round, once the means are known."""
+    out = {name: v for name, v in own.items() if name.startswith("wire.")}
+    for name, part in _parts(method):
+        mine = select_prefix(own, name)
+        if part.updates_memory:
+            mine = part.update_memory(sent, arrived, {n: mean[n] for n in part.echo}, mine, t)
+        out |= {f"{name}.{key}": value for key, value in mine.items()}
+    return out

@@ -1,0 +1,103 @@
+"""The protocol between a training run and its clients, wherever they are."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..core.plan import Round, What, Who
+from ..core.types import Channels, Vector
+from ..wire import Ledger
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a cohort returned in a round.
+
+    Args:
+        mean: Weighted means of the uploaded channels.
+        loss: Mean training loss; a measurement, not traffic.
+        measured: Further measurements for the history.
+        fraction: Weight of the clients that answered, if some did not; None if all did.
+    """
+
+    mean: Channels
+    loss: float
+    measured: dict[str, float]
+    fraction: float | None = None
+
+
+class NoClientsError(Exception):
+    """No client of a cohort answered; the round changes nothing but its number."""
+
+    def __init__(self, measured: dict[str, float]) -> None:
+        super().__init__("No client answered.")
+        self.measured = measured
+
+
+class ClientPool(Protocol):
+    """All clients of a run: simulated in this process, simulated with faults, or real nodes.
+
+    A round calls `query` and `train`; the trainer calls `commit` once the round counts. Until then
+    a round leaves no trace in the clients' memory.
+    """
+
+    def sample_cohort(self, t: int) -> Tensor:
+        """Return the ids of the clients that take part in round t."""
+        ...
+
+    def announce(self, ids: Tensor | None) -> None:
+        """Announce the next round's cohort so that its batches can be prefetched.
+
+        Called before every round; `None` before the last one.
+        """
+        ...
+
+    def weight_of(self, ids: Tensor) -> float:
+        """Return the share of these clients in the weight of the whole population."""
+        ...
+
+    def query(
+        self,
+        ids: Tensor,
+        t: int,
+        what: What,
+        at: list[Vector],
+        who: Who,
+        sent: Channels | None,
+        ledger: Ledger,
+    ) -> list[Tensor]:
+        """Return the mean of `what` at each point of `at`; see `core.plan.Query`."""
+        ...
+
+    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
+        """Train a cohort and return the means of its uploads.
+
+        Raises:
+            NoClientsError: If no client answers.
+        """
+        ...
+
+    def commit(self) -> None:
+        """Store the memory that the last `train` left in the clients."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the clients' memory for a checkpoint."""
+        ...
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the clients' memory from a checkpoint."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return what was chosen (engine, chunk size, ...) for `settings.json`."""
+        ...
+
+    def measure(self, x: Vector) -> dict[str, float]:
+        """Return how much the clients' gradients differ at x; empty if that cannot be known."""
+        ...
+
+    def gradient(self, x: Vector) -> Vector | None:
+        """Return the gradient of the global loss at x, or None if it cannot be known."""
+        ...

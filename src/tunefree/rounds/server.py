@@ -1,0 +1,184 @@
+"""The server's half of a round.
+
+Order: start_round, down, (local steps, between_phases) per phase, upload, wire, mean, echo,
+update_memory, server step, update_shared, output. If a part prepares, every client works once
+before round 0 and the server does not step.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from ..core.plan import Plan, Query, Round, What, Who
+from ..core.types import Channels, State, Trace, Vector
+from ..methods import Method
+from ..wire import Ledger
+from .pool import ClientPool, NoClientsError, RoundResult
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The server's state between rounds, as plain data."""
+
+    round: int  # rounds completed so far
+    x: Vector
+    server: State
+    direction: State
+    step: State
+    output: State
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by dotted name."""
+        parts = {k: getattr(self, k) for k in ("server", "direction", "step", "output")}
+        flat = {f"{k}.{name}": v for k, part in parts.items() for name, v in part.items()}
+        return {"x": self.x, **flat}
+
+    def restored(self, round: int, tensors: dict[str, Tensor]) -> "ServerState":
+        """Return a state of the same form with these tensors.
+
+        Raises:
+            ValueError: If a tensor has another dtype or shape than in this state.
+        """
+
+        def checked(name: str, like: Tensor) -> Tensor:
+            found = tensors[name]
+            if found.shape != like.shape or found.dtype != like.dtype:
+                raise ValueError(f"{name} is {found.dtype} of shape {tuple(found.shape)}")
+            return found.to(self.x.device)
+
+        def part(k: str) -> State:
+            return {n: checked(f"{k}.{n}", v) for n, v in getattr(self, k).items()}
+
+        parts = {k: part(k) for k in ("server", "direction", "step", "output")}
+        return ServerState(round=round, x=checked("x", self.x), **parts)
+
+
+def init_server_state(method: Method, x: Vector, plan: Plan) -> ServerState:
+    """Return the server's state before round 0."""
+    server = method.server.init(x, plan)
+    return ServerState(
+        round=0,
+        x=x,
+        server=server,
+        direction=method.direction.init(x, plan)[1],
+        step=method.step.init(x, plan)[1],
+        output=method.shipped.init(method.server.output(x, server)),
+    )
+
+
+def output_model(method: Method, now: ServerState) -> Vector:
+    """Return the model that is evaluated and shipped."""
+    return method.shipped.value(method.server.output(now.x, now.server), now.output)
+
+
+def run_round(
+    method: Method, plan: Plan, now: ServerState, pool: ClientPool, ids: Tensor, everyone: Tensor
+) -> tuple[ServerState, dict[str, Any]]:
+    """Run one round.
+
+    Args:
+        method: The method.
+        plan: The plan of the run.
+        now: The server's state before the round.
+        pool: All clients.
+        ids: The cohort.
+        everyone: The ids of all clients, for the pass before round 0.
+
+    Returns:
+        The server's state after the round, and the round's row of the history.
+    """
+    t, ledger = now.round, Ledger()
+    before: dict[str, float] = {}
+    if t == 0 and method.prepares:
+        now, before = _prepare(method, plan, now, pool, everyone, ledger)
+    factor = method.rates.factor(t, plan.rounds)
+    this = Round(plan, index=t, fraction=pool.weight_of(ids), factor=factor)
+
+    def query(
+        what: What, at: list[Vector], who: Who = "cohort", sent: Channels | None = None
+    ) -> list[Tensor]:
+        return pool.query(ids, t, what, at, who, sent, ledger)
+
+    try:
+        after, result, trace = _communicate(method, now, pool, ids, this, query, ledger)
+    except NoClientsError as error:
+        after, trace = replace(now, round=t + 1), {}
+        result = RoundResult({}, math.nan, error.measured)
+    proxes = result.measured.get("proxes", 0.0) + float(trace.pop("proxes", 0.0))
+    row = {
+        "round": t,
+        "train_loss": result.loss,
+        "bytes_up": ledger.bytes_up,
+        "bytes_down": ledger.bytes_down,
+        **{f"bytes_up.{name}": size for name, size in ledger.up.items()},
+        **{f"bytes_down.{name}": size for name, size in ledger.down.items()},
+        **_add_preparation(result.measured, before),
+        **{name: float(value) for name, value in trace.items()},
+    }
+    if proxes:
+        row["proxes"] = int(proxes)
+    if not method.wire.lossless:
+        row["counted_up"] = ledger.counted_up  # as papers count: values without indices, in bytes
+    return after, row
+
+
+def _communicate(
+    method: Method,
+    now: ServerState,
+    pool: ClientPool,
+    ids: Tensor,
+    t: Round,
+    query: Query,
+    ledger: Ledger,
+) -> tuple[ServerState, RoundResult, Trace]:
+    """Return the next state, the cohort's result and the server rule's trace."""
+    x = now.x
+    server = method.server.start_round(x, now.server, t, query)
+    direction = method.direction.start_round(x, now.direction, t, query)
+    step = method.step.start_round(x, now.step, t, query)
+    down = _down(method, x, server, direction, step, t)
+    ledger.send_down(down, len(ids))
+    result = pool.train(ids, {"x": x, **down}, t, ledger)
+    if result.fraction is not None:
+        t = replace(t, fraction=result.fraction)
+    x, server, trace = method.server.step(x, result.mean, server, t, query)
+    after = ServerState(
+        round=t.index + 1,
+        x=x,
+        server=server,
+        direction=method.direction.update_shared(result.mean, direction, t),
+        step=method.step.update_shared(result.mean, step, t),
+        output=method.shipped.update(method.server.output(x, server), now.output, t),
+    )
+    return after, result, trace
+
+
+def _down(
+    method: Method, x: Vector, server: State, direction: State, step: State, t: Round
+) -> Channels:
+    return {
+        **method.server.down(x, server, t),
+        **method.direction.down(direction),
+        **method.step.down(step),
+    }
+
+
+def _prepare(
+    method: Method, plan: Plan, now: ServerState, pool: ClientPool, everyone: Tensor, ledger: Ledger
+) -> tuple[ServerState, dict[str, float]]:
+    """Let every client work once before round 0; keep their memory and pass on their uploads."""
+    first = Round(plan, index=-1)
+    down = _down(method, now.x, now.server, now.direction, now.step, first)
+    ledger.send_down(down, len(everyone))
+    result = pool.train(everyone, {"x": now.x, **down}, first, ledger)
+    pool.commit()
+    x, server = method.server.prepare(now.x, result.mean, now.server, first)
+    return replace(now, x=x, server=server), result.measured
+
+
+def _add_preparation(measured: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    """Add the cost of the preparation to that of the first round."""
+    counts = ("gradients", "proxes")
+    return measured | {n: measured[n] + before[n] for n in counts if n in before}
