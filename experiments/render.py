@@ -37,9 +37,11 @@ INTRODUCTION = """# The papers' experiments
 Each table and figure of five papers is one command. The pages below set the published numbers
 beside ours, with what was assumed where a paper is silent and what is smaller than in the paper;
 claims are tested over seeds. Scale small takes minutes on two cores and shows orderings, not the
-papers' numbers; scale paper is the paper's own size. A claim *holds* where the mean difference is
-on its side by more than two standard errors or at every seed, *fails* where it is on the other side
-by more than two standard errors, and is *open* otherwise.
+papers' numbers; scale paper is the paper's own size. A claim *holds* where a one-sided paired
+t-test over seeds supports it at 5 % (that two methods are about equal: two one-sided tests),
+*fails* where the test in the other direction does, and is *open* otherwise, and with one seed. A
+run that diverged counts as worse than any other; a sign test then takes the place of the t-test.
+Small values of p support the claim.
 """
 
 

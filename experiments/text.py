@@ -115,6 +115,8 @@ def verdicts(kept: Record) -> list[dict[str, str]]:
 
 def _difference(claim: Record, pair: Record, like: str) -> str:
     seeds = f"{pair['seeds']} seed{'s' if pair['seeds'] != 1 else ''}"
+    if pair.get("p") is not None:
+        seeds += f", {text.p_text(pair['p'])}"
     if pair["difference"] is None:
         return f"one side diverged or missed the target, {seeds}"
     if claim.get("factor"):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from benchmarks import cpu, gpu, keep, pfl_cifar10, rules, scale, watch
+from benchmarks import cpu, gpu, keep, pfl_cifar10, precision, rules, scale, watch
 from benchmarks.work import LR, Plain, Work, precise
 
 import tunefree as tf
@@ -276,6 +276,15 @@ def test_every_rule_and_penalty_is_measured():
     assert servers == {rule.__name__ for rule in known} - {"Server"}
     penalties = {type(p) for p in rules.PENALTIES.values()}
     assert penalties == {*tf.penalties.catalogue.CATALOGUE.values()} - {tf.penalties.Zero}
+
+
+def test_precisions_are_compared_seed_by_seed():
+    """Differences of 1, 2, 3 points: t = 2 sqrt(3), two-sided p 0.0742, twice that by Holm."""
+    row = {"model": "mlp", "method": "auto", "seeds": 3, "accuracy": 0.5, "error": 0.1}
+    rows = [{**row, "precision": name, "accuracies": [0.2, 0.5, 0.8]} for name in ("fp32", "tf32")]
+    rows.append({**row, "precision": "bf16", "accuracies": [0.21, 0.52, 0.83]})
+    found = [line["difference to fp32"] for line in precision.table(rows)]
+    assert found == ["", "+0.0000 (p = 1.000)", "+0.0200 (p = 0.148)"]
 
 
 # What is kept.
