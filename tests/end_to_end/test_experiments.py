@@ -1,5 +1,6 @@
 """python -m experiments, and the pages that show what it found."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -70,7 +71,25 @@ def test_errors_are_sentences(call, words, sentence):
     assert sentence in " ".join(err.split())
 
 
+NEEDS_PLOTS = pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None, reason="figures need matplotlib"
+)
+
+
 def test_the_pages_are_up_to_date():
+    assert render.stale_pages(render.kept(render.HERE)) == []
+
+
+@NEEDS_PLOTS
+@pytest.mark.parametrize("paper", ["P2", "P3"])
+def test_a_figure_is_up_to_date(paper):
+    found = render.kept(render.HERE)[paper]
+    assert render.stale_figures({paper: found[:1]}) == []
+
+
+@NEEDS_PLOTS
+@pytest.mark.slow
+def test_every_figure_is_up_to_date():
     assert render.main(["--check"]) == 0
 
 
@@ -98,6 +117,7 @@ def record():
     }
 
 
+@NEEDS_PLOTS
 def test_the_pages_follow_results_and_specifications(tmp_path, monkeypatch, capsys):
     home, docs = tmp_path / "experiments", tmp_path / "docs"
     path = write(home)
@@ -113,7 +133,16 @@ def test_the_pages_follow_results_and_specifications(tmp_path, monkeypatch, caps
     assert "| FedAvg | 0.9000 | 0.5500 ± 0.0707 | −0.3500 |" in page
     assert "| holds | Auto beats FedAvg | last | Auto against FedAvg |" in page
     assert "](PX-table1-small.svg)" in page
-    assert (docs / "PX-table1-small.svg").read_text().startswith("<svg")
+    assert (docs / "PX-table1-small.svg").read_text().startswith("<?xml")
+    assert render.main(["--check"]) == 0
+    (docs / "PX-table1-small.svg").write_text(
+        (docs / "PX-table1-small.svg").read_text().replace("FedAvg", "FedBvg")
+    )
+    assert render.main(["--check"]) == 1
+    assert "Out of date: PX-table1-small.svg;" in capsys.readouterr().err
+    (docs / "PX-table1-small.svg").unlink()
+    assert render.main(["--check"]) == 1
+    assert render.main([]) == 0
     assert "Of 1 claim 1 holds." in (docs / "index.md").read_text()
     path.write_text(SPEC.replace("Auto beats FedAvg", "Auto wins"))
     assert render.main(["--check"]) == 1
