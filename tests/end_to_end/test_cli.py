@@ -12,10 +12,10 @@ import time
 import pytest
 import torch
 from safetensors.torch import load_file
+from tunefree.training.recipe import Recipe
 
 import tunefree as tf
 from tunefree import cli
-from tunefree.training.recipe import Recipe
 
 SMALL = ("--clients", "4", "--cohort", "2", "--steps", "2", "--batch", "10", "--device", "cpu")
 MAIN = "from tunefree.cli import main; main()"

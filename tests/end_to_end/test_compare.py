@@ -11,11 +11,11 @@ import sys
 import time
 
 import pytest
+from tunefree.training.recipe import Recipe
 
 import tunefree as tf
 from tunefree import cli
 from tunefree.study import work
-from tunefree.training.recipe import Recipe
 
 SMALL = ("--clients", "4", "--steps", "2", "--batch", "10", "--device", "cpu")
 PART = (*SMALL, "--cohort", "2")

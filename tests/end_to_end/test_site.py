@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tunefree.training.recipe import read_settings
 
 import tunefree as tf
 from tunefree.cli import app
-from tunefree.training.recipe import read_settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

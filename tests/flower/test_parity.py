@@ -26,7 +26,14 @@ COMPOSED = (  # weights, schedules and every kind of wire
 def simulated(method, **given):
     words = arguments(method, **given)
     copied = copy.deepcopy(method)
-    return tf.fit(net(), federation(), copied, engine="loop", chunk=1, device="cpu", **words)
+    return tf.fit(
+        net(),
+        federation(),
+        copied,
+        engine=tf.Engine(backend="loop", chunk=1),
+        device="cpu",
+        **words,
+    )
 
 
 @pytest.mark.parametrize("name", [*tf.methods.names(), *COMPOSED])

@@ -455,7 +455,7 @@ def test_resume_with_other_settings(tmp_path):
     refused("start was", kind=ResumeError, out=tmp_path, model=linear(seed=1))
     refused("method.step.part was 'Constant', now 'Armijo'", kind=ResumeError, out=tmp_path,
             method="fedsls")  # fmt: skip
-    again = fit(out=tmp_path, command={"note": "only information"}, chunk=1)
+    again = fit(out=tmp_path, command={"note": "only information"}, engine=tf.Engine(chunk=1))
     assert again.status == "finished"
 
 

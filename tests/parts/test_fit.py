@@ -55,7 +55,7 @@ def test_all_clients_and_twenty_steps_are_the_default():
 
 def test_validation_is_kept_from_training():
     fed = labelled(rows=10)
-    run = fit(fed=fed, validation=0.2, batch=None, eval_every=2)
+    run = fit(fed=fed, evaluate=tf.Evaluate(validation=0.2), batch=None, eval_every=2)
     rest, (x, y) = fed.hold_out(0.2, seed=0)
     assert rest.sizes.tolist() == [8] * 4
     assert torch.equal(fit(fed=rest, batch=None).x, run.x)
@@ -96,8 +96,7 @@ def swinging(keep_best, **settings):
     method = tf.methods.get("fedavg", lr=2.02 / problem.smoothness)
     run = problem.fit(
         method,
-        validation=0.25,
-        keep_best=keep_best,
+        evaluate=tf.Evaluate(validation=0.25, keep_best=keep_best),
         steps=1,
         rounds=8,
         start=[5.0, -4.0],

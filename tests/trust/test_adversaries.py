@@ -46,7 +46,7 @@ def trained(method="fedavg", attack=None, aggregate=None, fed=None, **given):
     work = {"rounds": 1, "steps": 3, "batch": 10, "device": "cpu", "dtype": torch.float64}
     work |= {"engine": "loop"} | ({} if aggregate is None else {"aggregate": aggregate})
     fed = federation() if fed is None else fed
-    return tf.fit(model(), fed, method, attack=attack, **work | given)
+    return tf.fit(model(), fed, method, scenario=tf.Scenario(attack=attack), **work | given)
 
 
 class Spy:
@@ -418,7 +418,7 @@ def test_labels_must_be_labels():
     fed = federation()
     numbers = tf.Federation(fed.x, fed.x[:, :1], fed.owners())
     with pytest.raises(ArgumentError, match="its targets are no class labels"):
-        tf.fit(nn.Linear(6, 1), numbers, attack=a.LabelFlip())
+        tf.fit(nn.Linear(6, 1), numbers, scenario=tf.Scenario(attack=a.LabelFlip()))
 
 
 def said(words, capsys):

@@ -16,9 +16,9 @@ import torch
 
 from .. import methods
 from ..core.errors import TunefreeError
+from ..training.command import parse_method_settings
 from ..training.fit import fit
 from ..training.folder import Folder
-from ..training.recipe import read_settings
 from ..training.run import Run
 from .apps import flower, server_app
 from .loopback import Loopback, new, threads
@@ -81,7 +81,7 @@ def simulated(
         return fit(
             task.model(),
             task.digits(clients),
-            methods.get(method, **read_settings(method, words)),
+            methods.get(method, **parse_method_settings(method, words)),
             rounds=rounds,
             steps=20,
             batch=50,

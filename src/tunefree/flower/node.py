@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ..clients.rule import LocalResult
+from ..core.device import find_device
 from ..core.errors import ArgumentError, DataError
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector, map_inputs
 from ..data.federation import Federation
 from ..methods import Method
-from ..models import augment as augmentations
 from ..models.problem import LOSSES, Loss, Problem, are_labels
 from ..models.turns import Looped
 from ..rounds import (
@@ -31,7 +31,6 @@ from ..rounds import (
     wire_for_round,
 )
 from ..simulation.desk import ClientContext, count_work
-from ..training.bind import find_device
 from ..wire import Ledger
 from .feed import OneClientBatches
 from .parcel import Fact, Number, Payload, Raw, below, coded, dense, packed, unpacked
@@ -111,7 +110,8 @@ class Node:
         if not 0 <= self.client < terms.clients:
             raise ArgumentError(f"The run has {terms.clients} clients; this is {self.client}.")
         method, device = terms.choose(self._method), find_device(self._device)
-        dtype = getattr(torch, terms.dtype)
+        config = terms.config
+        dtype = config.dtype
         model = self._model if isinstance(self._model, nn.Module) else self._model()
         labelled = are_labels(self._data.y)
         problem = Problem(model, self._loss_of(terms, labelled), dtype, device, "fp32")
@@ -121,8 +121,9 @@ class Node:
         problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None)
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
-        augment = None if terms.augment is None else augmentations.parse(terms.augment)
-        feed = OneClientBatches(problem, fed, terms.cut, terms.seed, augment, wide=terms.width)
+        feed = OneClientBatches(
+            problem, fed, config.batch_plan, config.seed, config.augmentation, wide=terms.width
+        )
         plan = terms.plan(problem.layout)
         names = tuple(init_client_memory(method, problem.start, plan))
         bound = _Bound(method, problem, plan, ClientContext(method, feed, Looped(problem)), names)

@@ -37,7 +37,12 @@ def test_the_best_of_a_grid_by_validation(tmp_path):
     assert scores == pytest.approx([sum(finals[0]) / 2, sum(finals[1]) / 2, None])
     assert [row["chosen"] for row in found.table()] == [False, True, False]
     assert "diverged" in found.table()[2]["note"]
-    assert tune(grid={"lr": (0.3,)}, validation=0.4).runs[0].settings["validation"] == 0.4
+    assert (
+        tune(grid={"lr": (0.3,)}, evaluate=tf.Evaluate(validation=0.4))
+        .runs[0]
+        .settings["validation"]
+        == 0.4
+    )
 
 
 def test_the_cost_is_the_sum_over_everything(tmp_path):
@@ -81,10 +86,7 @@ def test_by_test_says_so():
 def test_losses_where_there_is_no_accuracy():
     q = Quadratics()
     settings = {"rounds": 4, "steps": 4, "batch": None, "cohort": None}
-    found = tf.tune(
-        q.model([0.0, 0.0]), q.federation(), "fedavg", {"lr": (1e-6, 0.5 / q.smoothness, WILD)},
-        progress=False, device="cpu", dtype=torch.float64, validation=0.2, **settings,
-    )  # fmt: skip
+    found = tf.tune(q.model([0.0, 0.0]), q.federation(), 'fedavg', {'lr': (1e-06, 0.5 / q.smoothness, WILD)}, progress=False, device='cpu', dtype=torch.float64, evaluate=tf.Evaluate(validation=0.2), **settings)  # fmt: skip
     assert found.measure == "validation_loss"
     assert found.settings["lr"] == 0.5 / q.smoothness
 
