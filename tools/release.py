@@ -47,10 +47,11 @@ def check_texts(version: str, changelog: str, citation: str) -> list[str]:
         wrong.append(f"CHANGELOG.md: the first section is [{first}], not [{version}]")
     elif not DATE.fullmatch(date):
         wrong.append(f"CHANGELOG.md: the section [{version}] has no date: '## [{version}] - Y-M-D'")
-    for key, value in (("version", version), ("date-released", date)):
+    stated = {"version": version} | ({"date-released": date} if DATE.fullmatch(date) else {})
+    for key, value in stated.items():
         found = re.search(rf"^{key}: *[\"']?([^\"'\n]*)", citation, re.M)
         if (found[1] if found else None) != value:
-            wrong.append(f"CITATION.cff: {key} is not {value!r}, as in CHANGELOG.md")
+            wrong.append(f"CITATION.cff: {key} is not {value}")
     return wrong
 
 
