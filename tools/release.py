@@ -82,10 +82,8 @@ def check_names(wheel: set[str], source: set[str], tracked: set[str], version: s
         version: The version, which is part of the wheel's metadata folder's name.
     """
     package = {name for name in tracked if name.startswith("src/tunefree/")}
-    specifications = {n for n in tracked if re.fullmatch(r"experiments/P\d/[^/]+\.toml", n)}
     expected = {name.removeprefix("src/") for name in package}
-    allowed = expected | {f"tunefree/{name}" for name in specifications}  # copied by setup.py
-    extra = {n for n in wheel - allowed if not n.startswith(f"tunefree-{version}.dist-info/")}
+    extra = {n for n in wheel - expected if not n.startswith(f"tunefree-{version}.dist-info/")}
     wrong = [f"wheel: {name} is missing" for name in sorted(expected - wheel)]
     wrong += [f"wheel: {name} is not a file of the repository" for name in sorted(extra)]
     needed = {*package, "pyproject.toml", "README.md", "LICENSE"}
