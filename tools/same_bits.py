@@ -312,7 +312,7 @@ def list_programs() -> Iterator[Case]:
     masked: Words = LOOP | {"secure": {}, "needs": ["cryptography"]}
     for name in ("fedavg", "scaffold", "parfrefl", "fedlin"):
         yield case(f"flower/{name}/secure", name, "flower", **masked)
-    given = masked | {"cohort": None, "secure": {"threshold": 4}, "lost": 3}
+    given = masked | {"cohort": None, "secure": {"threshold": 5}, "lost": 3}
     yield case("flower/lost/secure", "scaffold", "flower", **given)
 
 
