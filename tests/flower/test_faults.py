@@ -11,11 +11,10 @@ import torch
 
 import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
+from running import bound
 from tunefree.flower.demo import _task
 from tunefree.flower.loopback import REFUSED, Loopback, new
-from tunefree.rounds import init_server_state, play
-from tunefree.training.bind import bind
-from tunefree.training.fit import options
+from tunefree.rounds import init_server_state
 
 pytest.importorskip("flwr.app", reason="needs tunefree[flower]")
 pytestmark = pytest.mark.federation
@@ -89,17 +88,15 @@ def replayed(app, rounds, missing):
     """The same run in this process, with those who answered as cohorts."""
     task = _task(app / "federation/task.py")
     given = {"rounds": rounds, "steps": 20, "batch": 50, "seed": 0, "device": "cpu"}
-    job = bind(
-        options(
+    job = bound(
             model=task.model(), federation=task.digits(CLIENTS), engine="loop", chunk=1,
             method=tf.methods.get("scaffold", lr=0.1), **given,
-        )
     )  # fmt: skip
     now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
     for t in range(rounds):
         ids = torch.tensor([i for i in range(CLIENTS) if i not in missing.get(t, ())])
-        now, _ = play(job.method, job.plan, now, job.crew, ids, everyone)
-        job.crew.commit()
+        now, _ = run_round(job.method, job.plan, now, job.pool, ids, everyone)
+        job.pool.commit()
     return now.x
 
 

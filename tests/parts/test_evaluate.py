@@ -137,7 +137,7 @@ def test_regression_is_worst_where_the_loss_is_largest():
 
 def test_what_per_client_needs():
     x, y = torch.zeros(2, 3), torch.tensor([0, 1])
-    with pytest.raises(ArgumentError, match=r"fit\(per_client=True\) needs a test set"):
+    with pytest.raises(ArgumentError, match=r"Evaluate\(per_client=True\) needs a test set"):
         per_client(tf.Federation(x, y, [0, 1]))
     values = torch.zeros(2)
     with pytest.raises(ArgumentError, match="test_owner"):

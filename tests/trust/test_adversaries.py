@@ -12,12 +12,11 @@ import torch
 from torch import nn
 
 import tunefree as tf
+from running import bound
 from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
 from tunefree.rounds import init_server_state, run_round
 from tunefree.server.aggregate import Mean
-from tunefree.training.bind import bind
-from tunefree.training.fit import options
 
 from . import rules
 
@@ -172,17 +171,17 @@ def test_hostile_clients_train_honestly():
     kept = []
     for attack in (None, a.SignFlip(BAD, scale=20.0)):
         given = {"model": model(), "federation": federation(), "method": get("scaffold")}
-        job = bind(options(**given, rounds=1, steps=3, attack=attack, dtype=torch.float64))
+        job = bound(**given, rounds=1, steps=3, attack=attack, dtype=torch.float64)
         run_round(
             job.method,
             job.plan,
             init_server_state(job.method, job.start, job.plan),
-            job.crew,
+            job.pool,
             everyone,
             everyone,
         )
-        job.crew.commit()
-        kept.append(job.crew.memory.gather(everyone)["direction.control"])
+        job.pool.commit()
+        kept.append(job.pool.memory.gather(everyone)["direction.control"])
     assert torch.equal(*kept)
     assert bool((kept[0] != 0).any())
 

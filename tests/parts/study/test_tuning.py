@@ -59,14 +59,15 @@ def test_the_cost_is_the_sum_over_everything(tmp_path):
 def test_a_method_that_breaks_is_paid_for(monkeypatch):
     """Failures' rounds are counted too."""
 
-    def fit(*, callbacks, **arguments):
+    def train(*given, callbacks, **more):
         def break_off(event):
             if event.round == 1:
                 raise RuntimeError("no")
 
-        return tf.fit(callbacks=[*callbacks, break_off], **arguments)
+        return real(*given, callbacks=[*callbacks, break_off], **more)
 
-    monkeypatch.setattr(work, "fit", fit)
+    real = work.train
+    monkeypatch.setattr(work, "train", train)
     found = tune(grid={"lr": (0.1, 0.3)})
     assert found.cost["gradients"] == 2 * 2 * 2 * 2  # settings, rounds, cohort, steps
     assert found.ranked() == []
@@ -125,7 +126,7 @@ def test_halving_sees_the_whole_schedule(tmp_path):
 
 def test_halving_again_decides_the_same(tmp_path, monkeypatch):
     found = tune(grid=GRID, out=tmp_path, halving=True)
-    monkeypatch.setattr(work, "fit", None)  # nothing is trained
+    monkeypatch.setattr(work, "train", None)  # nothing is trained
     again = tune(grid=GRID, out=tmp_path, halving=True)
     assert again.table() == found.table()
     loaded = tf.Tuning.load(tmp_path)
@@ -200,7 +201,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_errors_come_before_anything_is_trained(monkeypatch, case):
-    monkeypatch.setattr(work, "fit", None)
+    monkeypatch.setattr(work, "train", None)
     settings, sentence = BAD[case]
     if case == "test":
         settings = settings | {"batch": None, "cohort": None, "loss": "mse"}
