@@ -8,12 +8,13 @@ import time
 
 import pytest
 import torch
+from examples.federation.demo import load_task
+from examples.federation.loopback import REFUSED, Loopback
 
 import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
-from tunefree.flower.demo import _task
-from tunefree.flower.loopback import REFUSED, Loopback, new
-from tunefree.rounds import init_server_state, play
+from tunefree.flower.template import write_app
+from tunefree.rounds import init_server_state, run_round
 from tunefree.training.bind import bind
 from tunefree.training.fit import options
 
@@ -87,7 +88,7 @@ def away(text):
 
 def replayed(app, rounds, missing):
     """The same run in this process, with those who answered as cohorts."""
-    task = _task(app / "federation/task.py")
+    task = load_task(app / "federation/task.py")
     given = {"rounds": rounds, "steps": 20, "batch": 50, "seed": 0, "device": "cpu"}
     job = bind(
         options(
@@ -98,7 +99,7 @@ def replayed(app, rounds, missing):
     now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
     for t in range(rounds):
         ids = torch.tensor([i for i in range(CLIENTS) if i not in missing.get(t, ())])
-        now, _ = play(job.method, job.plan, now, job.crew, ids, everyone)
+        now, _ = run_round(job.method, job.plan, now, job.crew, ids, everyone)
         job.crew.commit()
     return now.x
 
@@ -112,7 +113,7 @@ def patience():
 
 def test_faults(tmp_path):
     """All that may fail does, within one run; the result is that of those who answered."""
-    app, flags, out = new(tmp_path / "app", "faults"), tmp_path / "flags", tmp_path / "run"
+    app, flags, out = write_app(tmp_path / "app", "faults"), tmp_path / "flags", tmp_path / "run"
     flags.mkdir()
     plain = (app / "federation/task.py").read_text()
     (app / "federation/task.py").write_text(plain.replace("def load(", "def _load(") + FLAGGED)

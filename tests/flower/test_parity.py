@@ -7,7 +7,7 @@ import torch
 
 import tunefree as tf
 from every.cases import METHODS
-from flower.local import Transport, arguments, trained
+from flower.local import LocalTransport, arguments, train
 from tunefree.testing._problem import federation, net
 
 COMPOSED = (  # weights, schedules and every kind of wire
@@ -33,7 +33,7 @@ def simulated(method, **given):
 def test_every_method(name, tmp_path):
     method = METHODS[name]
     alone = simulated(method, rounds=2)
-    spread = trained(method, Transport(tmp_path, method), rounds=2)
+    spread = train(method, LocalTransport(tmp_path, method), rounds=2)
     assert torch.equal(alone.x, spread.x)
     assert torch.equal(alone.output, spread.output)
     for a, b in zip(alone.history, spread.history, strict=True):

@@ -19,9 +19,9 @@ from ..core.vectors import row_sq
 from ..methods import Method
 from ..rounds import make_sender, wire_for_round
 from ..simulation.desk import WORK_COUNTS
-from .parcel import Number, Payload, Raw, number, read_dense
+from .payload import EncodedArray, Number, Payload, decode_dense, decode_scalar
 
-MOST = 1e15  # of anything that is counted
+MAX_COUNT = 1e15  # of anything that is counted
 
 
 class RefusedError(TunefreeError):
@@ -37,7 +37,7 @@ class Upload:
     counted: float  # bytes as papers count
     loss: Tensor  # (turns,)
     lr: Tensor  # (turns,)
-    tally: list[float]
+    work: list[float]
     passes: float
 
 
@@ -49,16 +49,16 @@ class RequestContext:
     round: int
     version: str
 
-    def check(self, parcel: Payload) -> None:
+    def check(self, payload: Payload) -> None:
         """Refuse the answer to another question."""
         for name, want in vars(self).items():
-            got = parcel.facts.get(name)
+            got = payload.header.get(name)
             if got != want:
                 raise RefusedError(f"its {name} is {got!r}, not {want!r}")
 
 
-def upload(
-    parcel: Payload, question: RequestContext, method: Method, x: Vector, t: Round, largest: float
+def read_upload(
+    payload: Payload, request: RequestContext, method: Method, x: Vector, t: Round, largest: float
 ) -> Upload:
     """Return an upload, or refuse it.
 
@@ -70,23 +70,23 @@ def upload(
         t: The round.
         largest: Longest vector let in, in units of 1 + |x|.
     """
-    question.check(parcel)
+    request.check(payload)
     names = method.channels(t.preparing)
     vectors = [n for n in names if n in method.vectors]
-    _match("channel", set(parcel.arrays), set(vectors))
-    _match("scalar", set(parcel.scalars), set(names) - set(vectors))
-    ids = torch.tensor([question.client])
+    _match("channel", set(payload.arrays), set(vectors))
+    _match("scalar", set(payload.scalars), set(names) - set(vectors))
+    ids = torch.tensor([request.client])
     bound = largest * (1 + float(torch.linalg.vector_norm(x)))
     rows: Channels = {}
     sizes: dict[str, int] = {}
     try:
         for name in vectors:
-            raw = parcel.arrays[name]
+            raw = payload.arrays[name]
             rows[name] = _vector(name, raw, method, x, ids, t)[None]
             sizes[name] = len(raw.data)
             _bounded(name, rows[name], bound)
-        for name in parcel.scalars:
-            rows[name] = number(name, parcel.scalars[name], x)[None]
+        for name in payload.scalars:
+            rows[name] = decode_scalar(name, payload.scalars[name], x)[None]
             sizes[name] = x.element_size()
             _bounded(name, rows[name], bound * bound)
     except DataError as error:
@@ -94,9 +94,9 @@ def upload(
     if "delta_sq" in rows and "delta" in rows:
         _agree(rows["delta_sq"], row_sq(rows["delta"]))
     turns = method.direction.local_phases(t).times
-    got = parcel.measured
+    got = payload.metrics
     loss, lr = (x.new_tensor(_list(n, got.get(n), turns)) for n in ("loss", "lr"))
-    found, more = counts(parcel)
+    found, more = read_work(payload)
     counted = _list("counted", [got.get("counted")], 1)[0]  # type: ignore[list-item]
     if counted < 0:
         raise RefusedError("it counts below zero")
@@ -105,44 +105,44 @@ def upload(
     return Upload(ordered, sizes, counted, loss, lr, found, more)
 
 
-def counts(parcel: Payload) -> tuple[list[float], float]:
+def read_work(payload: Payload) -> tuple[list[float], float]:
     """Return the tally of a client's work, and the gradients it took over all data."""
-    found = _list("tally", parcel.measured.get("tally"), len(WORK_COUNTS))
+    found = _list("tally", payload.metrics.get("tally"), len(WORK_COUNTS))
     if min(found) < 0:
         raise RefusedError("it counts below zero")
-    return found, passes(parcel)
+    return found, read_passes(payload)
 
 
-def passes(parcel: Payload) -> float:
+def read_passes(payload: Payload) -> float:
     """Return how many gradients over all data a client took."""
-    found = _list("passes", [parcel.measured.get("passes")], 1)[0]  # type: ignore[list-item]
+    found = _list("passes", [payload.metrics.get("passes")], 1)[0]  # type: ignore[list-item]
     if found < 0:
         raise RefusedError("it counts below zero")
     return found
 
 
-def probed(
-    parcel: Payload, question: RequestContext, what: str, points: list[Vector], largest: float
+def read_probe(
+    payload: Payload, request: RequestContext, what: str, points: list[Vector], largest: float
 ) -> tuple[list[Tensor], float]:
     """Return what was measured at each point, one row each, and the gradients it took."""
-    question.check(parcel)
+    request.check(payload)
     names = [f"point {j}" for j in range(len(points))]
-    _match("channel", set(parcel.arrays), set(names) if what == "grad" else set())
-    _match("scalar", set(parcel.scalars), set() if what == "grad" else set(names))
+    _match("channel", set(payload.arrays), set(names) if what == "grad" else set())
+    _match("scalar", set(payload.scalars), set() if what == "grad" else set(names))
     out = []
     try:
         for name, x in zip(names, points, strict=True):
             bound = largest * (1 + float(torch.linalg.vector_norm(x)))
             if what == "grad":
-                value = read_dense(name, parcel.arrays[name], x)[None]
+                value = decode_dense(name, payload.arrays[name], x)[None]
                 _bounded(name, value, bound)
             else:
-                value = number(name, parcel.scalars[name], x)[None]
+                value = decode_scalar(name, payload.scalars[name], x)[None]
                 _bounded(name, value, bound * bound)
             out.append(value)
     except DataError as error:
         raise RefusedError(str(error)) from None
-    return out, passes(parcel)
+    return out, read_passes(payload)
 
 
 def _match(kind: str, got: set[str], want: set[str]) -> None:
@@ -152,10 +152,12 @@ def _match(kind: str, got: set[str], want: set[str]) -> None:
         raise RefusedError(f"it lacks the {kind} {min(want - got)!r}")
 
 
-def _vector(name: str, raw: Raw, method: Method, x: Vector, ids: Tensor, t: Round) -> Vector:
+def _vector(
+    name: str, raw: EncodedArray, method: Method, x: Vector, ids: Tensor, t: Round
+) -> Vector:
     wire = wire_for_round(method, name, t)
     if wire.lossless:
-        return read_dense(name, raw, x)
+        return decode_dense(name, raw, x)
     if raw.form != "wire" or len(raw.data) > 2 * x.nbytes + 64:
         raise DataError(f"{name} must come as the code of a wire, no longer than the model.")
     try:
@@ -188,6 +190,6 @@ def _list(name: str, value: Number | None, length: int) -> list[float]:
     for v in numbers:
         if isinstance(v, bool) or not isinstance(v, int | float) or v != v or abs(v) == math.inf:
             raise RefusedError(f"its {name} must be finite, got {v!r}"[:200])
-        if abs(v) > MOST:
+        if abs(v) > MAX_COUNT:
             raise RefusedError(f"its {name} is absurd: {v!r}"[:200])
     return [float(v) for v in numbers]

@@ -10,8 +10,8 @@ from typing import TypeVar
 from ..core.errors import TunefreeError
 from ..wire import Ledger
 from .check import RefusedError
-from .parcel import Payload
-from .roll import NodeRegistry
+from .payload import Payload
+from .registry import NodeRegistry
 
 log = logging.getLogger("tunefree")
 T = TypeVar("T")
@@ -56,8 +56,8 @@ class Exchange:
         patience: How to deal with those who fail.
     """
 
-    def __init__(self, roll: NodeRegistry, patience: FailurePolicy) -> None:
-        self.roll, self.patience = roll, patience
+    def __init__(self, registry: NodeRegistry, policy: FailurePolicy) -> None:
+        self.registry, self.policy = registry, policy
         self._away: tuple[int, set[int]] = (-2, set())  # who did not answer, in which round
         self._events: dict[str, set[int]] = defaultdict(set)
 
@@ -93,12 +93,12 @@ class Exchange:
         began = time.monotonic()
         while True:
             again: list[int] = []
-            said = self.roll.write({i: write(i) for i in self.roll.reached(todo)})
+            said = self.registry.write({i: write(i) for i in self.registry.connected(todo)})
             for i in todo:
                 reply = said.get(i)
                 if not isinstance(reply, Payload):
                     why[i] = reply or "no answer in time"
-                elif reply.facts.get("lost"):
+                elif reply.header.get("lost"):
                     renewed = self._lost(i, t, renew)
                     (again.append if renewed else out.add)(i)
                 else:
@@ -113,10 +113,10 @@ class Exchange:
                 continue
             todo = [i for i in people if i not in done and i not in out]
             enough = len(done) >= need
-            waited = time.monotonic() - began >= self.patience.wait
+            waited = time.monotonic() - began >= self.policy.wait
             if enough or waited or len(done) + len(todo) < need:
                 break
-            self.roll.pause()
+            self.registry.pause()
         for i in todo:
             if i in why:  # others were away before, in this round
                 self._note(away, t, i, why[i])
@@ -129,7 +129,7 @@ class Exchange:
         return done
 
     def _lost(self, i: int, t: int, renew: Callable[[int], bool] | None) -> bool:
-        if self.patience.lost != "renew" or renew is None:
+        if self.policy.lost != "renew" or renew is None:
             self._note("lost", t, i, "its memory is not there")
             return False
         self._note("renewed", t, i, "its memory is not there; it begins anew at the present model")

@@ -32,17 +32,17 @@ from ..training.fit import options, train
 from ..training.folder import Folder
 from ..training.run import Run
 from ..version import __version__
-from .crew import FlowerClients
+from .batches import OneClientBatches
+from .clients import FlowerClients
 from .exchange import Exchange
-from .feed import OneClientBatches
-from .logbook import alone, tell, written
-from .roll import NodeRegistry, Transport
+from .logs import alone, log_round, log_to_folder
+from .registry import NodeRegistry, Transport
 from .settings import Settings
 from .terms import RunTerms, digest_method, digest_model, words_of
 
 
-def serve(settings: Settings, post: Transport) -> Run:
-    """Train over the nodes that `post` reaches; continue the run in `settings.out` if there is one.
+def serve(settings: Settings, transport: Transport) -> Run:
+    """Train over the nodes that `transport` reaches; continue the run in `settings.out`, if any.
 
     Args:
         settings: What to do.
@@ -50,25 +50,25 @@ def serve(settings: Settings, post: Transport) -> Run:
     """
     folder = None if settings.out is None else Folder(settings.out)
     with alone(folder, settings.wait):
-        return _serve(settings, post, folder)
+        return _serve(settings, transport, folder)
 
 
-def _serve(s: Settings, post: Transport, folder: Folder | None) -> Run:
+def _serve(s: Settings, transport: Transport, folder: Folder | None) -> Run:
     method, device = s.chosen(), find_device(s.device)
     known = _known(folder, s.clients)
-    roll = NodeRegistry(post, s.clients, s.deadline)
+    registry = NodeRegistry(transport, s.clients, s.deadline)
     if known is None:
-        roll.gather(s.wait)
-        known = _Known(secrets.token_hex(16), [roll.sizes[i] for i in range(s.clients)])
+        registry.wait_for_all(s.wait)
+        known = _Known(secrets.token_hex(16), [registry.sizes[i] for i in range(s.clients)])
     else:
-        roll.sizes = dict(enumerate(known.sizes))
+        registry.sizes = dict(enumerate(known.sizes))
     sizes = torch.tensor(known.sizes)
-    job = _bind(s, method, device, sizes, known.run, roll)
+    job = _bind(s, method, device, sizes, known.run, registry)
     if folder is not None and not (folder.path / "nodes.json").exists():
         text = json.dumps({"run": known.run, "sizes": known.sizes})
         write_atomically(folder.path / "nodes.json", text.encode())
-    with written(folder):
-        return train(job, folder, True, 1, [*s.callbacks, tell])
+    with log_to_folder(folder):
+        return train(job, folder, True, 1, [*s.callbacks, log_round])
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,12 @@ def _known(folder: Folder | None, clients: int) -> _Known | None:
 
 
 def _bind(
-    s: Settings, method: Method, device: torch.device, sizes: Tensor, run: str, roll: NodeRegistry
+    s: Settings,
+    method: Method,
+    device: torch.device,
+    sizes: Tensor,
+    run: str,
+    registry: NodeRegistry,
 ) -> Job:
     seen = s.held if s.test is None else s.test
     labelled = seen is None or are_labels(as_pair(*seen)[1])
@@ -145,7 +150,7 @@ def _bind(
         problem.start,
         run,
         terms.text(),
-        Exchange(roll, s.patience),
+        Exchange(registry, s.patience),
         None if s.held is None else _held(method, problem, s.held, cut, s.seed, terms.width),
         s.aggregate,
         s.secure,

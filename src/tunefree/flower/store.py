@@ -23,18 +23,24 @@ from ..core.files import pack_tensors, unpack_tensors, write_atomically
 from ..core.types import State
 
 FIRST = ""  # the version before a client's first round
-MEMORY = "TUNEFREE_MEMORY"  # where nodes keep their memory, unless their configuration says
-KEPT = 3  # newest versions that are never removed: the server may go back a checkpoint or two
+MEMORY_VARIABLE = (
+    "TUNEFREE_MEMORY"  # where nodes keep their memory, unless their configuration says
+)
+KEEP_NEWEST = (
+    3  # newest versions that are never removed: the server may go back a checkpoint or two
+)
 _RUN, _VERSION = re.compile(r"[0-9a-f]{8,64}"), re.compile(r"-?[0-9]{1,9}-[0-9a-f]{8}")
 
 
-def home_of(config: Mapping[str, Any]) -> Path:
+def memory_home(config: Mapping[str, Any]) -> Path:
     """Return the folder of all memory on a node, from its configuration."""
-    home = config.get("memory") or os.environ.get(MEMORY) or Path.home() / ".tunefree/memory"
+    home = (
+        config.get("memory") or os.environ.get(MEMORY_VARIABLE) or Path.home() / ".tunefree/memory"
+    )
     return Path(str(home)).expanduser()
 
 
-class Store:
+class MemoryStore:
     """The versions of one client's memory in one run.
 
     Args:
@@ -70,11 +76,11 @@ class Store:
         except (OSError, CheckpointError):
             return None
 
-    def forget(self, *needed: str) -> None:
+    def prune(self, *needed: str) -> None:
         """Remove what is neither among the newest nor needed."""
         found = sorted(self.path.glob("*.*"), key=lambda p: p.stat().st_mtime_ns)
         versions = dict.fromkeys(p.stem for p in found if _VERSION.fullmatch(p.stem))
-        keep = {*list(versions)[-KEPT:], *needed}
+        keep = {*list(versions)[-KEEP_NEWEST:], *needed}
         for path in found:
             if path.stem in versions and path.stem not in keep:
                 path.unlink(missing_ok=True)

@@ -14,8 +14,8 @@ from ..core.errors import ArgumentError, DataError
 from ..core.files import write_atomically
 from ..core.types import Channels, Vector
 from ..methods import Method
-from ..privacy import Channel, Member, ProtocolError, ProtocolTerms, Quantizer, Secure
-from ..privacy.letters import usual
+from ..privacy import Channel, ProtocolClient, ProtocolError, ProtocolTerms, Quantizer, Secure
+from ..privacy.messages import default_threshold
 
 MEASURED = {"measured loss": "loss", "measured lr": "lr"}  # for the history; they leak too
 FILE = "session.json"
@@ -27,18 +27,18 @@ class SecAggTerms:
     """What a node is told of a session."""
 
     terms: ProtocolTerms
-    grid: Quantizer
+    quantizer: Quantizer
     what: str = ""  # is measured, if no work is asked for
 
     @classmethod
-    def working(
+    def for_training(
         cls, secure: Secure, people: int, method: Method, x: Vector, preparing: bool
     ) -> "SecAggTerms":
         """Return the deal of a round's work among at most so many people."""
         return cls._new(secure, people, _shapes(method, x, preparing))
 
     @classmethod
-    def asking(cls, secure: Secure, people: int, what: str, at: list[Vector]) -> "SecAggTerms":
+    def for_probe(cls, secure: Secure, people: int, what: str, at: list[Vector]) -> "SecAggTerms":
         """Return the deal of what is measured at some points in between."""
         return cls._new(secure, people, _measures(at[0], what, len(at)), what)
 
@@ -46,16 +46,16 @@ class SecAggTerms:
     def _new(cls, secure: Secure, people: int, shapes: Shapes, what: str = "") -> "SecAggTerms":
         bounds = {n: _bound(secure, what or MEASURED.get(n, n)) for n in shapes}
         channels = tuple(Channel(n, shape, bounds[n]) for n, shape in shapes.items())
-        grid = Quantizer(channels, people, secure.bits)
-        threshold = usual(people) if secure.threshold is None else secure.threshold
-        terms = ProtocolTerms(secrets.token_bytes(16), threshold, grid.length, secure.bits)
-        return cls(terms, grid, what)
+        quantizer = Quantizer(channels, people, secure.bits)
+        threshold = default_threshold(people) if secure.threshold is None else secure.threshold
+        terms = ProtocolTerms(secrets.token_bytes(16), threshold, quantizer.length, secure.bits)
+        return cls(terms, quantizer, what)
 
-    def fact(self) -> str:
+    def to_text(self) -> str:
         """Return it as text."""
-        bounds = {c.name: c.bound for c in self.grid.channels}
+        bounds = {c.name: c.bound for c in self.quantizer.channels}
         t = self.terms
-        known = {"threshold": t.threshold, "people": self.grid.people, "bits": t.bits}
+        known = {"threshold": t.threshold, "people": self.quantizer.max_clients, "bits": t.bits}
         asked = {"session": t.session.hex(), "what": self.what}
         return json.dumps({"bounds": bounds, **known, **asked})
 
@@ -67,9 +67,11 @@ class SecAggTerms:
             bounds, what = found["bounds"], str(found["what"])
             shapes = _measures(x, what, len(bounds)) if what else _shapes(method, x, preparing)
             channels = tuple(Channel(n, s, float(bounds[n])) for n, s in shapes.items())
-            grid = Quantizer(channels, int(found["people"]), int(found["bits"]))
+            quantizer = Quantizer(channels, int(found["people"]), int(found["bits"]))
             session, threshold = bytes.fromhex(found["session"]), int(found["threshold"])
-            return cls(ProtocolTerms(session, threshold, grid.length, grid.bits), grid, what)
+            return cls(
+                ProtocolTerms(session, threshold, quantizer.length, quantizer.bits), quantizer, what
+            )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise DataError(f"The terms of a session are damaged: {error}") from None
 
@@ -108,7 +110,7 @@ class SecAggClient:
 
     def keys(self) -> bytes:
         """Begin; forget any session before."""
-        member = Member(self._client, self._deal.terms, self._least)
+        member = ProtocolClient(self._client, self._deal.terms, self._least)
         return self._kept(member, member.advertise())
 
     def share(self, roster: bytes) -> bytes:
@@ -118,7 +120,7 @@ class SecAggClient:
 
     def mask(self, inbox: bytes, rows: Channels, weight: float) -> bytes:
         """Return one client's rows (1, ...) under masks."""
-        values = self._deal.grid.encode({n: v[0] for n, v in rows.items()}, weight)
+        values = self._deal.quantizer.encode({n: v[0] for n, v in rows.items()}, weight)
         member = self._taken()
         return self._kept(member, member.mask(inbox, values))
 
@@ -132,15 +134,15 @@ class SecAggClient:
         """Answer the list of survivors; the session is over for this node."""
         return self._taken().open(survivors)
 
-    def _taken(self) -> Member:
+    def _taken(self) -> ProtocolClient:
         try:
             state = self._path.read_bytes()
         except OSError:
             raise ProtocolError("This node is in no session.") from None
         self._path.unlink()  # first: whatever happens now, it cannot happen twice
-        return Member.resume(self._deal.terms, state, self._least)
+        return ProtocolClient.resume(self._deal.terms, state, self._least)
 
-    def _kept(self, member: Member, local_update: bytes) -> bytes:
+    def _kept(self, member: ProtocolClient, local_update: bytes) -> bytes:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path, member.state())
         return local_update

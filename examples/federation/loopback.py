@@ -9,43 +9,16 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import TracebackType
 
-from ..core.errors import ArgumentError, TunefreeError
+from tunefree.core.errors import ArgumentError, TunefreeError
 
 LINK = "loop"  # what the SuperLink is called in Flower's configuration
 REFUSED = 6.0  # seconds after which a node that was killed may connect again
 
 
-def new(folder: Path, name: str | None = None) -> Path:
-    """Write an app's folder: pyproject.toml, server, client and README.
-
-    Args:
-        folder: Where; it must be empty or missing.
-        name: What the app is called; by default as its folder.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ArgumentError(f"{str(folder)!r} must be an empty or a new folder.")
-    title = name or folder.resolve().name
-    known = "".join(c if c.isalnum() or c == "-" else "-" for c in title.lower()).strip("-")
-    _copy(files(__package__).joinpath("files"), folder, known or "federation")
-    return folder
-
-
-def _copy(source: Traversable, target: Path, name: str) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for item in source.iterdir():
-        if item.is_dir():
-            _copy(item, target / item.name, name)
-        elif item.name.endswith(".txt"):
-            path = target / item.name.removesuffix(".txt")
-            path.write_text(item.read_text().replace("NAME", name))
-
-
-def threads() -> int:
+def num_threads() -> int:
     """Return how many threads each process here computes with."""
     return int(os.environ.get("OMP_NUM_THREADS", "1"))
 
@@ -101,7 +74,7 @@ class Loopback:
     @property
     def _environment(self) -> dict[str, str]:
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-        one = {"OMP_NUM_THREADS": str(threads())}
+        one = {"OMP_NUM_THREADS": str(num_threads())}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         own = {"FLWR_HOME": str(self.home / "flwr"), "PATH": path}
         return {**os.environ, **quiet, **one, **own}

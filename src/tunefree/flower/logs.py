@@ -46,7 +46,7 @@ def alone(folder: Folder | None, seconds: float = 60.0) -> Iterator[None]:
         yield
 
 
-def tell(event: Event) -> None:
+def log_round(event: Event) -> None:
     """Say how a round went."""
     row = event.row
     said = [f"loss {row['train_loss']:.4f}", f"{row['answered']} answered"]
@@ -56,7 +56,7 @@ def tell(event: Event) -> None:
 
 
 @contextmanager
-def written(folder: Folder | None) -> Iterator[None]:
+def log_to_folder(folder: Folder | None) -> Iterator[None]:
     """Within it, what is said goes to the run's folder too."""
     if folder is None:
         yield

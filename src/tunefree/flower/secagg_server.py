@@ -14,22 +14,22 @@ from torch import Tensor
 from ..core.errors import ArgumentError
 from ..core.types import Channels, Vector
 from ..methods import Method
-from ..privacy import Collector, ProtocolError
+from ..privacy import ProtocolError, ProtocolServer
 from ..server.aggregate import Aggregation, weighted_mean
 from ..wire import Ledger
 from .check import RefusedError, RequestContext
 from .exchange import Exchange, TooFewError
-from .parcel import Fact, Payload, coded
-from .seat import SecAggTerms
+from .payload import HeaderValue, Payload, wrap_bytes
+from .secagg_client import SecAggTerms
 
 log = logging.getLogger("tunefree")
 
-Say = Callable[[int], bytes | None]
-Take = Callable[[int, bytes], None]
+MakeMessage = Callable[[int], bytes | None]
+TakeMessage = Callable[[int, bytes], None]
 T = TypeVar("T")
 
 
-def check_settings(method: Method, aggregate: Aggregation, lost: str) -> None:
+def check_secure_settings(method: Method, aggregate: Aggregation, lost: str) -> None:
     """Refuse what masks cannot hide, and say it if a wire saves nothing."""
     if aggregate is not weighted_mean:
         raise ArgumentError("Settings takes aggregate or secure, not both.")
@@ -48,7 +48,7 @@ def check_settings(method: Method, aggregate: Aggregation, lost: str) -> None:
         )
 
 
-class Session:
+class SecAggSession:
     """The server's side of a round's session.
 
     Args:
@@ -71,13 +71,13 @@ class Session:
         version: str,
         ledger: Ledger,
     ) -> None:
-        self._deal, self._server = deal, Collector(deal.terms)
+        self._deal, self._server = deal, ProtocolServer(deal.terms)
         self._shares, self._top, self._people = shares, float(shares[people].max()), people
         self._exchange, self._t, self._version, self._ledger = exchange, t, version, ledger
 
     def play(
         self,
-        facts: Callable[[str, int], dict[str, Fact]],
+        header: Callable[[str, int], dict[str, HeaderValue]],
         order: Callable[[int], Payload],
         counts: Callable[[Payload], T],
         renew: Callable[[int], bool] | None,
@@ -86,7 +86,7 @@ class Session:
         """Make all four exchanges; return the counts of those whose numbers are in the sum.
 
         Args:
-            facts: What a message of a kind says to a client.
+            header: What a message of a kind says to a client.
             order: A client's task.
             counts: Reads what is not under masks.
             renew: Called for a client whose memory is lost; whether to ask it again.
@@ -95,44 +95,48 @@ class Session:
         server, threshold = self._server, self._deal.terms.threshold
         need = max(need, threshold)
 
-        def ask(kind: str, whom: list[int], say: Say, take: Take, need: int) -> list[int]:
+        def ask(
+            kind: str, whom: list[int], say: MakeMessage, take: TakeMessage, need: int
+        ) -> list[int]:
             def write(i: int) -> Payload:
-                return self._told(i, Payload(facts(kind, i)), say(i))
+                return self._with_session(i, Payload(header(kind, i)), say(i))
 
-            def read(i: int, parcel: Payload) -> None:
-                self._taken(i, kind, parcel, take)
+            def read(i: int, payload: Payload) -> None:
+                self._accept(i, kind, payload, take)
 
             done = self._exchange.run(whom, self._t, write, read, need, self._ledger)
             return [i for i in whom if i in done]
 
-        def read(i: int, parcel: Payload) -> T:
-            found = counts(parcel)
-            self._taken(i, "masked", parcel, server.masked)
+        def read(i: int, payload: Payload) -> T:
+            found = counts(payload)
+            self._accept(i, "masked", payload, server.receive_masked)
             return found
 
         def write(i: int) -> Payload:
-            return self._told(i, order(i), server.inbox(i))
+            return self._with_session(i, order(i), server.inbox(i))
 
-        there = ask("keys", self._people, lambda i: None, server.advertised, need)
-        there = ask("shares", there, lambda i: server.roster(), server.shared, need)
+        there = ask("keys", self._people, lambda i: None, server.receive_keys, need)
+        there = ask("shares", there, lambda i: server.roster(), server.receive_shares, need)
         found = self._exchange.run(there, self._t, write, read, need, self._ledger, renew)
         left = server.survivors()
-        ask("opened", list(server.people), lambda i: left, server.opened, threshold)
+        ask("opened", list(server.survivor_ids), lambda i: left, server.receive_opened, threshold)
         return found
 
-    def _told(self, i: int, parcel: Payload, message: bytes | None) -> Payload:
+    def _with_session(self, i: int, payload: Payload, message: bytes | None) -> Payload:
         """Return a message to a client, with the session's own part."""
-        known: dict[str, Fact] = {"secure": self._deal.fact()}
+        known: dict[str, HeaderValue] = {"secure": self._deal.to_text()}
         known["weight"] = float(self._shares[i]) / self._top
-        said = {} if message is None else {"message": coded(message)}
+        said = {} if message is None else {"message": wrap_bytes(message)}
         self._ledger.down["masks"] += len(message or b"")
-        return replace(parcel, facts=parcel.facts | known, arrays=parcel.arrays | said)
+        return replace(payload, header=payload.header | known, arrays=payload.arrays | said)
 
-    def _taken(self, i: int, kind: str, parcel: Payload, take: Take) -> None:
+    def _accept(self, i: int, kind: str, payload: Payload, take: TakeMessage) -> None:
         """Take a client's part in the session from its answer, or refuse it."""
-        RequestContext(i, self._t, self._version).check(parcel)
-        grid = self._deal.grid
-        data = opened(kind, parcel, 4096 + 256 * len(self._people) + grid.length * grid.bits // 8)
+        RequestContext(i, self._t, self._version).check(payload)
+        quantizer = self._deal.quantizer
+        data = message_bytes(
+            kind, payload, 4096 + 256 * len(self._people) + quantizer.length * quantizer.bits // 8
+        )
         try:
             take(i, data)
         except ProtocolError as error:
@@ -142,17 +146,17 @@ class Session:
     def means(self, like: Vector) -> Channels:
         """Return the means over those whose numbers arrived."""
         try:
-            total = self._deal.grid.decode(self._server.total())
+            total = self._deal.quantizer.decode(self._server.unmask_sum())
         except ProtocolError as error:
             raise TooFewError(f"Round {self._t} cannot be unmasked: {error}") from None
-        scale = self._top / float(self._shares[list(self._server.people)].sum())
+        scale = self._top / float(self._shares[list(self._server.survivor_ids)].sum())
         return {n: (v * scale).to(like.device, like.dtype) for n, v in total.items()}
 
 
-def opened(name: str, parcel: Payload, most: int) -> bytes:
+def message_bytes(name: str, payload: Payload, most: int) -> bytes:
     """Return the message that a client's parcel carries; refuse a long one."""
-    raw = parcel.arrays.get(name)
-    if raw is None or set(parcel.arrays) != {name} or parcel.scalars or raw.form != "wire":
+    raw = payload.arrays.get(name)
+    if raw is None or set(payload.arrays) != {name} or payload.scalars or raw.form != "wire":
         raise RefusedError(f"it sends no {name!r}, or more than that")
     if len(raw.data) > most:
         raise RefusedError(f"its {name!r} has {len(raw.data)} bytes, more than {most}")

@@ -15,12 +15,12 @@ from ..core.errors import DataError
 from ..core.types import Channels
 from ..wire._bits import number_bytes, read_numbers
 
-Fact = str | int | float
+HeaderValue = str | int | float
 Number = float | list[float]
 
 
 @dataclass(frozen=True)
-class Raw:
+class EncodedArray:
     """An array as bytes: its own numbers, little-endian ("dense"), or a wire's code ("wire")."""
 
     dtype: str
@@ -33,28 +33,28 @@ class Raw:
 class Payload:
     """One message, either way."""
 
-    facts: dict[str, Fact] = field(default_factory=dict)
-    arrays: dict[str, Raw] = field(default_factory=dict)
+    header: dict[str, HeaderValue] = field(default_factory=dict)
+    arrays: dict[str, EncodedArray] = field(default_factory=dict)
     scalars: dict[str, Number] = field(default_factory=dict)
-    measured: dict[str, Number] = field(default_factory=dict)
+    metrics: dict[str, Number] = field(default_factory=dict)
 
     def size(self) -> int:
         """Return the bytes of channels: arrays as they are, scalars at 8 each."""
         return sum(len(a.data) for a in self.arrays.values()) + 8 * len(self.scalars)
 
 
-def dense(value: Tensor) -> Raw:
+def encode_dense(value: Tensor) -> EncodedArray:
     """Return a tensor's own numbers as bytes."""
     kind = str(value.dtype).removeprefix("torch.")
-    return Raw(kind, tuple(value.shape), "dense", number_bytes(value))
+    return EncodedArray(kind, tuple(value.shape), "dense", number_bytes(value))
 
 
-def coded(data: bytes) -> Raw:
+def wrap_bytes(data: bytes) -> EncodedArray:
     """Return a wire's code."""
-    return Raw("uint8", (len(data),), "wire", data)
+    return EncodedArray("uint8", (len(data),), "wire", data)
 
 
-def read_dense(name: str, raw: Raw, like: Tensor) -> Tensor:
+def decode_dense(name: str, raw: EncodedArray, like: Tensor) -> Tensor:
     """Return the tensor; refuse whatever has not the form, dtype, shape and length of `like`."""
     kind = str(like.dtype).removeprefix("torch.")
     if raw.form != "dense":
@@ -68,22 +68,24 @@ def read_dense(name: str, raw: Raw, like: Tensor) -> Tensor:
     return read_numbers(raw.data, like).reshape(like.shape)
 
 
-Packed = tuple[dict[str, Raw], dict[str, Number]]
+PackedChannels = tuple[dict[str, EncodedArray], dict[str, Number]]
 
 
-def packed(channels: Channels) -> Packed:
+def pack_channels(channels: Channels) -> PackedChannels:
     """Return vectors as arrays and single numbers as scalars; both keep every bit."""
-    arrays = {name: dense(v) for name, v in channels.items() if v.ndim}
+    arrays = {name: encode_dense(v) for name, v in channels.items() if v.ndim}
     return arrays, {name: float(v) for name, v in channels.items() if not v.ndim}
 
 
-def unpacked(arrays: Mapping[str, Raw], scalars: Mapping[str, Number], like: Tensor) -> Channels:
-    """Undo `packed` for vectors of the shape of `like`."""
-    vectors = {name: read_dense(name, raw, like) for name, raw in arrays.items()}
-    return vectors | {name: number(name, v, like) for name, v in scalars.items()}
+def unpack_channels(
+    arrays: Mapping[str, EncodedArray], scalars: Mapping[str, Number], like: Tensor
+) -> Channels:
+    """Undo `pack_channels` for vectors of the shape of `like`."""
+    vectors = {name: decode_dense(name, raw, like) for name, raw in arrays.items()}
+    return vectors | {name: decode_scalar(name, v, like) for name, v in scalars.items()}
 
 
-def number(name: str, value: Number, like: Tensor) -> Tensor:
+def decode_scalar(name: str, value: Number, like: Tensor) -> Tensor:
     """Return one number in the dtype and place of `like`: ()."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(f"{name} must be one number, got {type(value).__name__}.")
@@ -92,6 +94,6 @@ def number(name: str, value: Number, like: Tensor) -> Tensor:
     return torch.tensor(float(value), dtype=like.dtype, device=like.device)
 
 
-def below(parts: Mapping[str, Raw], head: str) -> dict[str, Raw]:
+def strip_prefix(parts: Mapping[str, EncodedArray], head: str) -> dict[str, EncodedArray]:
     """Return the arrays under a dotted name."""
     return {n.removeprefix(head): raw for n, raw in parts.items() if n.startswith(head)}
