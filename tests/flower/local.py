@@ -11,14 +11,14 @@ CLIENTS = len(SIZES)
 
 
 class LocalTransport:
-    """Carries parcels to nodes in this process; `before` and `after` may change or stop them."""
+    """Carries payloads to nodes in this process; `before` and `after` may change or drop them."""
 
     def __init__(self, home, method=None, fed=None, clients=CLIENTS):
         self.home, self.method = home, method
         self.fed = federation() if fed is None else fed
         self.there = {100 + i: i for i in range(clients)}  # nodes have numbers of their own
         self._nodes = {}
-        self.log = []  # (client, question, answer)
+        self.log = []  # (client, request, answer)
 
     def nodes(self):
         return list(self.there)
@@ -31,7 +31,7 @@ class LocalTransport:
         return self._nodes[i]
 
     def before(self, i, payload):
-        """Return the parcel as it reaches client i; None if it is lost."""
+        """Return the payload as it reaches client i; None if it is lost."""
         return payload
 
     def after(self, i, payload, answer):

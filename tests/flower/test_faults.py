@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 from examples.federation.demo import load_task
-from examples.federation.loopback import REFUSED, Loopback
+from examples.federation.loopback import RECONNECT_SECONDS, Loopback
 
 import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
@@ -104,10 +104,10 @@ def replayed(app, rounds, missing):
     return now.x
 
 
-def patience():
+def find_deadline():
     """Return a deadline for an answer: a node starts a process for it, and all share the cores."""
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import tunefree"], check=True)
+    subprocess.run([sys.executable, "-c", "import tunefree"], check=True, timeout=MINUTES)
     return 12 + 4 * (time.monotonic() - began)
 
 
@@ -118,7 +118,7 @@ def test_faults(tmp_path):
     plain = (app / "federation/task.py").read_text()
     (app / "federation/task.py").write_text(plain.replace("def load(", "def _load(") + FLAGGED)
     config = {"method": "scaffold", "set": "lr=0.1", "rounds": ROUNDS, "minimum": 1, "out": out}
-    config |= {"deadline": patience(), "wait": 240.0}
+    config |= {"deadline": find_deadline(), "wait": 240.0}
     loop = Loopback(tmp_path / "flower", CLIENTS)
     watch = Watcher(out, loop.home / "run.log")
     try:
@@ -140,7 +140,7 @@ def test_faults(tmp_path):
         loop.kill_link()
         first.wait(MINUTES)
         assert len(watch.rows()) < ROUNDS
-        time.sleep(REFUSED)
+        time.sleep(RECONNECT_SECONDS)
         loop.start_link()
         finished(loop.run(app, **config), 6 * MINUTES)
     finally:

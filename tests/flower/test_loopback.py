@@ -25,7 +25,9 @@ def test_tls_and_registered_nodes(tmp_path):
     app, out = write_app(tmp_path / "app", "secure"), tmp_path / "run"
     with Loopback(tmp_path / "flower", 2, secure=True) as loop:
         key = loop.home / "key-9"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", key], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", key], check=True, timeout=MINUTES
+        )
         loop.start_node(9)
         config = {"method": "scaffold", "set": "lr=0.1", "rounds": 2, "clients": 2, "out": out}
         finished(loop.run(app, **config), 5 * MINUTES)

@@ -1,6 +1,8 @@
 """What outlives a process: the server's checkpoints and the clients' memory, each counted once."""
 
+import os
 import shutil
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -8,10 +10,12 @@ import torch
 import tunefree as tf
 from every.cases import timeless
 from flower.local import CLIENTS, LocalTransport, train
+from tunefree.core import lock
 from tunefree.core.errors import DataError, ResumeError, TunefreeError
+from tunefree.core.lock import lock_folder
 from tunefree.core.random import cohort
 from tunefree.flower.exchange import TooFewError
-from tunefree.flower.logs import alone
+from tunefree.flower.serve import SERVER_LOCK
 from tunefree.flower.store import MemoryStore
 from tunefree.rounds import init_server_state, run_round
 from tunefree.testing._problem import bound, federation
@@ -247,15 +251,31 @@ def test_a_folder_of_another_run_is_not_touched(tmp_path):
 
 
 def test_two_servers_do_not_share_a_folder(tmp_path):
-    folder = tf.training.folder.Folder(tmp_path / "r")
+    out = tmp_path / "r"
+    out.mkdir()
+
+    def serve():
+        return train(SCAFFOLD, LocalTransport(tmp_path / "n", SCAFFOLD), out=out, rounds=1)
+
     with (
-        alone(folder),
-        pytest.raises(ResumeError, match="Another server is at work"),
-        alone(folder, 0.0),
+        lock_folder(out, name=SERVER_LOCK),
+        pytest.raises(ResumeError, match=f"being written by process {os.getpid()}"),
     ):
-        pass
-    with alone(folder, 0.0):  # free again
-        pass
+        serve()
+    assert not (out / "nodes.json").exists()
+    assert serve().status == "finished"
+    assert not (out / SERVER_LOCK).exists()
+
+
+def test_a_server_waits_for_another_to_end(tmp_path, monkeypatch):
+    """The other one ends while this one sleeps between two attempts."""
+    other = ExitStack()
+    other.enter_context(lock_folder(tmp_path, name=SERVER_LOCK))
+    monkeypatch.setattr(lock.time, "sleep", lambda seconds: other.close())
+    run = train(
+        SCAFFOLD, LocalTransport(tmp_path / "n", SCAFFOLD), out=tmp_path, wait=60.0, rounds=1
+    )
+    assert run.status == "finished"
 
 
 def test_the_store(tmp_path):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import tunefree as tf
-from tunefree.core.errors import ArgumentError
 from flower.local import CLIENTS, LocalTransport, train
 from flower.test_parity import simulated
+from tunefree.core.errors import ArgumentError
 from tunefree.flower.exchange import TooFewError
 from tunefree.privacy import Bounds, Privacy, Secure
 

@@ -49,7 +49,7 @@ def test_bounds_in_the_terms_of_a_session(bound):
     deal = json.loads(SecAggTerms.for_training(Secure(), 5, method, x, False).to_text())
     deal["bounds"]["delta"] = bound
     with pytest.raises(DataError, match="terms of a session are damaged"):
-        SecAggTerms.read(json.dumps(deal), method, x, False)
+        SecAggTerms.from_text(json.dumps(deal), method, x, False)
 
 
 @pytest.mark.parametrize("name", ["people", "bits", "threshold"])
@@ -58,7 +58,7 @@ def test_numbers_in_the_terms_of_a_session(name):
     deal = json.loads(SecAggTerms.for_training(Secure(), 5, method, x, False).to_text())
     for text in (json.dumps(deal | {name: float("inf")}), DEEP):
         with pytest.raises(DataError, match="terms of a session are damaged"):
-            SecAggTerms.read(text, method, x, False)
+            SecAggTerms.from_text(text, method, x, False)
 
 
 def test_a_bound_whose_step_is_no_number():

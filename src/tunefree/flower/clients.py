@@ -1,9 +1,9 @@
-"""Clients on other machines, as the server's round sees them.
+"""The pool of clients on Flower's nodes.
 
-The crew writes to the nodes, waits for those who answer in time, looks at what they send and
-returns means, so that `rounds.play` is the same as in a simulation. A vector that a cohort was sent
-earlier in a round is sent again, since every message may find a new process on a node; the ledger
-counts it each time.
+It sends requests to the nodes, waits for answers, validates them and returns means, so that
+`rounds.run_round` is the same as in a simulation. A vector that a cohort was sent earlier in a
+round is sent again, since a node may handle every message in a new process; the ledger counts it
+each time.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from .versions import MemoryVersions, new_version
 
 @dataclass(frozen=True)
 class _CohortUploads:
-    """What the answers of a cohort come to."""
+    """The means and counts of a cohort's answers."""
 
     answered: list[int]
     means: Channels
@@ -54,7 +54,7 @@ class FlowerClients:
         start: The first model, from which first memories are made.
         run: The run's name, under which nodes keep their memory.
         terms: What nodes must know of the run, as text.
-        exchange: How to reach them, and how to deal with those who fail.
+        exchange: How to reach them, and how to treat those that fail.
         held: Evaluates on the server's own sample, where it has one.
         aggregate: Makes the aggregators of what clients send.
         secure: Adds up what clients send under masks, instead.
@@ -124,10 +124,12 @@ class FlowerClients:
 
         need = self._need(len(people), t)
         if self._secure is not None:
-            deal = SecAggTerms.for_probe(self._secure, len(people), what, at)
-            session = SecAggSession(deal, self._shares, people, self._exchange, t, version, ledger)
+            secagg_terms = SecAggTerms.for_probe(self._secure, len(people), what, at)
+            session = SecAggSession(
+                secagg_terms, self._shares, people, self._exchange, t, version, ledger
+            )
             header = partial(self._header, t=t, version=version)
-            said = session.play(header, write, read_passes, None, need)
+            said = session.run(header, write, read_passes, None, need)
             self._passes += sum(said.values())
             hidden = session.means(at[0])
             return [hidden[name] for name in points]
@@ -197,11 +199,13 @@ class FlowerClients:
         """Let the cohort work, and see the sum of what it sends alone."""
         assert self._secure is not None
         ready, x = pack_channels(down), down["x"]
-        deal = SecAggTerms.for_training(self._secure, len(people), self.method, x, t.preparing)
-        session = SecAggSession(
-            deal, self._shares, people, self._exchange, t.index, version, ledger
+        secagg_terms = SecAggTerms.for_training(
+            self._secure, len(people), self.method, x, t.preparing
         )
-        found = session.play(
+        session = SecAggSession(
+            secagg_terms, self._shares, people, self._exchange, t.index, version, ledger
+        )
+        found = session.run(
             partial(self._header, t=t.index, version=version),
             lambda i: self._order(i, down, ready, t, version, ledger),
             read_work,
@@ -254,7 +258,7 @@ class FlowerClients:
             RequestContext(i, t.index, version).check(payload)
             return True
 
-        kept = self._exchange.run(answered, t.index, write, read, 0, ledger, away="behind")
+        kept = self._exchange.run(answered, t.index, write, read, 0, ledger, label="behind")
         self._versions.record_confirmations(answered, kept, version)
 
     def _header(self, kind: str, client: int, t: int, version: str) -> dict[str, HeaderValue]:
@@ -262,7 +266,7 @@ class FlowerClients:
         return {"kind": kind, "client": client, "round": t, "version": version, **same}
 
     def _need(self, cohort: int, t: int) -> int:
-        return self._exchange.policy.need(cohort, self.method.full or t < 0)
+        return self._exchange.policy.min_answers(cohort, self.method.full or t < 0)
 
     def _count(self, ledger: Ledger, channels: Channels) -> None:
         """Count what one client is sent, instead of what was counted for the round as planned."""
@@ -279,7 +283,7 @@ class FlowerClients:
         if self.method.prepares:
             first, version = Round(self.plan, index=-1), new_version(-1)
             order = self._order(i, down, pack_channels(down), first, version, ledger)
-            said = self._exchange.registry.write({i: order}).get(i)
+            said = self._exchange.registry.send({i: order}).get(i)
             if not isinstance(said, Payload) or said.header.get("lost"):
                 return False
             self._versions.record_preparation(i, version)

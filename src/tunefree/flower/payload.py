@@ -1,8 +1,8 @@
-"""What travels between server and nodes: plain data, and nothing that could run.
+"""The content of a message between server and nodes: plain data, no executable code.
 
-A parcel has facts (words and numbers that say what it is), arrays (as raw bytes of a declared type
-and shape, or as the bytes of a wire), scalars (channels of one number) and measurements (numbers
-for the history). Flower carries the four as records; a test can carry them as they are.
+A payload has a header (strings and numbers that identify the message), arrays (raw bytes with a
+declared dtype and shape, or the code of a wire), scalars (channels of one number) and metrics
+(numbers for the history). Flower carries the four as records; tests pass payloads on directly.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Number = float | list[float]
 
 @dataclass(frozen=True)
 class EncodedArray:
-    """An array as bytes: its own numbers, little-endian ("dense"), or a wire's code ("wire")."""
+    """An array as bytes: little-endian numbers (form "dense") or the code of a wire ("wire")."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class EncodedArray:
 
 @dataclass(frozen=True)
 class Payload:
-    """One message, either way."""
+    """The content of one message, in either direction."""
 
     header: dict[str, HeaderValue] = field(default_factory=dict)
     arrays: dict[str, EncodedArray] = field(default_factory=dict)
@@ -39,40 +39,40 @@ class Payload:
     metrics: dict[str, Number] = field(default_factory=dict)
 
     def size(self) -> int:
-        """Return the bytes of channels: arrays as they are, scalars at 8 each."""
+        """Return the number of bytes of the channels, with 8 bytes per scalar."""
         return sum(len(a.data) for a in self.arrays.values()) + 8 * len(self.scalars)
 
 
 def encode_dense(value: Tensor) -> EncodedArray:
-    """Return a tensor's own numbers as bytes."""
-    kind = str(value.dtype).removeprefix("torch.")
-    return EncodedArray(kind, tuple(value.shape), "dense", number_bytes(value))
+    """Encode the numbers of a tensor without loss."""
+    dtype = str(value.dtype).removeprefix("torch.")
+    return EncodedArray(dtype, tuple(value.shape), "dense", number_bytes(value))
 
 
 def wrap_bytes(data: bytes) -> EncodedArray:
-    """Return a wire's code."""
+    """Wrap the code of a wire, or a message of secure aggregation."""
     return EncodedArray("uint8", (len(data),), "wire", data)
 
 
-def decode_dense(name: str, raw: EncodedArray, like: Tensor) -> Tensor:
-    """Return the tensor; refuse whatever has not the form, dtype, shape and length of `like`."""
-    kind = str(like.dtype).removeprefix("torch.")
-    if raw.form != "dense":
-        raise DataError(f"{name} must come as plain numbers, got {raw.form!r}.")
-    if raw.dtype != kind:
-        raise DataError(f"{name} must have dtype {kind}, got {raw.dtype!r}.")
-    if tuple(raw.shape) != tuple(like.shape):
-        raise DataError(f"{name} must have shape {tuple(like.shape)}, got {tuple(raw.shape)}.")
-    if len(raw.data) != like.nbytes:
-        raise DataError(f"{name} must have {like.nbytes} bytes, got {len(raw.data)}.")
-    return read_numbers(raw.data, like).reshape(like.shape)
+def decode_dense(name: str, array: EncodedArray, like: Tensor) -> Tensor:
+    """Undo `encode_dense`; the form, dtype, shape and length must be those of `like`."""
+    dtype = str(like.dtype).removeprefix("torch.")
+    if array.form != "dense":
+        raise DataError(f"{name} must come as plain numbers, got {array.form!r}.")
+    if array.dtype != dtype:
+        raise DataError(f"{name} must have dtype {dtype}, got {array.dtype!r}.")
+    if tuple(array.shape) != tuple(like.shape):
+        raise DataError(f"{name} must have shape {tuple(like.shape)}, got {tuple(array.shape)}.")
+    if len(array.data) != like.nbytes:
+        raise DataError(f"{name} must have {like.nbytes} bytes, got {len(array.data)}.")
+    return read_numbers(array.data, like).reshape(like.shape)
 
 
 PackedChannels = tuple[dict[str, EncodedArray], dict[str, Number]]
 
 
 def pack_channels(channels: Channels) -> PackedChannels:
-    """Return vectors as arrays and single numbers as scalars; both keep every bit."""
+    """Return vectors as arrays and 0-d tensors as scalars, both without loss."""
     arrays = {name: encode_dense(v) for name, v in channels.items() if v.ndim}
     return arrays, {name: float(v) for name, v in channels.items() if not v.ndim}
 
@@ -80,20 +80,20 @@ def pack_channels(channels: Channels) -> PackedChannels:
 def unpack_channels(
     arrays: Mapping[str, EncodedArray], scalars: Mapping[str, Number], like: Tensor
 ) -> Channels:
-    """Undo `pack_channels` for vectors of the shape of `like`."""
-    vectors = {name: decode_dense(name, raw, like) for name, raw in arrays.items()}
+    """Undo `pack_channels` for vectors with the shape of `like`."""
+    vectors = {name: decode_dense(name, array, like) for name, array in arrays.items()}
     return vectors | {name: decode_scalar(name, v, like) for name, v in scalars.items()}
 
 
 def decode_scalar(name: str, value: Number, like: Tensor) -> Tensor:
-    """Return one number in the dtype and place of `like`: ()."""
+    """Return a scalar as a 0-d tensor with the dtype and device of `like`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(f"{name} must be one number, got {type(value).__name__}.")
     if isinstance(value, int) and abs(value) > 1 << 64:
-        raise DataError(f"{name} must be a number that Flower carries, got one far beyond.")
+        raise DataError(f"{name} must be an int of at most 64 bits, got a larger one.")
     return torch.tensor(float(value), dtype=like.dtype, device=like.device)
 
 
-def strip_prefix(parts: Mapping[str, EncodedArray], head: str) -> dict[str, EncodedArray]:
-    """Return the arrays under a dotted name."""
-    return {n.removeprefix(head): raw for n, raw in parts.items() if n.startswith(head)}
+def strip_prefix(arrays: Mapping[str, EncodedArray], prefix: str) -> dict[str, EncodedArray]:
+    """Return the arrays whose names start with a prefix, without it."""
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}

@@ -1,7 +1,7 @@
-"""Rounds under masks: what nodes send is added up by `tunefree.privacy`, and seen by nobody.
+"""The server's part in secure aggregation: the nodes' uploads are summed by `tunefree.privacy`.
 
-Every mean is a session of its own, of four exchanges instead of one: keys, shares, the work (or
-what is measured for the server in between), and the shares that unmask its sum.
+Every mean is a session of its own with four exchanges instead of one: keys, shares, the training
+(or probe) request itself, and the shares that unmask the sum.
 """
 
 import logging
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def check_secure_settings(method: Method, aggregate: Aggregation, lost: str) -> None:
-    """Refuse what masks cannot hide, and say it if a wire saves nothing."""
+    """Refuse settings that secure aggregation does not support; warn if a wire saves no bytes."""
     if aggregate is not weighted_mean:
         raise ArgumentError("Settings takes aggregate or secure, not both.")
     if lost == "renew" and method.prepares:
@@ -49,94 +49,113 @@ def check_secure_settings(method: Method, aggregate: Aggregation, lost: str) -> 
 
 
 class SecAggSession:
-    """The server's side of a round's session.
+    """The server's side of a session.
 
     Args:
-        deal: The session.
-        shares: Every client's share of the population's weight (N,).
-        people: Those who are asked.
-        exchange: How to reach them.
+        terms: The session.
+        weights: Every client's weight p (N,).
+        clients: The clients that are asked.
+        exchange: Sends requests to them.
         t: The round.
-        version: What it makes of their memory.
-        ledger: Where bytes are counted.
+        version: Version of the memory that the request creates.
+        ledger: Counts the bytes.
     """
 
     def __init__(
         self,
-        deal: SecAggTerms,
-        shares: Tensor,
-        people: list[int],
+        terms: SecAggTerms,
+        weights: Tensor,
+        clients: list[int],
         exchange: Exchange,
         t: int,
         version: str,
         ledger: Ledger,
     ) -> None:
-        self._deal, self._server = deal, ProtocolServer(deal.terms)
-        self._shares, self._top, self._people = shares, float(shares[people].max()), people
+        self._terms, self._server = terms, ProtocolServer(terms.terms)
+        self._weights, self._clients = weights, clients
+        self._largest_weight = float(weights[clients].max())
         self._exchange, self._t, self._version, self._ledger = exchange, t, version, ledger
 
-    def play(
+    def run(
         self,
         header: Callable[[str, int], dict[str, HeaderValue]],
-        order: Callable[[int], Payload],
-        counts: Callable[[Payload], T],
+        write: Callable[[int], Payload],
+        read_metrics: Callable[[Payload], T],
         renew: Callable[[int], bool] | None,
         need: int,
     ) -> dict[int, T]:
-        """Make all four exchanges; return the counts of those whose numbers are in the sum.
+        """Make the four exchanges; return the metrics of the clients whose uploads are summed.
 
         Args:
-            header: What a message of a kind says to a client.
-            order: A client's task.
-            counts: Reads what is not under masks.
-            renew: Called for a client whose memory is lost; whether to ask it again.
-            need: How many must answer.
+            header: Returns the header of a message of a kind to a client.
+            write: Returns the training or probe request to a client.
+            read_metrics: Reads the part of an answer that is not masked.
+            renew: Resets a client whose memory is lost; returns whether to ask it again.
+            need: How many clients must answer.
         """
-        server, threshold = self._server, self._deal.terms.threshold
+        server, threshold = self._server, self._terms.terms.threshold
         need = max(need, threshold)
 
-        def ask(
-            kind: str, whom: list[int], say: MakeMessage, take: TakeMessage, need: int
-        ) -> list[int]:
-            def write(i: int) -> Payload:
-                return self._with_session(i, Payload(header(kind, i)), say(i))
+        def write_masked(i: int) -> Payload:
+            return self._add_session(i, write(i), server.inbox(i))
 
-            def read(i: int, payload: Payload) -> None:
-                self._accept(i, kind, payload, take)
+        def read_masked(i: int, payload: Payload) -> T:
+            metrics = read_metrics(payload)
+            self._receive(i, "masked", payload, server.receive_masked)
+            return metrics
 
-            done = self._exchange.run(whom, self._t, write, read, need, self._ledger)
-            return [i for i in whom if i in done]
-
-        def read(i: int, payload: Payload) -> T:
-            found = counts(payload)
-            self._accept(i, "masked", payload, server.receive_masked)
-            return found
-
-        def write(i: int) -> Payload:
-            return self._with_session(i, order(i), server.inbox(i))
-
-        there = ask("keys", self._people, lambda i: None, server.receive_keys, need)
-        there = ask("shares", there, lambda i: server.roster(), server.receive_shares, need)
-        found = self._exchange.run(there, self._t, write, read, need, self._ledger, renew)
-        left = server.survivors()
-        ask("opened", list(server.survivor_ids), lambda i: left, server.receive_opened, threshold)
+        left = self._step("keys", self._clients, header, lambda i: None, server.receive_keys, need)
+        left = self._step(
+            "shares", left, header, lambda i: server.roster(), server.receive_shares, need
+        )
+        found = self._exchange.run(
+            left, self._t, write_masked, read_masked, need, self._ledger, renew
+        )
+        survivors = server.survivors()
+        self._step(
+            "opened",
+            list(server.survivor_ids),
+            header,
+            lambda i: survivors,
+            server.receive_opened,
+            threshold,
+        )
         return found
 
-    def _with_session(self, i: int, payload: Payload, message: bytes | None) -> Payload:
-        """Return a message to a client, with the session's own part."""
-        known: dict[str, HeaderValue] = {"secure": self._deal.to_text()}
-        known["weight"] = float(self._shares[i]) / self._top
-        said = {} if message is None else {"message": wrap_bytes(message)}
-        self._ledger.down["masks"] += len(message or b"")
-        return replace(payload, header=payload.header | known, arrays=payload.arrays | said)
+    def _step(
+        self,
+        kind: str,
+        clients: list[int],
+        header: Callable[[str, int], dict[str, HeaderValue]],
+        make: MakeMessage,
+        take: TakeMessage,
+        need: int,
+    ) -> list[int]:
+        """Make one exchange of the protocol and return the clients that answered."""
 
-    def _accept(self, i: int, kind: str, payload: Payload, take: TakeMessage) -> None:
-        """Take a client's part in the session from its answer, or refuse it."""
+        def write(i: int) -> Payload:
+            return self._add_session(i, Payload(header(kind, i)), make(i))
+
+        def read(i: int, payload: Payload) -> None:
+            self._receive(i, kind, payload, take)
+
+        done = self._exchange.run(clients, self._t, write, read, need, self._ledger)
+        return [i for i in clients if i in done]
+
+    def _add_session(self, i: int, payload: Payload, message: bytes | None) -> Payload:
+        """Return a payload with the session's terms, the client's weight and a message added."""
+        added: dict[str, HeaderValue] = {"secure": self._terms.to_text()}
+        added["weight"] = float(self._weights[i]) / self._largest_weight
+        arrays = {} if message is None else {"message": wrap_bytes(message)}
+        self._ledger.down["masks"] += len(message or b"")
+        return replace(payload, header=payload.header | added, arrays=payload.arrays | arrays)
+
+    def _receive(self, i: int, kind: str, payload: Payload, take: TakeMessage) -> None:
+        """Give a client's message to the protocol's server, or refuse it."""
         RequestContext(i, self._t, self._version).check(payload)
-        quantizer = self._deal.quantizer
-        data = message_bytes(
-            kind, payload, 4096 + 256 * len(self._people) + quantizer.length * quantizer.bits // 8
-        )
+        quantizer = self._terms.quantizer
+        limit = 4096 + 256 * len(self._clients) + quantizer.length * quantizer.bits // 8
+        data = _read_message(kind, payload, limit)
         try:
             take(i, data)
         except ProtocolError as error:
@@ -144,20 +163,21 @@ class SecAggSession:
         self._ledger.send_up(kind, len(data), len(data) if kind == "masked" else 0.0)
 
     def means(self, like: Vector) -> Channels:
-        """Return the means over those whose numbers arrived."""
+        """Return the weighted means over the clients whose uploads arrived."""
         try:
-            total = self._deal.quantizer.decode(self._server.unmask_sum())
+            total = self._terms.quantizer.decode(self._server.unmask_sum())
         except ProtocolError as error:
             raise TooFewError(f"Round {self._t} cannot be unmasked: {error}") from None
-        scale = self._top / float(self._shares[list(self._server.survivor_ids)].sum())
+        weight = float(self._weights[list(self._server.survivor_ids)].sum())
+        scale = self._largest_weight / weight
         return {n: (v * scale).to(like.device, like.dtype) for n, v in total.items()}
 
 
-def message_bytes(name: str, payload: Payload, most: int) -> bytes:
-    """Return the message that a client's parcel carries; refuse a long one."""
-    raw = payload.arrays.get(name)
-    if raw is None or set(payload.arrays) != {name} or payload.scalars or raw.form != "wire":
+def _read_message(name: str, payload: Payload, limit: int) -> bytes:
+    """Return the protocol's message in a payload of at most `limit` bytes and no other content."""
+    array = payload.arrays.get(name)
+    if array is None or set(payload.arrays) != {name} or payload.scalars or array.form != "wire":
         raise RefusedError(f"it sends no {name!r}, or more than that")
-    if len(raw.data) > most:
-        raise RefusedError(f"its {name!r} has {len(raw.data)} bytes, more than {most}")
-    return raw.data
+    if len(array.data) > limit:
+        raise RefusedError(f"its {name!r} has {len(array.data)} bytes, more than {limit}")
+    return array.data

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..core.errors import CheckpointError, ResumeError
 from ..core.files import write_atomically
 from ..core.layout import Layout
+from ..core.lock import lock_folder
 from ..core.plan import Plan
 from ..core.types import Pair, Vector
 from ..data._arrays import as_pair
@@ -32,24 +33,30 @@ from ..training.fit import options, train
 from ..training.folder import Folder
 from ..training.run import Run
 from ..version import __version__
-from .batches import OneClientBatches
 from .clients import FlowerClients
 from .exchange import Exchange
-from .logs import alone, log_round, log_to_folder
+from .logs import log_round, log_to_folder
+from .node import OneClientBatches
 from .registry import NodeRegistry, Transport
 from .settings import Settings
 from .terms import RunTerms, digest_method, digest_model, words_of
+
+SERVER_LOCK = "server.lock"  # held from the first contact with the nodes
 
 
 def serve(settings: Settings, transport: Transport) -> Run:
     """Train over the nodes that `transport` reaches; continue the run in `settings.out`, if any.
 
     Args:
-        settings: What to do.
-        post: The way to the nodes.
+        settings: The run.
+        transport: Carries messages to the nodes.
     """
-    folder = None if settings.out is None else Folder(settings.out)
-    with alone(folder, settings.wait):
+    if settings.out is None:
+        return _serve(settings, transport, None)
+    folder = Folder(settings.out)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    # A server whose SuperLink crashed ends once a new SuperLink rejects it, so wait for that.
+    with lock_folder(folder.path, seconds=settings.wait, name=SERVER_LOCK):
         return _serve(settings, transport, folder)
 
 

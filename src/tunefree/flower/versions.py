@@ -1,7 +1,7 @@
-"""Which memory of each client counts, as the server knows it.
+"""The server's record of the clients' memory: which version of each client's memory is current.
 
-A round makes new versions; they count once the round is committed. Where means are sent back, the
-server also remembers who has not confirmed them.
+A round creates new versions, which become current when the round is committed. For methods that
+send means back to the clients, the server also records which clients have not confirmed them.
 """
 
 import json
@@ -15,54 +15,54 @@ from .store import FIRST
 
 
 class MemoryVersions:
-    """The versions of the clients' memories, and the means that are owed to them.
+    """Versions of the clients' memories, and means that clients have not confirmed.
 
     Args:
-        kept: Whether clients remember anything.
+        has_memory: Whether the method's clients have a memory.
     """
 
-    def __init__(self, kept: bool) -> None:
-        self.has_memory = kept
-        self._versions: dict[int, str] = {}  # whose memory is at which; others' is the first
-        self._renewed: set[int] = set()
-        self._unconfirmed: dict[int, str] = {}  # who has not confirmed the means of a round
-        self._echoes: dict[str, Channels] = {}
-        self._pending: dict[int, str] = {}
+    def __init__(self, has_memory: bool) -> None:
+        self.has_memory = has_memory
+        self._versions: dict[int, str] = {}  # current version by client; FIRST if missing
+        self._renewed: set[int] = set()  # clients that were reset
+        self._unconfirmed: dict[int, str] = {}  # version whose means a client has not confirmed
+        self._means: dict[str, Channels] = {}  # unconfirmed means by version
+        self._pending: dict[int, str] = {}  # versions of the current round
 
     def base_of(self, i: int) -> str:
-        """Return the version that a client begins from."""
+        """Return the version from which a client starts its local work."""
         return self._versions.get(i, FIRST)
 
     def needs_start(self, i: int, t: int) -> bool:
-        """Whether a client is first asked after round 0, and needs the first model."""
+        """Return whether a client joins after round 0 and so needs the first model."""
         return self.has_memory and self.base_of(i) == FIRST and t > 0 and i not in self._renewed
 
     def unconfirmed(self, i: int) -> str | None:
-        """Return the version whose means a client has not confirmed."""
+        """Return the version whose means a client has not confirmed, if any."""
         return self._unconfirmed.get(i)
 
     def means_of(self, version: str) -> Channels:
-        """Return the means that were sent back for a version."""
-        return self._echoes[version]
+        """Return the means that belong to a version."""
+        return self._means[version]
 
     def store_means(self, version: str, means: Channels) -> None:
-        """Keep means until everybody has confirmed them."""
-        self._echoes[version] = means
+        """Keep means until every client has confirmed them."""
+        self._means[version] = means
 
     def record_confirmations(
-        self, answered: list[int], kept: dict[int, bool], version: str
+        self, answered: list[int], confirmed: dict[int, bool], version: str
     ) -> None:
-        """Note who of those that answered confirmed the means; forget what nobody is owed."""
+        """Record which clients confirmed a version's means; drop means that all have confirmed."""
         self._unconfirmed = {i: v for i, v in self._unconfirmed.items() if i not in answered}
-        self._unconfirmed |= {i: version for i in answered if i not in kept}
-        self._echoes = {v: self._echoes[v] for v in set(self._unconfirmed.values())}
+        self._unconfirmed |= {i: version for i in answered if i not in confirmed}
+        self._means = {v: self._means[v] for v in set(self._unconfirmed.values())}
 
-    def record_answers(self, people: list[int], version: str) -> None:
-        """Note whose memory is at a version if the round counts."""
-        self._pending = dict.fromkeys(people, version) if self.has_memory else {}
+    def record_answers(self, clients: list[int], version: str) -> None:
+        """Record which clients have the version of the current round."""
+        self._pending = dict.fromkeys(clients, version) if self.has_memory else {}
 
     def reset(self, i: int) -> bool:
-        """Let a client begin anew; whether it had not in this round already."""
+        """Let a client start from its first memory; return False if it was reset before."""
         if i in self._renewed:
             return False
         self._versions.pop(i, None)
@@ -71,41 +71,41 @@ class MemoryVersions:
         return True
 
     def record_preparation(self, i: int, version: str) -> None:
-        """Note that a renewed client has prepared."""
+        """Record that a client has prepared again after a reset."""
         self._versions[i] = version
 
     def commit(self) -> None:
-        """Let the versions of the round count."""
+        """Make the versions of the current round current."""
         self._versions |= self._pending
         self._renewed -= self._pending.keys()
         self._pending = {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint needs: which versions count, and means that are still owed."""
-        known = {
+        """Return the state for a checkpoint."""
+        state = {
             "versions": self._versions,
             "owed": self._unconfirmed,
             "renewed": sorted(self._renewed),
         }
-        text = bytearray(json.dumps(known).encode())
+        text = bytearray(json.dumps(state).encode())
         out = {"nodes": torch.frombuffer(text, dtype=torch.uint8)}
-        for version, means in self._echoes.items():
+        for version, means in self._means.items():
             out |= {f"echo/{version}/{name}": v for name, v in means.items()}
         return out
 
     def restore(self, tensors: dict[str, Tensor], device: torch.device) -> None:
-        """Take it from a checkpoint."""
-        known = json.loads(bytes(tensors["nodes"].tolist()))
-        self._versions = {int(i): v for i, v in known["versions"].items()}
-        self._unconfirmed = {int(i): v for i, v in known["owed"].items()}
-        self._renewed = set(known["renewed"])
-        self._echoes = {}
+        """Restore the state from a checkpoint."""
+        state = json.loads(bytes(tensors["nodes"].tolist()))
+        self._versions = {int(i): v for i, v in state["versions"].items()}
+        self._unconfirmed = {int(i): v for i, v in state["owed"].items()}
+        self._renewed = set(state["renewed"])
+        self._means = {}
         for name, value in tensors.items():
             if name.startswith("echo/"):
                 _, version, channel = name.split("/", 2)
-                self._echoes.setdefault(version, {})[channel] = value.to(device)
+                self._means.setdefault(version, {})[channel] = value.to(device)
 
 
 def new_version(t: int) -> str:
-    """Return a new name for what round t makes of a memory."""
+    """Return a new name for the memory that round t creates."""
     return f"{t}-{secrets.token_hex(4)}"

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError, CheckpointError, ResumeError, convert_errors, first_line
 from ..core.files import pack_tensors, to_json, unpack_tensors, write_atomically
-from ..core.lock import locked
+from ..core.lock import lock_folder
 
 log = logging.getLogger("tunefree")
 
@@ -96,7 +96,7 @@ class Folder:
         with ExitStack() as held:
             with self._writing():
                 self.path.mkdir(parents=True, exist_ok=True)
-                held.enter_context(locked(self.path))
+                held.enter_context(lock_folder(self.path))
                 for name in WRITTEN:
                     for left in self.path.glob(f".{name}.*"):
                         left.unlink(missing_ok=True)

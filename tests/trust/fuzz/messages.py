@@ -6,9 +6,9 @@ from random import Random
 import torch
 
 import tunefree as tf
-from tunefree.core.errors import DataError
 from trust.fuzz.mutate import edited, odd_json
 from trust.fuzz.target import Target, chosen, kept_head, target
+from tunefree.core.errors import DataError
 from tunefree.core.layout import Layout
 from tunefree.core.plan import Plan, Round
 from tunefree.flower import check

@@ -90,7 +90,7 @@ def _deal() -> Target:
 
     def read(data: bytes) -> None:
         method = METHODS[(data[0] if data else 0) % len(METHODS)]
-        deal = SecAggTerms.read(data[1:].decode("utf-8", "replace"), method, X, False)
+        deal = SecAggTerms.from_text(data[1:].decode("utf-8", "replace"), method, X, False)
         rows = {c.name: torch.zeros(c.shape) for c in deal.quantizer.channels}
         assert deal.quantizer.encode(rows).shape == (deal.terms.length,)
 
