@@ -88,7 +88,7 @@ $(FLOWER)/ready: requirements/flower.txt constraints.txt pyproject.toml
 	touch $(FLOWER)/ready
 
 federation: $(FLOWER)/ready  ## ten rounds over three SuperNodes on this machine
-	$(FLOWER)/bin/tunefree flower demo
+	$(FLOWER)/bin/python -m examples.federation
 
 test-federation: $(FLOWER)/ready  ## the same, and its faults, under test; minutes
 	OMP_NUM_THREADS=1 FLWR_TELEMETRY_ENABLED=0 $(FLOWER)/bin/pytest -m "not trust" -n 2 --dist loadfile --no-loadscope-reorder tests/flower tests/parts/privacy src/tunefree/privacy tests/trust/test_fuzz_readers.py tests/trust/test_fuzz_found.py

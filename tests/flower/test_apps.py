@@ -73,6 +73,13 @@ def test_every_method(name, tmp_path):
     context = copy.copy(grid.contexts[1000])
     context.run_config = {"rounds": 2}
     server(grid, context)
-    alone = tf.fit(net(), federation(), tf.methods.get(name), engine=tf.Engine(backend='loop', chunk=1), device='cpu', **arguments(method, rounds=2))  # fmt: skip
+    alone = tf.fit(
+        net(),
+        federation(),
+        tf.methods.get(name),
+        engine=tf.Engine(backend="loop", chunk=1),
+        device="cpu",
+        **arguments(method, rounds=2),
+    )
     assert torch.equal(tf.Run.load(tmp_path / "run").x, alone.x)
     assert len(runs) == 2

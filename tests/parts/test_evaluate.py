@@ -146,7 +146,18 @@ def test_what_per_client_needs():
 
 def test_through_fit():
     fed = federation(test_owner=[0, 1, 1, 1, 7])
-    run = tf.fit(Same(), fed, 'fedavg', rounds=1, steps=1, device='cpu', evaluate=tf.Evaluate(per_client=True, metrics={'mean': lambda output, target: output.mean()}), dtype=torch.float64)  # fmt: skip
+    run = tf.fit(
+        Same(),
+        fed,
+        "fedavg",
+        rounds=1,
+        steps=1,
+        device="cpu",
+        evaluate=tf.Evaluate(
+            per_client=True, metrics={"mean": lambda output, target: output.mean()}
+        ),
+        dtype=torch.float64,
+    )
     row = run.history[0]
     assert row["test_accuracy"] == pytest.approx(0.6)
     assert row["client_worst"] == pytest.approx(2 / 3)

@@ -72,7 +72,7 @@ def test_it_is_what_a_federation_does(name, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "net", brittle)
     method = tf.methods.get(name)
     alone = fit(name, engine=tf.Engine(chunk=1))
-    spread = local.trained(method, local.Post(tmp_path, method, spoilt()), fed=spoilt())
+    spread = local.train(method, local.LocalTransport(tmp_path, method, spoilt()), fed=spoilt())
     torch.testing.assert_close(alone.x, spread.x, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(alone.output, spread.output, rtol=1e-12, atol=1e-14)
     names = ["train_loss", "refused", "bytes_up.delta", "lr"]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core.errors import CheckpointError, ResumeError
 from ..core.files import write_atomically
+from ..core.lock import lock_folder
 from ..core.plan import Plan
 from ..core.types import Vector
 from ..data._arrays import as_pair
@@ -25,13 +26,15 @@ from ..training.config import RunConfig
 from ..training.folder import Folder
 from ..training.run import Run
 from ..training.trainer import Trainer
-from .crew import FlowerClients
+from .clients import FlowerClients
 from .exchange import Exchange
-from .feed import OneClientBatches
-from .logbook import alone, tell, written
-from .roll import NodeRegistry, Transport
+from .logs import log_round, log_to_folder
+from .node import OneClientBatches
+from .registry import NodeRegistry, Transport
 from .settings import Settings
 from .terms import RunTerms, digest_method, digest_model, name_method
+
+SERVER_LOCK = "server.lock"  # held from the first contact with the nodes
 
 
 def serve(settings: Settings, transport: Transport) -> Run:
@@ -39,10 +42,14 @@ def serve(settings: Settings, transport: Transport) -> Run:
 
     Args:
         settings: The run.
-        transport: The way to the nodes.
+        transport: Carries messages to the nodes.
     """
-    folder = None if settings.out is None else Folder(settings.out)
-    with alone(folder, settings.wait):
+    if settings.out is None:
+        return _serve(settings, transport, None)
+    folder = Folder(settings.out)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    # A server whose SuperLink crashed ends once a new SuperLink rejects it, so wait for that.
+    with lock_folder(folder.path, seconds=settings.wait, name=SERVER_LOCK):
         return _serve(settings, transport, folder)
 
 
@@ -51,7 +58,7 @@ def _serve(settings: Settings, transport: Transport, folder: Folder | None) -> R
     known = _read_known(folder, settings.clients)
     registry = NodeRegistry(transport, settings.clients, settings.deadline)
     if known is None:
-        registry.gather(settings.wait)
+        registry.wait_for_all(settings.wait)
         sizes = [registry.sizes[i] for i in range(settings.clients)]
         known = _KnownClients(secrets.token_hex(16), sizes)
     else:
@@ -63,8 +70,8 @@ def _serve(settings: Settings, transport: Transport, folder: Folder | None) -> R
     if folder is not None and not (folder.path / "nodes.json").exists():
         text = json.dumps({"run": known.run, "sizes": known.sizes})
         write_atomically(folder.path / "nodes.json", text.encode())
-    with written(folder):
-        callbacks = [*settings.callbacks, tell]
+    with log_to_folder(folder):
+        callbacks = [*settings.callbacks, log_round]
         return Trainer(run, folder, checkpoint_every=1, callbacks=callbacks).train()
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError, CheckpointError, ResumeError, convert_errors, first_line
 from ..core.files import pack_tensors, to_json, unpack_tensors, write_atomically
-from ..core.lock import locked as lock_folder
+from ..core.lock import lock_folder
 
 log = logging.getLogger("tunefree")
 

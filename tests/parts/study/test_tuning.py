@@ -87,7 +87,17 @@ def test_by_test_says_so():
 def test_losses_where_there_is_no_accuracy():
     q = Quadratics()
     settings = {"rounds": 4, "steps": 4, "batch": None, "cohort": None}
-    found = tf.tune(q.model([0.0, 0.0]), q.federation(), 'fedavg', {'lr': (1e-06, 0.5 / q.smoothness, WILD)}, progress=False, device='cpu', dtype=torch.float64, evaluate=tf.Evaluate(validation=0.2), **settings)  # fmt: skip
+    found = tf.tune(
+        q.model([0.0, 0.0]),
+        q.federation(),
+        "fedavg",
+        {"lr": (1e-06, 0.5 / q.smoothness, WILD)},
+        progress=False,
+        device="cpu",
+        dtype=torch.float64,
+        evaluate=tf.Evaluate(validation=0.2),
+        **settings,
+    )
     assert found.measure == "validation_loss"
     assert found.settings["lr"] == 0.5 / q.smoothness
 

@@ -17,7 +17,7 @@ from trust.fuzz.mutate import edited, odd_json
 from trust.fuzz.target import Target, chosen, put, room, swapped, target
 from tunefree.cli import run as run_command
 from tunefree.core.files import unpack_tensors
-from tunefree.flower.store import Store
+from tunefree.flower.store import MemoryStore
 from tunefree.report import gather
 from tunefree.report.page import as_data
 from tunefree.report.shape import payload
@@ -55,7 +55,7 @@ def _safetensors() -> Target:
 
 @target("bytes node memory")
 def _store() -> Target:
-    store = Store(room() / "store", "0123456789abcdef", 3)
+    store = MemoryStore(room() / "store", "0123456789abcdef", 3)
     path = store._file("12-5f0c9a3e", "memory")
     path.parent.mkdir(parents=True)
     data = tensors()
