@@ -1,26 +1,41 @@
-.PHONY: setup run test test-slow test-trust fuzz lock audit test-browser test-federation federation bench-federation docs format clean
+.PHONY: setup run test test-slow test-trust coverage fuzz lock audit test-browser test-federation federation bench-federation docs format release clean
 PYTHON ?= python3
 BIN := .venv/bin
 FLOWER := build/flower
+FAST := "not slow and not browser and not federation and not trust"
 HASHED := install --quiet --disable-pip-version-check --require-hashes --no-deps
 
-# Into room $(1) what requirements/$(2).txt lists, by its sums, and this package; torch for CPUs alone
-# where pip is told of a place for it, else PyPI's, on Linux with the libraries of CUDA.
-define install
-	$(1)/bin/pip $(HASHED) -r requirements/cpu.txt 2>/dev/null || true
+# TORCH=2.11.0 installs that version of torch instead of the pinned one, from requirements/torch-2.11.0.txt.
+PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
+LOCK := $(if $(filter-out $(PINNED),$(TORCH)),torch-$(TORCH),dev)
+READY := .venv/ready$(if $(filter torch-%,$(LOCK)),-$(LOCK))
+ifeq ($(wildcard requirements/$(LOCK).txt),)
+$(error TORCH must be one of: $(patsubst requirements/torch-%.txt,%,$(wildcard requirements/torch-*.txt)) $(PINNED). Got $(TORCH) instead)
+endif
+
+# Installs requirements/$(2).txt into the environment $(1) by its hashes. torch is the build for CPUs
+# if pip knows an index that has it, otherwise PyPI's, on Linux with the libraries of CUDA.
+define install-lock
+	$(if $(filter torch-%,$(2)),,$(1)/bin/pip $(HASHED) -r requirements/cpu.txt 2>/dev/null || true)
 	$(1)/bin/pip $(HASHED) -r requirements/$(2).txt
-	$(1)/bin/python -c 'import importlib.metadata as m, sys; sys.exit(any("cuda" in r for r in m.requires("torch")))' \
-		|| $(1)/bin/pip $(HASHED) -r requirements/cuda.txt
+	$(if $(filter torch-%,$(2)),,$(1)/bin/python -c 'import importlib.metadata as m, sys; sys.exit(any("cuda" in r for r in m.requires("torch")))' \
+		|| $(1)/bin/pip $(HASHED) -r requirements/cuda.txt)
+endef
+
+# The same, and this package as an editable install.
+define install
+	$(call install-lock,$(1),$(2))
 	$(1)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 endef
 
-setup: .venv/ready  ## make .venv with pinned dependencies
+setup: $(READY)  ## make .venv with pinned dependencies; TORCH=2.11.0 for the oldest torch
 
-.venv/ready: requirements/dev.txt pyproject.toml
+$(READY): requirements/$(LOCK).txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tunefree needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
-	$(call install,.venv,dev)
-	touch .venv/ready
+	rm -f .venv/ready*
+	$(call install,.venv,$(LOCK))
+	touch $(READY)
 
 run: setup  ## train on the embedded digits
 	$(BIN)/tunefree run
@@ -29,13 +44,20 @@ test: setup  ## format, lint, types, tests, doctests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not slow and not browser and not federation and not trust"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m $(FAST)
 
 test-slow: setup  ## the tests that take minutes
 	$(BIN)/pytest -m slow
 
 test-trust: setup  ## kills, full disks, broken clients, long runs, bad input: the long forms
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m trust tests/trust
+
+coverage: setup  ## lines and branches that the tests run, per layer; TESTS=tests/parts/wire for some of them
+	rm -rf build/coverage
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n auto -m $(FAST) $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage json --quiet -o build/coverage/report.json
+	$(BIN)/python tools/coverage_by_layer.py build/coverage/report.json
 
 build/fuzz/ready: requirements/fuzz.txt
 	$(BIN)/pip $(HASHED) --target build/fuzz --upgrade -r requirements/fuzz.txt
@@ -66,7 +88,7 @@ $(FLOWER)/ready: requirements/flower.txt constraints.txt pyproject.toml
 	touch $(FLOWER)/ready
 
 federation: $(FLOWER)/ready  ## ten rounds over three SuperNodes on this machine
-	$(FLOWER)/bin/tunefree flower demo
+	$(FLOWER)/bin/python -m examples.federation
 
 test-federation: $(FLOWER)/ready  ## the same, and its faults, under test; minutes
 	OMP_NUM_THREADS=1 FLWR_TELEMETRY_ENABLED=0 $(FLOWER)/bin/pytest -m "not trust" -n 2 --dist loadfile --no-loadscope-reorder tests/flower tests/parts/privacy src/tunefree/privacy tests/trust/test_fuzz_readers.py tests/trust/test_fuzz_found.py
@@ -82,6 +104,23 @@ docs: setup  ## the site, in build/site
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+build/release/ready: requirements/release.txt
+	$(PYTHON) -m venv build/release
+	build/release/bin/pip $(HASHED) -r requirements/release.txt
+	touch build/release/ready
+
+release: build/release/ready  ## RELEASING.md: check, build, install in a clean environment; uploads nothing
+	$(PYTHON) tools/release.py ready
+	rm -rf dist build/clean
+	build/release/bin/python -m build --no-isolation --outdir dist .
+	build/release/bin/twine check --strict dist/*
+	$(PYTHON) tools/release.py built dist
+	$(PYTHON) -m venv build/clean
+	$(call install-lock,build/clean,runtime)
+	build/clean/bin/pip install --quiet --disable-pip-version-check --no-deps --no-index dist/*.whl
+	build/clean/bin/pip check
+	$(PYTHON) tools/release.py installed build/clean
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -56,13 +56,17 @@ class Nodes:
 
 def measure(settings: Nodes, say: Say = silent) -> list[dict[str, Any]]:
     """Return one row for each number of SuperNodes: seconds of a round, three times."""
-    from tunefree.flower.apps import flower
-    from tunefree.flower.demo import federated, simulated, virtual
+    from examples.federation import demo
 
-    flower()
-    ways: dict[str, Callable[..., Run]] = {"loopback": federated, "simulation": simulated}
+    from tunefree.flower.apps import import_flower
+
+    import_flower()
+    ways: dict[str, Callable[..., Run]] = {
+        "loopback": demo.train_federation,
+        "simulation": demo.train_simulation,
+    }
     if importlib.util.find_spec("ray") is not None:
-        ways["runtime"] = virtual
+        ways["runtime"] = demo.train_flower_simulation
     rows = []
     for count in settings.nodes:
         row: dict[str, Any] = {"nodes": count, "rounds": settings.rounds, "method": METHOD}

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import torch
 
+from tunefree import Engine
 from tunefree.core.errors import check_int, unknown_name
 from tunefree.data import Dirichlet, load
 from tunefree.methods import get
@@ -105,7 +106,7 @@ def _accuracy(
     run = fit(
         net,
         federation,
-        get(method, **({"lr": LR} if method == "fedavg" else {})),
+        get(method, **{"lr": LR} if method == "fedavg" else {}),
         rounds=s.rounds,
         cohort=s.cohort,
         batch=50,
@@ -113,7 +114,7 @@ def _accuracy(
         seed=seed,
         eval_every=s.rounds,
         device=device,
-        precision=precision,
+        engine=Engine(precision=precision),
     )
     check(run.status)
     return float(run.history[-1]["test_accuracy"])

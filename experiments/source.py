@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from tunefree.training.recipe import READERS
 
 from tunefree.core.errors import ArgumentError
 from tunefree.core.types import Inputs, map_inputs, tensor_list
@@ -19,7 +20,6 @@ from tunefree.models import nets
 from tunefree.study.work import Task as Piece
 from tunefree.training.bind import find_device
 from tunefree.training.callbacks import Callback, Event
-from tunefree.training.recipe import READERS
 
 from . import named
 from .frozen import features

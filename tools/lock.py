@@ -3,13 +3,15 @@
 `make lock` runs it with uv, which asks PyPI for versions within constraints.txt and for the sums of
 all their files, on every platform and Python from 3.11. Two things are kept apart: torch's builds
 for CPUs alone, which are tried first (pip itself prefers what an index has a sum for), and what
-only a build for CUDA needs besides.
+only a build for CUDA needs besides. torch-X.Y.Z.txt is dev.txt with the oldest torch that
+pyproject.toml accepts, for `make setup TORCH=X.Y.Z`.
 """
 
 import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
@@ -22,8 +24,11 @@ CPU = (
 )
 # Flower and dp-accounting hold these back.
 HELD = {"attrs": "23.2.0", "packaging": "25.0", "rich": "14.3.4", "typer": "0.20.1"}
+# The oldest torch needs an older one of these.
+OLDER = {"setuptools": "81.0.0"}
 LOCKS = {
-    "dev": (("dev",), {}),
+    "runtime": ((), {}),
+    "dev": (("dev", "plots"), {}),
     "docs": (("dev", "docs"), {}),
     "browser": (("dev", "browser", "plots"), {}),
     "flower": (("dev", "flower", "privacy"), HELD),
@@ -55,6 +60,22 @@ def write(name: str, found: list[str], says: str) -> None:
     (OUT / f"{name}.txt").write_text(text + "\n")
 
 
+def compile_tools(wanted: list[str]) -> list[str]:
+    """Return what uv finds for packages that are not dependencies of this one."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder) / "tools.in"
+        asked.write_text("\n".join(wanted) + "\n")
+        return compiled(str(asked), (), {})
+
+
+def oldest_torch() -> str:
+    """Return the lowest version of torch that pyproject.toml accepts, as "X.Y.Z"."""
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
+    bounds = [re.fullmatch(r"torch>=([\d.]+)", line) for line in project["dependencies"]]
+    (bound,) = (found[1] for found in bounds if found)
+    return ".".join([*bound.split("."), "0", "0"][:3])
+
+
 def main() -> None:
     """Write all locks."""
     OUT.mkdir(exist_ok=True)
@@ -64,12 +85,15 @@ def main() -> None:
         found = compiled("pyproject.toml", extras, held, python)
         cuda |= dict.fromkeys(one for one in found if CUDA.match(one))
         kept = [one for one in found if not CUDA.match(one)]
-        write(name, kept, f"The package with {', '.join(extras)}, but not itself.")
+        says = f"The package with {', '.join(extras)}" if extras else "What the package needs"
+        write(name, kept, f"{says}, but not itself.")
+    oldest, extras = oldest_torch(), LOCKS["dev"][0]
+    found = compiled("pyproject.toml", extras, {"torch": oldest, **OLDER})
+    write(f"torch-{oldest}", found, "As dev.txt, with the oldest torch and its build for CUDA.")
     write("cuda", list(cuda), "What torch's build for CUDA needs besides.")
-    with tempfile.TemporaryDirectory() as folder:
-        asked = Path(folder) / "fuzz.in"
-        asked.write_text("atheris==3.0.0\n")  # the newest for Python 3.11
-        write("fuzz", compiled(str(asked), (), {}), "For `make fuzz`.")
+    fuzz = compile_tools(["atheris==3.0.0"])  # the newest for Python 3.11
+    write("fuzz", fuzz, "For `make fuzz`.")
+    write("release", compile_tools(["build", "twine", "setuptools"]), "For `make release`.")
     sums = " ".join(f"--hash=sha256:{total}" for total in CPU[1:])
     write("cpu", [f"{CPU[0]} {sums}"], "torch for CPUs alone, where pip is told of a place for it.")
 

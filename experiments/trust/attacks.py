@@ -76,7 +76,7 @@ def played(one: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
         method=tf.methods.get(one["method"], **METHODS[one["method"]]),
         seed=one["seed"],
         aggregate=tf.robust.parse(one["aggregate"]),
-        attack=tf.attacks.parse(one["attack"]),
+        scenario=tf.Scenario(attack=tf.attacks.parse(one["attack"])),
     )
     last = run.history[-1] if run.history else {}
     return {

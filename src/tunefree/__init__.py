@@ -21,7 +21,9 @@ from .core.errors import TunefreeError
 from .data import ByOwner, Dataset, Dirichlet, Federation, Iid, Shards, load
 from .methods import Method
 from .study import Comparison, Tuning, compare, tune
-from .training.fit import Event, fit
+from .training.callbacks import Event
+from .training.config import Engine, Evaluate, RunConfig, Scenario
+from .training.fit import fit
 from .training.run import Run
 from .version import __version__
 
@@ -30,11 +32,15 @@ __all__ = [
     "Comparison",
     "Dataset",
     "Dirichlet",
+    "Engine",
+    "Evaluate",
     "Event",
     "Federation",
     "Iid",
     "Method",
     "Run",
+    "RunConfig",
+    "Scenario",
     "Shards",
     "TunefreeError",
     "Tuning",

@@ -1,6 +1,5 @@
 """The command line as a user meets it: folders, output, exit codes, help, Ctrl-C."""
 
-import dataclasses
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from safetensors.torch import load_file
 
 import tunefree as tf
 from tunefree import cli
-from tunefree.training.recipe import Recipe
+from tunefree.training.command import CommandConfig
 
 SMALL = ("--clients", "4", "--cohort", "2", "--steps", "2", "--batch", "10", "--device", "cpu")
 MAIN = "from tunefree.cli import main; main()"
@@ -67,7 +66,7 @@ def test_a_run_and_its_folder(call, place):
     settings = json.loads((folder / "settings.json").read_text())
     assert settings["rounds"] == 3
     assert settings["command"]["data"] == "digits"
-    assert settings["command"].keys() == {f.name for f in dataclasses.fields(Recipe)}
+    assert settings["command"].keys() == CommandConfig().to_json().keys()
     assert json.loads((folder / "checkpoint.json").read_text())[0]["rounds"] == 3
     assert all(torch.isfinite(t).all() for t in load_file(folder / "model.safetensors").values())
     assert tf.Run.load(folder).status == "finished"
@@ -201,11 +200,12 @@ def test_ctrl_c_and_resume(interrupted, call, place):
 
 
 def test_how_to_resume_is_one_line(call, monkeypatch):
-    def fit(*, callbacks, **settings):
+    def train(*given, callbacks, **settings):
         press = [*callbacks, lambda event: signal.raise_signal(signal.SIGINT)]
-        return tf.fit(callbacks=press, **settings)
+        return real(*given, callbacks=press, **settings)
 
-    monkeypatch.setattr(cli.run, "fit", fit)
+    real = cli.run.train
+    monkeypatch.setattr(cli.run, "train", train)
     folder = "runs/a-folder-whose-name-is-rather-long-but-fits-well-on-a-line-of-its-own"
     code, _, err = call("run", "--rounds", 3, "--out", folder, *SMALL)
     assert code == 130
@@ -246,14 +246,17 @@ BAD = {
         "Constant(lr=...) must be a finite number > 0, got -1.0.",
     ),
     "unknown-setting": (["--set", "lr=1"], "Unknown argument of auto 'lr'."),
-    "rounds": (["--rounds", "0"], "fit(rounds=...) must be a whole number >= 1, got 0."),
+    "rounds": (["--rounds", "0"], "fit(rounds=...) must be an int >= 1, got 0."),
     "cohort": (["--cohort", "99"], "fit(cohort=...) must be at most the number of clients, 20"),
     "both": (["--steps", "1", "--epochs", "1"], "fit takes steps or epochs"),
-    "validation": (["--validation", "2"], "fit(validation=...) must be a number between 0 and 1"),
+    "validation": (
+        ["--validation", "2"],
+        "Evaluate(validation=...) must be a number between 0 and 1",
+    ),
     "patience": (["--patience", "2"], "choose by validation data"),
     "device": (["--device", "gpu"], "fit(device=...) must be 'auto' or a device of this machine"),
     "resume": (["--resume", "nowhere"], "--resume must be a run folder, got 'nowhere'"),
-    "resume-and-more": (["--resume", "x", "--rounds", "3"], "give it alone."),
+    "resume-and-more": (["--resume", "x", "--rounds", "3"], "give no other option."),
     "data-folder": (["--data", "mnist"], "$TUNEFREE_DATA must name a folder that exists, got"),
 }
 
@@ -339,12 +342,12 @@ def test_logs_are_in_the_run_folder_and_go_on(call, place):
 # Help and lists.
 
 
-def options(recipe):
-    return {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(recipe)}
+def options():
+    return {f"--{name.replace('_', '-')}" for name in CommandConfig().to_json()}
 
 
 HELP = {
-    "run": options(Recipe) | {"--out", "--resume", "--log", "--dry-run", "--json"},
+    "run": options() | {"--out", "--resume", "--log", "--dry-run", "--json"},
     "methods": {"--json"},
     "datasets": {"--json", "--data-dir"},
 }
@@ -384,7 +387,7 @@ def test_lines_of_the_help_of_run(call):
         "Train one model over many clients' data and write a run folder. ",
         "tunefree run --resume runs/digits-auto-1",
         "│ --data STR Dataset name; tunefree datasets lists them. [default: digits] │",
-        "│ --rounds INT Rounds of communication. [default: 100] │",
+        "│ --rounds INT Communication rounds T, >= 1. [default: 100] │",
         "│ --loss STR cross_entropy, mse, or auto by the labels. [default: auto] │",
         "│ --out PATH Run folder; by default the next free runs/DATA-METHOD-NUMBER. │",
     ):

@@ -1,7 +1,6 @@
 """tunefree compare and tunefree tune as a user meets them."""
 
 import csv
-import dataclasses
 import io
 import json
 import re
@@ -15,7 +14,7 @@ import pytest
 import tunefree as tf
 from tunefree import cli
 from tunefree.study import work
-from tunefree.training.recipe import Recipe
+from tunefree.training.command import CommandConfig
 
 SMALL = ("--clients", "4", "--steps", "2", "--batch", "10", "--device", "cpu")
 PART = (*SMALL, "--cohort", "2")
@@ -49,10 +48,10 @@ def call(capsys):
 def idle(monkeypatch):
     """Nothing may be trained."""
 
-    def fit(**arguments):
+    def train(*given, **more):
         raise AssertionError("trained")
 
-    monkeypatch.setattr(work, "fit", fit)
+    monkeypatch.setattr(work, "train", train)
 
 
 def timeless(folder):
@@ -278,7 +277,7 @@ def test_bad_input_is_one_sentence(call, place, case, idle):
 
 
 def options(*without):
-    names = {f.name for f in dataclasses.fields(Recipe)} - set(without)
+    names = CommandConfig().to_json().keys() - set(without)
     return {f"--{name.replace('_', '-')}" for name in names}
 
 

@@ -61,8 +61,8 @@ def test_list_run_and_keep(call, tmp_path):
         (["PX-table1", "--tasks", "T9"], "Unknown task 'T9'. Known: T1."),
         (["PX-table1", "--methods", "Audo"], "Unknown method 'Audo'. Did you mean"),
         (["PX-table1", "--out", "experiments/PX/table1.toml"], "must be a folder that can be"),
-        (["PX-table1", "--rounds", "0"], "run(rounds=...) must be a whole number >= 1"),
-        (["PX-table1", "--jobs", "-1"], "run(jobs=...) must be a whole number >= 0"),
+        (["PX-table1", "--rounds", "0"], "run(rounds=...) must be an int >= 1"),
+        (["PX-table1", "--jobs", "-1"], "run(jobs=...) must be an int >= 0"),
     ],
 )
 def test_errors_are_sentences(call, words, sentence):

@@ -12,7 +12,7 @@ import pytest
 
 import tunefree as tf
 from tunefree.cli import app
-from tunefree.training.recipe import read_settings
+from tunefree.training.command import parse_method_settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -90,9 +90,10 @@ def test_commands_are_known():
             shlex.split(words), exit_on_error=False, print_error=False
         )
         assert command.__module__.startswith("tunefree.cli."), page
-        recipe = bound.arguments.get("recipe")
-        if recipe is not None:
-            tf.methods.get(recipe.method, **read_settings(recipe.method, recipe.set or ()))
+        options = bound.arguments.get("options")
+        if options is not None:
+            set_ = parse_method_settings(options.method, options.set or ())
+            tf.methods.get(options.method, **set_)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -105,7 +106,7 @@ def test_every_method_has_its_page(name):
     assert f"tf.fit(model, fed, {pages.call(name)}, rounds=100)" in page
     words = tuple(re.findall(r"--set (\S+)", pages.command(name)))
     assert eval(pages.call(name), {"tf": tf}) == method
-    assert tf.methods.get(name, **read_settings(name, words)) == method
+    assert tf.methods.get(name, **parse_method_settings(name, words)) == method
     for setting, parameter in tf.methods.settings(name).items():
         row = re.search(rf"^\| `{setting}` \| .* \| `(.*)` \| (.*) \|$", page, re.M)
         assert row, f"{name} has no row for {setting}"

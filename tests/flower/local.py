@@ -10,15 +10,15 @@ from tunefree.testing._problem import SIZES, federation, net
 CLIENTS = len(SIZES)
 
 
-class Post:
-    """Carries parcels to nodes in this process; `before` and `after` may change or stop them."""
+class LocalTransport:
+    """Carries payloads to nodes in this process; `before` and `after` may change or drop them."""
 
     def __init__(self, home, method=None, fed=None, clients=CLIENTS):
         self.home, self.method = home, method
         self.fed = federation() if fed is None else fed
         self.there = {100 + i: i for i in range(clients)}  # nodes have numbers of their own
         self._nodes = {}
-        self.log = []  # (client, question, answer)
+        self.log = []  # (client, request, answer)
 
     def nodes(self):
         return list(self.there)
@@ -30,26 +30,26 @@ class Post:
             self._nodes[i] = Node(net, load, config, method=self.method, device="cpu")
         return self._nodes[i]
 
-    def before(self, i, parcel):
-        """Return the parcel as it reaches client i; None if it is lost."""
-        return parcel
+    def before(self, i, payload):
+        """Return the payload as it reaches client i; None if it is lost."""
+        return payload
 
-    def after(self, i, parcel, answer):
+    def after(self, i, payload, answer):
         """Return the answer as it reaches the server; None if it is late."""
         return answer
 
-    def exchange(self, parcels, seconds):
+    def exchange(self, payloads, seconds):
         said = {}
-        for number in reversed(list(parcels)):  # the order of answers must not matter
-            i, parcel = self.there[number], self.before(self.there[number], parcels[number])
-            if parcel is None:
+        for number in reversed(list(payloads)):  # the order of answers must not matter
+            i, payload = self.there[number], self.before(self.there[number], payloads[number])
+            if payload is None:
                 continue
             try:
-                answer = self.node(i).reply(parcel)
+                answer = self.node(i).reply(payload)
             except Exception as error:
                 answer = str(error)
-            self.log.append((i, parcel, answer))
-            answer = self.after(i, parcel, answer)
+            self.log.append((i, payload, answer))
+            answer = self.after(i, payload, answer)
             if answer is not None:
                 said[number] = answer
         return said
@@ -78,5 +78,5 @@ def settings(method, *, fed=None, **given):
     )
 
 
-def trained(method, post, **given):
-    return serve(settings(method, **given), post)
+def train(method, transport, **given):
+    return serve(settings(method, **given), transport)

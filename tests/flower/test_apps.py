@@ -74,8 +74,12 @@ def test_every_method(name, tmp_path):
     context.run_config = {"rounds": 2}
     server(grid, context)
     alone = tf.fit(
-        net(), federation(), tf.methods.get(name), engine="loop", chunk=1, device="cpu",
+        net(),
+        federation(),
+        tf.methods.get(name),
+        engine=tf.Engine(backend="loop", chunk=1),
+        device="cpu",
         **arguments(method, rounds=2),
-    )  # fmt: skip
+    )
     assert torch.equal(tf.Run.load(tmp_path / "run").x, alone.x)
     assert len(runs) == 2

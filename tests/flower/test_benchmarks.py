@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from benchmarks import federation
+from examples.federation import demo
 
 from tunefree.core.errors import ArgumentError
-from tunefree.flower import apps, demo
+from tunefree.flower import apps
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def ways(monkeypatch):
 
         monkeypatch.setattr(demo, name, play)
 
-    monkeypatch.setattr(apps, "flower", lambda part="app": None)
+    monkeypatch.setattr(apps, "import_flower", lambda part="app": None)
     monkeypatch.setattr(federation.importlib.util, "find_spec", lambda name: True)
     monkeypatch.setattr(federation, "_version", lambda name: "1.0")
     return way, asked
@@ -31,11 +32,13 @@ def ways(monkeypatch):
 
 def test_the_first_round_is_not_counted(ways):
     way, asked = ways
-    way("federated", [60.0, 5.0, 7.0], [1.0])
-    way("simulated", [1.0, 0.002, 0.004], [1.0])
-    way("virtual", [9.0, 0.1, 0.1], [1.0])
+    way("train_federation", [60.0, 5.0, 7.0], [1.0])
+    way("train_simulation", [1.0, 0.002, 0.004], [1.0])
+    way("train_flower_simulation", [9.0, 0.1, 0.1], [1.0])
     (row,) = federation.measure(federation.Nodes(nodes=(4,), rounds=3))
-    assert asked == [(name, 4, 3) for name in ("federated", "simulated", "virtual")]
+    assert asked == [
+        (name, 4, 3) for name in ("train_federation", "train_simulation", "train_flower_simulation")
+    ]
     assert (row["loopback_ms"], row["loopback_ms_range"]) == (6000.0, (5000.0, 7000.0))
     assert (row["simulation_ms"], row["runtime_ms"]) == (3.0, 100.0)
     assert row["same"]
@@ -47,8 +50,8 @@ def test_the_first_round_is_not_counted(ways):
 
 def test_another_model_is_noticed_and_ray_may_be_missing(ways, monkeypatch):
     way, asked = ways
-    way("federated", [1.0, 1.0], [1.0])
-    way("simulated", [1.0, 1.0], [2.0])
+    way("train_federation", [1.0, 1.0], [1.0])
+    way("train_simulation", [1.0, 1.0], [2.0])
     monkeypatch.setattr(federation.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(federation, "_version", lambda name: None)
     rows = federation.measure(federation.Nodes(nodes=(2, 3), rounds=2))

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from examples.federation.demo import train_simulation
+from examples.federation.loopback import Loopback
 
 import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
-from tunefree.flower.demo import simulated
-from tunefree.flower.loopback import Loopback, new
+from tunefree.flower.template import write_app
 
 pytest.importorskip("flwr.app", reason="needs tunefree[flower]")
 pytestmark = pytest.mark.federation
@@ -24,7 +25,7 @@ FAMILIES = {
 def families(tmp_path_factory):
     """One method of each family, one after another over the same nodes; the first also masked."""
     place = tmp_path_factory.mktemp("federation")
-    app = new(place / "app", "families")
+    app = write_app(place / "app", "families")
     runs = {family: {"method": m, "set": " ".join(w)} for family, (m, w) in FAMILIES.items()}
     masked = runs["server"] | {"secure": True, "rounds": 1}
     with Loopback(place / "flower", CLIENTS) as loop:
@@ -36,7 +37,7 @@ def families(tmp_path_factory):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parity(family, families):
     method, words = FAMILIES[family]
-    real, alone = tf.Run.load(families / family), simulated(families, method, words, 2, 0)
+    real, alone = tf.Run.load(families / family), train_simulation(families, method, words, 2, 0)
     assert real.status == "finished"
     assert torch.equal(real.x, alone.x)
     assert [r["train_loss"] for r in real.history] == [r["train_loss"] for r in alone.history]
@@ -47,7 +48,7 @@ def test_under_masks(families):
     """The server has seen a sum; it is that of the others' federation, up to the grid."""
     plain, masked = tf.Run.load(families / "server"), tf.Run.load(families / "masked")
     method, words = FAMILIES["server"]
-    alone = simulated(families, method, words, 1, 0)
+    alone = train_simulation(families, method, words, 1, 0)
     assert masked.status == "finished"
     torch.testing.assert_close(masked.x, alone.x, rtol=0, atol=1e-6)
     assert masked.history[0]["train_loss"] == pytest.approx(plain.history[0]["train_loss"])

@@ -8,14 +8,14 @@ import time
 
 import pytest
 import torch
+from examples.federation.demo import load_task
+from examples.federation.loopback import RECONNECT_SECONDS, Loopback
 
 import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
-from tunefree.flower.demo import _task
-from tunefree.flower.loopback import REFUSED, Loopback, new
-from tunefree.rounds import init_server_state, play
-from tunefree.training.bind import bind
-from tunefree.training.fit import options
+from running import bound
+from tunefree.flower.template import write_app
+from tunefree.rounds import init_server_state, run_round
 
 pytest.importorskip("flwr.app", reason="needs tunefree[flower]")
 pytestmark = pytest.mark.federation
@@ -87,37 +87,35 @@ def away(text):
 
 def replayed(app, rounds, missing):
     """The same run in this process, with those who answered as cohorts."""
-    task = _task(app / "federation/task.py")
+    task = load_task(app / "federation/task.py")
     given = {"rounds": rounds, "steps": 20, "batch": 50, "seed": 0, "device": "cpu"}
-    job = bind(
-        options(
+    job = bound(
             model=task.model(), federation=task.digits(CLIENTS), engine="loop", chunk=1,
             method=tf.methods.get("scaffold", lr=0.1), **given,
-        )
     )  # fmt: skip
     now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
     for t in range(rounds):
         ids = torch.tensor([i for i in range(CLIENTS) if i not in missing.get(t, ())])
-        now, _ = play(job.method, job.plan, now, job.crew, ids, everyone)
-        job.crew.commit()
+        now, _ = run_round(job.method, job.plan, now, job.pool, ids, everyone)
+        job.pool.commit()
     return now.x
 
 
-def patience():
+def find_deadline():
     """Return a deadline for an answer: a node starts a process for it, and all share the cores."""
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import tunefree"], check=True)
+    subprocess.run([sys.executable, "-c", "import tunefree"], check=True, timeout=MINUTES)
     return 12 + 4 * (time.monotonic() - began)
 
 
 def test_faults(tmp_path):
     """All that may fail does, within one run; the result is that of those who answered."""
-    app, flags, out = new(tmp_path / "app", "faults"), tmp_path / "flags", tmp_path / "run"
+    app, flags, out = write_app(tmp_path / "app", "faults"), tmp_path / "flags", tmp_path / "run"
     flags.mkdir()
     plain = (app / "federation/task.py").read_text()
     (app / "federation/task.py").write_text(plain.replace("def load(", "def _load(") + FLAGGED)
     config = {"method": "scaffold", "set": "lr=0.1", "rounds": ROUNDS, "minimum": 1, "out": out}
-    config |= {"deadline": patience(), "wait": 240.0}
+    config |= {"deadline": find_deadline(), "wait": 240.0}
     loop = Loopback(tmp_path / "flower", CLIENTS)
     watch = Watcher(out, loop.home / "run.log")
     try:
@@ -139,7 +137,7 @@ def test_faults(tmp_path):
         loop.kill_link()
         first.wait(MINUTES)
         assert len(watch.rows()) < ROUNDS
-        time.sleep(REFUSED)
+        time.sleep(RECONNECT_SECONDS)
         loop.start_link()
         finished(loop.run(app, **config), 6 * MINUTES)
     finally:

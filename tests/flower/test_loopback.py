@@ -4,27 +4,30 @@ import subprocess
 
 import pytest
 import torch
+from examples.federation.demo import train_federation, train_simulation
+from examples.federation.loopback import Loopback
 
 import tunefree as tf
 from flower.real import MINUTES, finished
-from tunefree.flower.demo import federated, simulated
-from tunefree.flower.loopback import Loopback, new
+from tunefree.flower.template import write_app
 
 pytest.importorskip("flwr.app", reason="needs tunefree[flower]")
 pytestmark = pytest.mark.federation
 
 
 def test_the_demo(tmp_path):
-    real = federated(tmp_path, "fedavg", ("lr=0.1",), 2, 3)
-    assert torch.equal(real.x, simulated(tmp_path, "fedavg", ("lr=0.1",), 2, 3).x)
+    real = train_federation(tmp_path, "fedavg", ("lr=0.1",), 2, 3)
+    assert torch.equal(real.x, train_simulation(tmp_path, "fedavg", ("lr=0.1",), 2, 3).x)
 
 
 def test_tls_and_registered_nodes(tmp_path):
     """Encrypted, with node keys; a node whose key nobody registered takes no part."""
-    app, out = new(tmp_path / "app", "secure"), tmp_path / "run"
+    app, out = write_app(tmp_path / "app", "secure"), tmp_path / "run"
     with Loopback(tmp_path / "flower", 2, secure=True) as loop:
         key = loop.home / "key-9"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", key], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", key], check=True, timeout=MINUTES
+        )
         loop.start_node(9)
         config = {"method": "scaffold", "set": "lr=0.1", "rounds": 2, "clients": 2, "out": out}
         finished(loop.run(app, **config), 5 * MINUTES)
@@ -33,4 +36,4 @@ def test_tls_and_registered_nodes(tmp_path):
     assert real.status == "finished"
     assert "Node" not in (out / "federation.log").read_text()  # it was never seen
     assert "Received successfully" not in stranger
-    assert torch.equal(real.x, simulated(tmp_path, "scaffold", ("lr=0.1",), 2, 0, 2).x)
+    assert torch.equal(real.x, train_simulation(tmp_path, "scaffold", ("lr=0.1",), 2, 0, 2).x)

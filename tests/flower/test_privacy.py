@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import tunefree as tf
-from flower.local import CLIENTS, Transport, trained
+from flower.local import CLIENTS, LocalTransport, train
 from flower.test_parity import simulated
+from tunefree.core.errors import ArgumentError
 from tunefree.flower.exchange import TooFewError
 from tunefree.privacy import Bounds, Privacy, Secure
 
@@ -37,7 +38,7 @@ def test_noise_is_that_of_the_simulation(tmp_path):
     if importlib.util.find_spec("dp_accounting") is not None:
         given["delta"] = 1e-3
     alone = simulated(made, aggregate=Privacy(**given))
-    spread = trained(made, Transport(tmp_path, made), aggregate=Privacy(**given))
+    spread = train(made, LocalTransport(tmp_path, made), aggregate=Privacy(**given))
     assert torch.equal(alone.x, spread.x)
     for a, b in zip(alone.history, spread.history, strict=True):
         assert a["train_loss"] == b["train_loss"]
@@ -45,32 +46,32 @@ def test_noise_is_that_of_the_simulation(tmp_path):
         assert ("epsilon" in b) == ("delta" in given)
 
 
-class Vanishing(Transport):
+class Vanishing(LocalTransport):
     """Client 3 is not heard any more from a message of round 1 on, until round 2."""
 
     kind = "none"
 
-    def after(self, i, parcel, answer):
+    def after(self, i, payload, answer):
         kinds = ["keys", "shares", "train", "opened"]
-        kind = parcel.facts.get("kind")
+        kind = payload.header.get("kind")
         gone = kind in kinds and kinds.index(kind) >= kinds.index(self.kind)
-        return None if i == 3 and parcel.facts.get("round") == 1 and gone else answer
+        return None if i == 3 and payload.header.get("round") == 1 and gone else answer
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_under_masks_a_federation_is_the_plain_one(name, tmp_path):
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     made = method(name)
-    post = Transport(tmp_path / "masked", made)
-    plain = trained(made, Transport(tmp_path / "plain", made))
-    masked = trained(made, post, secure=Secure())
+    transport = LocalTransport(tmp_path / "masked", made)
+    plain = train(made, LocalTransport(tmp_path / "plain", made))
+    masked = train(made, transport, secure=Secure())
     torch.testing.assert_close(plain.x, masked.x, rtol=0, atol=1e-10)
     assert masked.history[-1]["train_loss"] == pytest.approx(plain.history[-1]["train_loss"])
-    for _, asked, said in post.log:
-        if asked.facts["kind"] in ("train", "probe"):
+    for _, asked, said in transport.log:
+        if asked.header["kind"] in ("train", "probe"):
             assert set(said.arrays) == {"masked"}
             assert not said.scalars
-            assert set(said.measured) <= {"tally", "passes"}
+            assert set(said.metrics) <= {"tally", "passes"}
     assert masked.history[0]["bytes_up.masked"] > 0
 
 
@@ -79,12 +80,12 @@ def test_a_client_that_vanishes(kind, tmp_path):
     """Before its numbers arrive the mean is without it, after that it counts."""
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     made = method("scaffold")
-    post = Vanishing(tmp_path / "masked", made)
-    post.kind = kind
-    masked = trained(made, post, secure=Secure(threshold=4), cohort=None, rounds=3)
+    transport = Vanishing(tmp_path / "masked", made)
+    transport.kind = kind
+    masked = train(made, transport, secure=Secure(threshold=4), cohort=None, rounds=3)
     other = Vanishing(tmp_path / "plain", made)
     other.kind = "train" if kind != "opened" else "opened"
-    plain = trained(made, other, cohort=None, rounds=3)
+    plain = train(made, other, cohort=None, rounds=3)
     torch.testing.assert_close(plain.x, masked.x, rtol=0, atol=1e-10)
     assert masked.history[1]["answered"] == CLIENTS - (kind != "opened")
 
@@ -92,16 +93,16 @@ def test_a_client_that_vanishes(kind, tmp_path):
 def test_too_few_to_unmask_keeps_the_state(tmp_path):
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     made = method("fedavg")
-    post = Vanishing(tmp_path, made)
-    post.kind = "opened"
+    transport = Vanishing(tmp_path, made)
+    transport.kind = "opened"
     with pytest.raises(TooFewError, match="Round 1"):
-        trained(made, post, secure=Secure(threshold=6), cohort=None)
+        train(made, transport, secure=Secure(threshold=6), cohort=None)
 
 
 def test_a_wire_that_saves_nothing_is_said(tmp_path, caplog):
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     made = method("comparfrefl")
-    row = trained(made, Transport(tmp_path, made), secure=Secure(bits=32), rounds=1).history[0]
+    row = train(made, LocalTransport(tmp_path, made), secure=Secure(bits=32), rounds=1).history[0]
     assert "but sends whole vectors" in caplog.text
     assert row["bytes_up.masked"] > 4 * 4 * 57  # whole vectors of everybody in the cohort
     assert row["counted_up"] == row["bytes_up.masked"]
@@ -112,9 +113,9 @@ def test_bounds_by_name(tmp_path):
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     made = method("fedlin")
     names = dict.fromkeys((*made.vectors, *made.scalars, "loss", "lr"), 64.0)
-    trained(made, Transport(tmp_path / "all", made), secure=Secure(bound=names | {"grad": 64.0}))
-    with pytest.raises(tf.errors.ArgumentError, match="none for the channel 'grad'"):
-        trained(made, Transport(tmp_path / "few", made), secure=Secure(bound=names))
+    train(made, LocalTransport(tmp_path / "all", made), secure=Secure(bound=names | {"grad": 64.0}))
+    with pytest.raises(ArgumentError, match="none for the channel 'grad'"):
+        train(made, LocalTransport(tmp_path / "few", made), secure=Secure(bound=names))
 
 
 def test_what_masks_cannot_hide_is_refused(tmp_path):
@@ -123,11 +124,11 @@ def test_what_masks_cannot_hide_is_refused(tmp_path):
         ("parfrefl", {"lost": "renew"}, "prepare alone"),
     ):
         made = method(name)
-        with pytest.raises(tf.errors.ArgumentError, match=said):
-            trained(made, Transport(tmp_path, made), secure=Secure(), **given)
+        with pytest.raises(ArgumentError, match=said):
+            train(made, LocalTransport(tmp_path, made), secure=Secure(), **given)
 
 
-class Shy(Transport):
+class Shy(LocalTransport):
     """Client 3 hides among at least five."""
 
     def node(self, i):
@@ -144,11 +145,13 @@ def test_a_node_insists_on_masks_and_on_company(tmp_path, caplog):
         ("few", {"secure": Secure(), "cohort": 4, "rounds": 3}, "hides among 5"),
     ):
         caplog.clear()
-        post = Shy(tmp_path / kind, made)
-        run = trained(made, post, **{"cohort": None, "rounds": 1} | given)
+        transport = Shy(tmp_path / kind, made)
+        run = train(made, transport, **{"cohort": None, "rounds": 1} | given)
         assert said in caplog.text
         assert min(row["answered"] for row in run.history) == (CLIENTS if not given else 4) - 1
-        sent = {n for i, _, a in post.log if i == 3 and not isinstance(a, str) for n in a.arrays}
+        sent = {
+            n for i, _, a in transport.log if i == 3 and not isinstance(a, str) for n in a.arrays
+        }
         assert not sent & {"delta", "masked"}
-    crowd = trained(made, Shy(tmp_path / "many", made), secure=Secure(), cohort=None, rounds=1)
+    crowd = train(made, Shy(tmp_path / "many", made), secure=Secure(), cohort=None, rounds=1)
     assert crowd.history[0]["answered"] == CLIENTS

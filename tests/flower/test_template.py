@@ -4,11 +4,12 @@ import importlib.util
 import tomllib
 
 import pytest
+from examples.federation.__main__ import demo
+from examples.federation.demo import load_task
 
 from tunefree import cli
-from tunefree.flower.demo import _task
 from tunefree.flower.node import Node
-from tunefree.flower.parcel import Payload
+from tunefree.flower.payload import Payload
 
 
 def command(*words):
@@ -44,13 +45,13 @@ def test_the_folder(app):
 
 
 def test_its_nodes_share_out_the_digits(app):
-    task = _task(app / "federation/task.py")
+    task = load_task(app / "federation/task.py")
     nodes = [
         Node(task.model, task.load, {"partition-id": i, "num-partitions": 3}) for i in range(3)
     ]
-    said = [node.reply(Payload({"kind": "hello"})).facts for node in nodes]
-    assert [facts["client"] for facts in said] == [0, 1, 2]
-    assert sum(facts["samples"] for facts in said) == task.digits(3).samples
+    said = [node.reply(Payload({"kind": "hello"})).header for node in nodes]
+    assert [header["client"] for header in said] == [0, 1, 2]
+    assert sum(header["samples"] for header in said) == task.digits(3).samples
 
 
 def test_a_used_folder_is_not_written_over(app, capsys):
@@ -62,5 +63,7 @@ def test_a_used_folder_is_not_written_over(app, capsys):
 
 @pytest.mark.skipif(importlib.util.find_spec("flwr") is not None, reason="Flower is installed")
 def test_without_flower(capsys):
-    assert command("flower", "demo") == 2
+    with pytest.raises(SystemExit) as ended:
+        cli.main([], app=demo)
+    assert ended.value.code == 2
     assert "pip install 'tunefree[flower]'" in capsys.readouterr().err

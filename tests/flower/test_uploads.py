@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import tunefree as tf
-from flower.local import CLIENTS, Transport, settings, trained
+from flower.local import CLIENTS, LocalTransport, settings, train
 from tunefree.core.layout import Layout
 from tunefree.core.plan import Plan, Round
 from tunefree.flower import check
 from tunefree.flower.exchange import TooFewError
-from tunefree.flower.parcel import Payload, Raw, coded, dense
+from tunefree.flower.payload import EncodedArray, Payload, encode_dense, wrap_bytes
 from tunefree.models.problem import Problem
 from tunefree.testing._problem import net
 
@@ -25,15 +25,15 @@ FEDLIN = tf.methods.get("fedlin")
 
 
 def delta(change):
-    def broken(parcel):
-        arrays = parcel.arrays | {"delta": change(parcel.arrays["delta"])}
-        return dataclasses.replace(parcel, arrays=arrays)
+    def broken(payload):
+        arrays = payload.arrays | {"delta": change(payload.arrays["delta"])}
+        return dataclasses.replace(payload, arrays=arrays)
 
     return broken
 
 
 def fact(**changes):
-    return lambda parcel: dataclasses.replace(parcel, facts=parcel.facts | changes)
+    return lambda payload: dataclasses.replace(payload, header=payload.header | changes)
 
 
 def said(part, **changes):
@@ -46,21 +46,24 @@ def without(part, name):
 
 
 def vector(values):
-    return delta(lambda raw: dense(torch.as_tensor(values, dtype=torch.float64)))
+    return delta(lambda raw: encode_dense(torch.as_tensor(values, dtype=torch.float64)))
 
 
 BROKEN = {
-    "longer": (delta(lambda r: dense(torch.zeros(D + 1, dtype=torch.float64))), "shape"),
-    "two axes": (delta(lambda r: dense(torch.zeros(D, 1, dtype=torch.float64))), "shape"),
-    "float32": (delta(lambda r: dense(torch.zeros(D))), "dtype float64"),
+    "longer": (delta(lambda r: encode_dense(torch.zeros(D + 1, dtype=torch.float64))), "shape"),
+    "two axes": (delta(lambda r: encode_dense(torch.zeros(D, 1, dtype=torch.float64))), "shape"),
+    "float32": (delta(lambda r: encode_dense(torch.zeros(D))), "dtype float64"),
     "an object": (delta(lambda r: dataclasses.replace(r, dtype="object")), "dtype float64"),
     "cut short": (delta(lambda r: dataclasses.replace(r, data=r.data[:-1])), "bytes"),
     "too many bytes": (delta(lambda r: dataclasses.replace(r, data=r.data * 2)), "bytes"),
-    "a code": (delta(lambda r: coded(r.data)), "plain numbers"),
+    "a code": (delta(lambda r: wrap_bytes(r.data)), "plain numbers"),
     "NaN": (vector([math.nan] + [0.0] * (D - 1)), "finite"),
     "Inf": (vector([math.inf] + [0.0] * (D - 1)), "finite"),
     "absurd": (vector([1e9] * D), "length"),
-    "unknown channel": (said("arrays", other=dense(torch.zeros(D).double())), "unknown channel"),
+    "unknown channel": (
+        said("arrays", other=encode_dense(torch.zeros(D).double())),
+        "unknown channel",
+    ),
     "no channel": (without("arrays", "delta"), "lacks the channel"),
     "unknown scalar": (said("scalars", other=1.0), "unknown scalar"),
     "no scalar": (without("scalars", "delta_sq"), "lacks the scalar"),
@@ -70,12 +73,12 @@ BROKEN = {
     "another round": (fact(round=1_000), "round"),
     "another client": (fact(client=3), "client"),
     "an old answer": (fact(version="0-00000000"), "version"),
-    "NaN for a loss": (said("measured", loss=[math.nan]), "loss"),
-    "no loss": (without("measured", "loss"), "loss"),
-    "two losses": (said("measured", loss=[1.0, 1.0]), "loss"),
-    "steps below zero": (said("measured", tally=[-1.0, 0.0, 0.0, 0.0]), "below zero"),
-    "absurdly many steps": (said("measured", tally=[1e300, 0.0, 0.0, 0.0]), "absurd"),
-    "words for steps": (said("measured", tally=["1", 0.0, 0.0, 0.0]), "tally"),
+    "NaN for a loss": (said("metrics", loss=[math.nan]), "loss"),
+    "no loss": (without("metrics", "loss"), "loss"),
+    "two losses": (said("metrics", loss=[1.0, 1.0]), "loss"),
+    "steps below zero": (said("metrics", tally=[-1.0, 0.0, 0.0, 0.0]), "below zero"),
+    "absurdly many steps": (said("metrics", tally=[1e300, 0.0, 0.0, 0.0]), "absurd"),
+    "words for steps": (said("metrics", tally=["1", 0.0, 0.0, 0.0]), "tally"),
 }
 CODES = {
     "cut short": (lambda d: d[:-1], "bytes"),
@@ -90,13 +93,13 @@ CODES = {
 }
 
 
-class Tampering(Transport):
+class Tampering(LocalTransport):
     def __init__(self, home, method, change, kind="train"):
         super().__init__(home, method)
         self.change, self.kind = change, kind
 
-    def after(self, i, parcel, answer):
-        if i != BAD or parcel.facts["kind"] != self.kind:
+    def after(self, i, payload, answer):
+        if i != BAD or payload.header["kind"] != self.kind:
             return answer
         return self.change(answer)
 
@@ -104,11 +107,11 @@ class Tampering(Transport):
 def without_client(method, home, **given):
     """The same run with a client that is never there."""
 
-    class Silent(Transport):
-        def after(self, i, parcel, answer):
-            return None if i == BAD and parcel.facts["kind"] != "hello" else answer
+    class Silent(LocalTransport):
+        def after(self, i, payload, answer):
+            return None if i == BAD and payload.header["kind"] != "hello" else answer
 
-    return trained(method, Silent(home, method), **given)
+    return train(method, Silent(home, method), **given)
 
 
 FEW = {"cohort": None, "rounds": 2, "steps": 1}
@@ -119,15 +122,15 @@ def genuine(tmp_path_factory):
     """What a client really sends in round 0, and how the server reads it."""
 
     def of(method):
-        post = Transport(tmp_path_factory.mktemp("genuine"), method)
-        trained(method, post, **FEW | {"rounds": 1})
+        transport = LocalTransport(tmp_path_factory.mktemp("genuine"), method)
+        train(method, transport, **FEW | {"rounds": 1})
         ((asked, answer),) = [
-            (q, a) for i, q, a in post.log if i == BAD and q.facts["kind"] == "train"
+            (q, a) for i, q, a in transport.log if i == BAD and q.header["kind"] == "train"
         ]
         problem = Problem(net(), "cross_entropy", torch.float64)
-        question = check.RequestContext(BAD, 0, asked.facts["version"])
+        request = check.RequestContext(BAD, 0, asked.header["version"])
         t = Round(Plan(CLIENTS, CLIENTS, 1, 1.0, problem.layout, 7, 4), 0)
-        read = lambda p: check.upload(p, question, method, problem.start, t, 1e4)  # noqa: E731
+        read = lambda p: check.read_upload(p, request, method, problem.start, t, 1e4)  # noqa: E731
         return answer, read
 
     return {"fedexp": of(FEDEXP), "topk": of(TOPK)}
@@ -151,7 +154,7 @@ def test_refused_codes(name, genuine):
     change, why = CODES[name]
     answer, read = genuine["topk"]
     with pytest.raises(check.RefusedError, match=why):
-        read(delta(lambda raw: coded(change(raw.data)))(answer))
+        read(delta(lambda raw: wrap_bytes(change(raw.data)))(answer))
 
 
 @pytest.mark.parametrize(
@@ -159,11 +162,11 @@ def test_refused_codes(name, genuine):
     [
         (FEDEXP, BROKEN["NaN"][0]),
         (FEDEXP, BROKEN["another round"][0]),
-        (TOPK, delta(lambda raw: coded(raw.data[:-1]))),
+        (TOPK, delta(lambda raw: wrap_bytes(raw.data[:-1]))),
     ],
 )
 def test_the_round_goes_on_without_it(method, change, tmp_path, caplog):
-    run = trained(method, Tampering(tmp_path / "bad", method, change), **FEW)
+    run = train(method, Tampering(tmp_path / "bad", method, change), **FEW)
     assert torch.equal(run.x, without_client(method, tmp_path / "none", **FEW).x)
     lines = [r.getMessage() for r in caplog.records if f"client {BAD} is refused" in r.getMessage()]
     assert len(lines) == 2
@@ -172,15 +175,15 @@ def test_the_round_goes_on_without_it(method, change, tmp_path, caplog):
 
 def test_what_is_refused_is_counted_apart(tmp_path):
     change, _ = BROKEN["unknown scalar"]
-    run = trained(FEDEXP, Tampering(tmp_path, FEDEXP, change), **FEW)
+    run = train(FEDEXP, Tampering(tmp_path, FEDEXP, change), **FEW)
     assert run.history[0]["bytes_up.refused"] == 8 * (D + 2)
     assert run.history[0]["bytes_up"] == 8 * (D + 1) * (CLIENTS - 1) + 8 * (D + 2)
 
 
 def test_probes_are_looked_at_too(tmp_path):
-    nan = dense(torch.full((D,), math.nan, dtype=torch.float64))
+    nan = encode_dense(torch.full((D,), math.nan, dtype=torch.float64))
     broken = said("arrays", **{"point 0": nan})
-    run = trained(FEDLIN, Tampering(tmp_path, FEDLIN, broken, "probe"), **FEW)
+    run = train(FEDLIN, Tampering(tmp_path, FEDLIN, broken, "probe"), **FEW)
     assert torch.isfinite(run.x).all()
     assert [row["answered"] for row in run.history] == [CLIENTS - 1] * 2  # not asked again
 
@@ -188,14 +191,14 @@ def test_probes_are_looked_at_too(tmp_path):
 def test_the_rest_must_be_enough(tmp_path):
     change, _ = BROKEN["NaN"]
     with pytest.raises(TooFewError, match="5 of the 6 answers"):
-        trained(FEDEXP, Tampering(tmp_path, FEDEXP, change), minimum=CLIENTS, **FEW)
+        train(FEDEXP, Tampering(tmp_path, FEDEXP, change), minimum=CLIENTS, **FEW)
 
 
 def test_everyone_is_needed_where_the_method_says_so(tmp_path):
     method = tf.methods.get("fedcanon2")
     change, _ = BROKEN["NaN"]
     with pytest.raises(TooFewError):
-        trained(method, Tampering(tmp_path, method, change), minimum=1, **FEW)
+        train(method, Tampering(tmp_path, method, change), minimum=1, **FEW)
 
 
 @pytest.mark.parametrize(
@@ -211,21 +214,23 @@ def test_decoding_takes_no_more_memory_than_the_model(wire):
     for length in (0, 3, 8, 64, 4_000, 80_000, 90_000, 10_000_000):
         data = torch.randint(256, (length,), generator=draw, dtype=torch.uint8).numpy().tobytes()
         for head in (b"", struct.pack("<d", 1.0), struct.pack("<H", 65535), b"\xff" * 8):
-            sent = Payload({"client": 0, "round": 0, "version": "v"}, {"delta": coded(head + data)})
+            sent = Payload(
+                {"client": 0, "round": 0, "version": "v"}, {"delta": wrap_bytes(head + data)}
+            )
             tracemalloc.start()
             with pytest.raises(check.RefusedError):
-                check.upload(sent, check.RequestContext(0, 0, "v"), method, x, t, 1e4)
+                check.read_upload(sent, check.RequestContext(0, 0, "v"), method, x, t, 1e4)
             peak = max(peak, tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     assert peak < 40 * x.nbytes
 
 
 def test_a_declared_shape_makes_nothing():
-    raw = Raw("float32", (1 << 50,), "dense", b"")
+    raw = EncodedArray("float32", (1 << 50,), "dense", b"")
     sent = Payload({"client": 0, "round": 0, "version": "v"}, {"delta": raw})
     layout = Layout(("w",), ((3,),))
     with pytest.raises(check.RefusedError, match="shape"):
-        check.upload(
+        check.read_upload(
             sent,
             check.RequestContext(0, 0, "v"),
             tf.Method(),

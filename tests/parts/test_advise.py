@@ -298,8 +298,8 @@ def test_sizes_that_are_none(text):
     ("given", "said"),
     [
         ({"cohort": 11}, "advise(cohort=...) must be at most the number of clients, 10, got 11."),
-        ({"cohort": 0}, "advise(cohort=...) must be a whole number >= 1, got 0."),
-        ({"most": 0}, "advise(most=...) must be a whole number >= 1, got 0."),
+        ({"cohort": 0}, "advise(cohort=...) must be an int >= 1, got 0."),
+        ({"most": 0}, "advise(most=...) must be an int >= 1, got 0."),
         ({"penalty": "l7:1"}, "Unknown penalty 'l7'."),
     ],
 )

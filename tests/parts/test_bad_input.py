@@ -11,6 +11,7 @@ from torch import nn
 
 import tunefree as tf
 from parts.problems import fit, labelled, linear
+from running import grouped
 from tunefree.clients import Armijo, Constant, Direction, DoG, LocalProblem, Scaffold, Sum
 from tunefree.core.errors import (
     ArgumentError,
@@ -34,7 +35,7 @@ def one_sentence(error, *words):
 def refused(*words, kind=ArgumentError, method="fedavg", **settings):
     played = []
     with pytest.raises(TunefreeError) as error:
-        fit(method, callbacks=[played.append], **settings)
+        fit(method, callbacks=[played.append], **grouped(**settings))
     assert not played
     assert isinstance(error.value, kind)
     one_sentence(error, *words)
@@ -79,7 +80,7 @@ def test_values_of_a_method_that_are_no_numbers(value):
 def test_values_of_a_method_that_are_no_whole_numbers(value):
     with pytest.raises(ArgumentError) as error:
         tf.methods.get("fedsls", max_backtracks=value)
-    words = f"Armijo(max_backtracks=...) must be a whole number >= 0, got {value!r}."
+    words = f"Armijo(max_backtracks=...) must be an int >= 0, got {value!r}."
     one_sentence(error, words)
 
 
@@ -104,23 +105,24 @@ def test_optional_numbers_of_a_method(value):
 
 @pytest.mark.parametrize("name", ["rounds", "cohort", "eval_every"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, True, "3"])
-def test_whole_numbers(name, value):
-    refused(f"fit({name}=...) must be a whole number >= 1, got {value!r}.", **{name: value})
+def test_integers(name, value):
+    refused(f"fit({name}=...) must be an int >= 1, got {value!r}.", **{name: value})
 
 
 @pytest.mark.parametrize("name", ["steps", "epochs", "batch", "chunk", "checkpoint_every"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, True, "3"])
-def test_optional_whole_numbers(name, value, tmp_path):
+def test_optional_integers(name, value, tmp_path):
     more = {"steps": None} if name == "epochs" else {}
     out = {"out": tmp_path} if name == "checkpoint_every" else {}
-    words = f"fit({name}=...) must be a whole number >= 1, got {value!r}."
+    owner = "Engine" if name == "chunk" else "fit"
+    words = f"{owner}({name}=...) must be an int >= 1, got {value!r}."
     refused(words, **(more | out | {name: value}))
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, "3"])
 def test_patience(value):
     refused(
-        f"fit(patience=...) must be a whole number >= 1, got {value!r}.",
+        f"Evaluate(patience=...) must be an int >= 1, got {value!r}.",
         patience=value,
         validation=0.2,
     )
@@ -128,7 +130,7 @@ def test_patience(value):
 
 @pytest.mark.parametrize("value", [0.5, "1", None, True, -1])
 def test_seed(value):
-    refused(f"fit(seed=...) must be a whole number >= 0, got {value!r}.", seed=value)
+    refused(f"fit(seed=...) must be an int >= 0, got {value!r}.", seed=value)
 
 
 @pytest.mark.parametrize("value", [2**63, 2**64])
@@ -155,7 +157,7 @@ def test_choosing_without_validation(more):
 
 @pytest.mark.parametrize("value", [0, 1, -0.5, NAN, "0.1"])
 def test_validation(value):
-    words = f"fit(validation=...) must be a number between 0 and 1, got {value!r}."
+    words = f"Evaluate(validation=...) must be a number between 0 and 1, got {value!r}."
     refused(words, validation=value)
 
 
@@ -171,8 +173,8 @@ def test_things_of_the_wrong_kind():
     ("name", "value", "words"),
     [
         ("start", "model.pt", "fit(start=...) must be a module or a Run, got 'model.pt'."),
-        ("metrics", {"f1": 3}, "fit(metrics=...) must map names to functions, got {'f1': 3}."),
-        ("metrics", ["f1"], "fit(metrics=...) must map names to functions, got ['f1']."),
+        ("metrics", {"f1": 3}, "Evaluate(metrics=...) must map names to functions, got {'f1': 3}."),
+        ("metrics", ["f1"], "Evaluate(metrics=...) must map names to functions, got ['f1']."),
         ("loss", 3, "Unknown loss 3."),
         ("augment", 3, "fit(augment=...) must be a name or a CropFlip, got 3."),
         ("device", None, "fit(device=...) must be 'auto' or a device of this machine, got None"),
@@ -204,7 +206,7 @@ def test_augmentation_of_what_is_no_image():
 def test_per_client_without_a_test_set():
     fed = labelled()
     fed = tf.Federation(fed.x, fed.y, fed.owners())
-    refused("fit(per_client=True) needs a test set", fed=fed, per_client=True)
+    refused("Evaluate(per_client=True) needs a test set", fed=fed, per_client=True)
 
 
 # Data and model.
@@ -371,7 +373,7 @@ class Unfinished(tf.clients.Step):
 class Echo(Direction):
     uploads: ClassVar[tuple[str, ...]] = ("grad_sq",)
 
-    def local(self, x, down, own):
+    def local_problem(self, x, down, own):
         return LocalProblem()
 
 
@@ -455,7 +457,7 @@ def test_resume_with_other_settings(tmp_path):
     refused("start was", kind=ResumeError, out=tmp_path, model=linear(seed=1))
     refused("method.step.part was 'Constant', now 'Armijo'", kind=ResumeError, out=tmp_path,
             method="fedsls")  # fmt: skip
-    again = fit(out=tmp_path, command={"note": "only information"}, chunk=1)
+    again = fit(out=tmp_path, engine=tf.Engine(chunk=1))
     assert again.status == "finished"
 
 

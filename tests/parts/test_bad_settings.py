@@ -202,8 +202,8 @@ BOUND = {  # what only the plan can show
         "participation; use cohort=None (--cohort 0).",
     ),
     "cohort": (lambda: fit("fedavg", cohort=7), "at most the number of clients, 6, got 7."),
-    "steps": (lambda: fit("fedavg", steps=0), "must be a whole number >= 1, got 0."),
-    "rounds": (lambda: fit("parfrefl", rounds=0), "must be a whole number >= 1, got 0."),
+    "steps": (lambda: fit("fedavg", steps=0), "must be an int >= 1, got 0."),
+    "rounds": (lambda: fit("parfrefl", rounds=0), "must be an int >= 1, got 0."),
     "held": (
         lambda: fit(get("fedproxlod", global_loss="server")),
         "give Federation(held=...), or use global_loss='clients'.",

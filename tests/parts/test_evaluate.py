@@ -137,7 +137,7 @@ def test_regression_is_worst_where_the_loss_is_largest():
 
 def test_what_per_client_needs():
     x, y = torch.zeros(2, 3), torch.tensor([0, 1])
-    with pytest.raises(ArgumentError, match=r"fit\(per_client=True\) needs a test set"):
+    with pytest.raises(ArgumentError, match=r"Evaluate\(per_client=True\) needs a test set"):
         per_client(tf.Federation(x, y, [0, 1]))
     values = torch.zeros(2)
     with pytest.raises(ArgumentError, match="test_owner"):
@@ -147,9 +147,17 @@ def test_what_per_client_needs():
 def test_through_fit():
     fed = federation(test_owner=[0, 1, 1, 1, 7])
     run = tf.fit(
-        Same(), fed, "fedavg", rounds=1, steps=1, device="cpu", per_client=True,
-        dtype=torch.float64, metrics={"mean": lambda output, target: output.mean()},
-    )  # fmt: skip
+        Same(),
+        fed,
+        "fedavg",
+        rounds=1,
+        steps=1,
+        device="cpu",
+        evaluate=tf.Evaluate(
+            per_client=True, metrics={"mean": lambda output, target: output.mean()}
+        ),
+        dtype=torch.float64,
+    )
     row = run.history[0]
     assert row["test_accuracy"] == pytest.approx(0.6)
     assert row["client_worst"] == pytest.approx(2 / 3)

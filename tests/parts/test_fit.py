@@ -12,7 +12,9 @@ from torch import nn
 
 import tunefree as tf
 from parts.problems import Quadratics, fit, labelled, linear
+from running import grouped
 from tunefree.core.errors import ArgumentError, CheckpointError, Interrupted
+from tunefree.training import trainer
 
 X = labelled().test[0]
 STILL = tf.methods.get("fedavg", lr=1e-12)  # nothing improves
@@ -55,7 +57,7 @@ def test_all_clients_and_twenty_steps_are_the_default():
 
 def test_validation_is_kept_from_training():
     fed = labelled(rows=10)
-    run = fit(fed=fed, validation=0.2, batch=None, eval_every=2)
+    run = fit(fed=fed, evaluate=tf.Evaluate(validation=0.2), batch=None, eval_every=2)
     rest, (x, y) = fed.hold_out(0.2, seed=0)
     assert rest.sizes.tolist() == [8] * 4
     assert torch.equal(fit(fed=rest, batch=None).x, run.x)
@@ -67,7 +69,7 @@ def test_validation_is_kept_from_training():
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_early_stopping(every, tmp_path):
-    settings = {"validation": 0.5, "patience": 2, "rounds": 20, "eval_every": every}
+    settings = grouped(validation=0.5, patience=2, rounds=20, eval_every=every)
     run = fit(STILL, out=tmp_path, **settings)
     assert run.status == "stopped early"
     assert len(run.history) == 3 * every  # the first is the best so far, two more are not better
@@ -78,7 +80,7 @@ def test_early_stopping(every, tmp_path):
 
 
 def test_patience_survives_an_interruption(tmp_path):
-    settings = {"validation": 0.5, "patience": 3, "rounds": 20, "out": tmp_path}
+    settings = grouped(validation=0.5, patience=3, rounds=20, out=tmp_path)
 
     def press(event):
         if event.round == 2:
@@ -96,8 +98,7 @@ def swinging(keep_best, **settings):
     method = tf.methods.get("fedavg", lr=2.02 / problem.smoothness)
     run = problem.fit(
         method,
-        validation=0.25,
-        keep_best=keep_best,
+        evaluate=tf.Evaluate(validation=0.25, keep_best=keep_best),
         steps=1,
         rounds=8,
         start=[5.0, -4.0],
@@ -169,7 +170,7 @@ def test_export_refuses_other_names(tmp_path):
 
 
 def test_the_folder(tmp_path):
-    run = fit(out=tmp_path / "a" / "b", checkpoint_every=1, rounds=5, command={"seed": 0})
+    run = fit(out=tmp_path / "a" / "b", checkpoint_every=1, rounds=5)
     names = {p.name for p in run.path.iterdir()}
     assert names == {
         "settings.json",
@@ -297,7 +298,7 @@ def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
     """Every look at the clock is 3 s later than the last; a state is written when 5 s old."""
     now = itertools.count(step=3.0)
     clock = types.SimpleNamespace(monotonic=lambda: next(now), perf_counter=time.perf_counter)
-    monkeypatch.setitem(tf.fit.__globals__, "time", clock)
+    monkeypatch.setattr(trainer, "time", clock)
     with pytest.raises(CrashError):
         fit(rounds=9, out=tmp_path, callbacks=[lambda event: event.round == 6 and fall(event)])
     assert 0 < len(tf.Run.load(tmp_path).history) < 7

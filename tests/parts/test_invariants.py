@@ -5,10 +5,9 @@ import torch
 from torch import nn
 
 import tunefree as tf
+from running import bound
 from tunefree.core.random import cohort
 from tunefree.rounds import init_server_state, run_round
-from tunefree.training.bind import bind
-from tunefree.training.fit import options
 
 CLIENTS, D = 6, 3 * 4 + 3
 
@@ -33,18 +32,16 @@ def model():
 def rounds(method, *, size=3, count=6, weights="uniform", **settings):
     """Play rounds and yield (standing, row, what clients remember, their shares) after each."""
     work = {"steps": 3, "batch": 4} | settings
-    job = bind(
-        options(
+    job = bound(
             model=model(), federation=federation(), method=method, rounds=count, cohort=size,
             dtype=torch.float64, device="cpu", seed=2, engine="vmap", **work,
-        )
     )  # fmt: skip
     now, everyone = init_server_state(method, job.start, job.plan), torch.arange(CLIENTS)
     for t in range(count):
         ids = cohort(2, t, CLIENTS, size)
-        now, row = run_round(method, job.plan, now, job.crew, ids, everyone)
-        job.crew.commit()
-        yield now, row, job.crew.memory.gather(everyone), job.crew._shares
+        now, row = run_round(method, job.plan, now, job.pool, ids, everyone)
+        job.pool.commit()
+        yield now, row, job.pool.memory.gather(everyone), job.pool._shares
 
 
 def close(a, b, tolerance=1e-12):

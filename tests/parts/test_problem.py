@@ -273,7 +273,8 @@ def test_bf16_is_close_and_its_vectors_are_float32(engine):
     settings = {"rounds": 3, "steps": 4, "batch": 4, "device": "cpu", "engine": engine}
     method = tf.methods.get("fedavg", lr=0.1)
     exact, low = (
-        tf.fit(net, data, method, precision=p, compile=False, **settings) for p in ("fp32", "bf16")
+        tf.fit(net, data, method, engine=tf.Engine(precision=p), compile=False, **settings)
+        for p in ("fp32", "bf16")
     )
     assert low.settings["precision"] == "bf16"
     assert low.x.dtype == torch.float32

@@ -116,7 +116,11 @@ def test_steps_that_outgrow_the_cache_go_client_by_client():
 def test_the_summary_is_of_the_model_that_is_shipped():
     fed = federation(sizes=(20, 30, 40))
     run = tf.fit(
-        linear(), fed, tf.methods.get("fedavg", lr=30.0), rounds=8, validation=0.3, keep_best=True
+        linear(),
+        fed,
+        tf.methods.get("fedavg", lr=30.0),
+        rounds=8,
+        evaluate=tf.Evaluate(validation=0.3, keep_best=True),
     )
     scores = [row["validation_accuracy"] for row in run.history]
     best = run.history[int(np.argmax(scores))]
@@ -130,7 +134,12 @@ def test_whole_numbers_may_be_a_regression():
     target = (fed.x[:, 0] * 5).round().long() + 20
     counts = tf.Federation(fed.x, target, fed.owners(), test=(fed.x, target))
     run = tf.fit(
-        nn.Linear(6, 1), counts, "fedavg", loss="mse", rounds=3, validation=0.3, patience=1
+        nn.Linear(6, 1),
+        counts,
+        "fedavg",
+        loss="mse",
+        rounds=3,
+        evaluate=tf.Evaluate(validation=0.3, patience=1),
     )
     assert "test_accuracy" not in run.history[-1]
     assert run.status == "finished"
@@ -238,12 +247,21 @@ def test_options_that_would_be_ignored_are_refused(given, sentence):
 
 def test_metrics_need_a_test_set():
     with pytest.raises(ArgumentError, match="needs a test set"):
-        tf.fit(linear(), federation(test=False), rounds=1, metrics={"f": lambda o, t: 0.0})
+        tf.fit(
+            linear(),
+            federation(test=False),
+            rounds=1,
+            evaluate=tf.Evaluate(metrics={"f": lambda o, t: 0.0}),
+        )
 
 
 def test_numbers_that_json_lacks_are_null(tmp_path):
     run = tf.fit(
-        linear(), federation(), rounds=1, metrics={"odd": lambda o, t: float("nan")}, out=tmp_path
+        linear(),
+        federation(),
+        rounds=1,
+        evaluate=tf.Evaluate(metrics={"odd": lambda o, t: float("nan")}),
+        out=tmp_path,
     )
     row = json.loads((tmp_path / "history.jsonl").read_text())
     assert row["test_odd"] is None

@@ -12,12 +12,11 @@ import torch
 from torch import nn
 
 import tunefree as tf
+from running import bound
 from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
 from tunefree.rounds import init_server_state, run_round
 from tunefree.server.aggregate import Mean
-from tunefree.training.bind import bind
-from tunefree.training.fit import options
 
 from . import rules
 
@@ -46,7 +45,7 @@ def trained(method="fedavg", attack=None, aggregate=None, fed=None, **given):
     work = {"rounds": 1, "steps": 3, "batch": 10, "device": "cpu", "dtype": torch.float64}
     work |= {"engine": "loop"} | ({} if aggregate is None else {"aggregate": aggregate})
     fed = federation() if fed is None else fed
-    return tf.fit(model(), fed, method, attack=attack, **work | given)
+    return tf.fit(model(), fed, method, scenario=tf.Scenario(attack=attack), **work | given)
 
 
 class Spy:
@@ -172,17 +171,17 @@ def test_hostile_clients_train_honestly():
     kept = []
     for attack in (None, a.SignFlip(BAD, scale=20.0)):
         given = {"model": model(), "federation": federation(), "method": get("scaffold")}
-        job = bind(options(**given, rounds=1, steps=3, attack=attack, dtype=torch.float64))
+        job = bound(**given, rounds=1, steps=3, attack=attack, dtype=torch.float64)
         run_round(
             job.method,
             job.plan,
             init_server_state(job.method, job.start, job.plan),
-            job.crew,
+            job.pool,
             everyone,
             everyone,
         )
-        job.crew.commit()
-        kept.append(job.crew.memory.gather(everyone)["direction.control"])
+        job.pool.commit()
+        kept.append(job.pool.memory.gather(everyone)["direction.control"])
     assert torch.equal(*kept)
     assert bool((kept[0] != 0).any())
 
@@ -351,13 +350,13 @@ def test_rows_may_come_one_by_one():
 @pytest.mark.parametrize("rule", [r.Median(), r.NNM(r.Krum(f=0), f=1)], ids=str)
 def test_a_real_federation_takes_the_same_rules(tmp_path, rule):
     """Nodes in this process, their rows one by one, give what the simulation gives."""
-    from flower.local import Post, federation, net
+    from flower.local import LocalTransport, federation, net
     from flower.local import arguments as shared
-    from flower.local import trained as served
+    from flower.local import train as served
 
     method = get("fedexp", lr=0.1)
     alone = tf.fit(net(), federation(), method, **shared(method), aggregate=rule, device="cpu")
-    spread = served(method, Post(tmp_path, method), aggregate=rule)
+    spread = served(method, LocalTransport(tmp_path, method), aggregate=rule)
     torch.testing.assert_close(spread.x, alone.x, rtol=1e-10, atol=1e-12)
 
 
@@ -418,7 +417,7 @@ def test_labels_must_be_labels():
     fed = federation()
     numbers = tf.Federation(fed.x, fed.x[:, :1], fed.owners())
     with pytest.raises(ArgumentError, match="its targets are no class labels"):
-        tf.fit(nn.Linear(6, 1), numbers, attack=a.LabelFlip())
+        tf.fit(nn.Linear(6, 1), numbers, scenario=tf.Scenario(attack=a.LabelFlip()))
 
 
 def said(words, capsys):

@@ -71,8 +71,8 @@ def test_it_is_what_a_federation_does(name, tmp_path, monkeypatch):
     """The server of a real federation refuses such an upload; the numbers are the same."""
     monkeypatch.setattr(local, "net", brittle)
     method = tf.methods.get(name)
-    alone = fit(name, chunk=1)
-    spread = local.trained(method, local.Post(tmp_path, method, spoilt()), fed=spoilt())
+    alone = fit(name, engine=tf.Engine(chunk=1))
+    spread = local.train(method, local.LocalTransport(tmp_path, method, spoilt()), fed=spoilt())
     torch.testing.assert_close(alone.x, spread.x, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(alone.output, spread.output, rtol=1e-12, atol=1e-14)
     names = ["train_loss", "refused", "bytes_up.delta", "lr"]
@@ -83,7 +83,10 @@ def test_it_is_what_a_federation_does(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["scaffold", pytest.param("fedcanon", marks=pytest.mark.trust)])
 def test_chunks_do_not_matter(name):
-    runs = [fit(name, engine="vmap", chunk=c, steps=2, rounds=3) for c in (None, 1, 3)]
+    runs = [
+        fit(name, engine=tf.Engine(backend="vmap", chunk=c), steps=2, rounds=3)
+        for c in (None, 1, 3)
+    ]
     for run in runs[1:]:
         torch.testing.assert_close(run.x, runs[0].x, rtol=1e-12, atol=1e-12)
         assert [r.get("refused") for r in run.history] == [

@@ -9,13 +9,12 @@ import torch
 from torch import nn
 
 import tunefree as tf
+from running import bound
 from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
 from tunefree.faults import Cycle, Faults, parse
 from tunefree.faults.settings import BEFORE, FINE, SLOW, STALE
 from tunefree.rounds import init_server_state, run_round
-from tunefree.training.bind import bind
-from tunefree.training.fit import options
 from tunefree.training.folder import Folder
 
 CLIENTS, FEATURES, SEED = 8, 4, 3
@@ -55,14 +54,14 @@ def settings(method, faults, rounds=12, **given):
 
 def played(method, faults, rounds=12, crew=None, **given):
     """Play rounds and yield (standing, row, crew, cohort) after each."""
-    job = bind(options(**settings(method, faults, rounds, **given)))
+    job = bound(**settings(method, faults, rounds, **given))
     now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
-    ids = job.crew.sample_cohort(0)
+    ids = job.pool.sample_cohort(0)
     for t in range(rounds):
-        after = job.crew.sample_cohort(t + 1)
-        now, row = run_round(job.method, job.plan, now, job.crew, ids, everyone)
-        job.crew.commit()
-        yield now, row, job.crew, ids
+        after = job.pool.sample_cohort(t + 1)
+        now, row = run_round(job.method, job.plan, now, job.pool, ids, everyone)
+        job.pool.commit()
+        yield now, row, job.pool, ids
         ids = after
 
 
@@ -427,12 +426,12 @@ def test_a_round_that_does_not_count_posts_nothing(tmp_path):
 def test_what_makes_no_sense_is_refused(name, faults, sentence):
     cohort = None if get(name).full else 5
     with pytest.raises(ArgumentError, match=sentence):
-        bind(options(**settings(name, faults, cohort=cohort)))
+        bound(**settings(name, faults, cohort=cohort))
 
 
 def test_solvers_have_no_steps_to_leave_out():
     with pytest.raises(ArgumentError, match="solve their problem to a tolerance"):
-        bind(options(**settings(get("fedadmm", mu=0.5, solver="exact"), Faults(slow=0.1))))
+        bound(**settings(get("fedadmm", mu=0.5, solver="exact"), Faults(slow=0.1)))
 
 
 def test_private_means_take_no_late_answers():
@@ -440,7 +439,7 @@ def test_private_means_take_no_late_answers():
     private = tf.privacy.Privacy(noise=1.0, clients=CLIENTS, cohort=5, bounds=bounds, seed=0)
     given = settings("fedavg", Faults(stale=0.1), aggregate=private)
     with pytest.raises(ArgumentError, match="knows how many clients a round has"):
-        bind(options(**given))
+        bound(**given)
 
 
 @pytest.mark.parametrize(
@@ -449,7 +448,7 @@ def test_private_means_take_no_late_answers():
         ({"before": -0.1}, r"Faults\(before=...\) must be a finite number >= 0"),
         ({"before": 0.6, "after": 0.6}, "sum must be at most 1, got 1.2"),
         ({"delay": 2}, "give stale, too"),
-        ({"stale": 0.1, "delay": 0}, r"Faults\(delay=...\) must be a whole number >= 1"),
+        ({"stale": 0.1, "delay": 0}, r"Faults\(delay=...\) must be an int >= 1"),
         ({"available": [1, 2]}, "must be a table of booleans"),
     ],
 )

@@ -19,7 +19,7 @@ from parts.problems import fit
 from trust.fuzz.files import tarred
 from tunefree.core.errors import CheckpointError, DataError
 from tunefree.data import _packed, sources
-from tunefree.flower.store import Store
+from tunefree.flower.store import MemoryStore
 from tunefree.study.names import place
 from tunefree.training.folder import Folder
 
@@ -161,8 +161,8 @@ def test_a_checkpoint_cannot_name_a_file_elsewhere(tmp_path):
 def test_memory_of_a_node_stays_in_its_folder(tmp_path):
     for run in ("..", "../" * 5, "/etc", "a/b", "", "\x00" * 8):
         with pytest.raises(DataError):
-            Store(tmp_path, run, 0)
-    store = Store(tmp_path, "0123456789abcdef", 0)
+            MemoryStore(tmp_path, run, 0)
+    store = MemoryStore(tmp_path, "0123456789abcdef", 0)
     for version in ("../1-5f0c9a3e", "1-5f0c9a3e/..", "/1-5f0c9a3e", ""):
         with pytest.raises(DataError):
             store.write(version, {"x": torch.zeros(1)})

@@ -8,9 +8,9 @@ import torch
 import tunefree as tf
 from tunefree.core.errors import ArgumentError, CheckpointError, DataError
 from tunefree.flower import serve
-from tunefree.flower.seat import SecAggTerms
-from tunefree.privacy import Member, ProtocolError, ProtocolTerms, Secure
-from tunefree.privacy.letters import KEYS, SEALED
+from tunefree.flower.secagg_client import SecAggTerms
+from tunefree.privacy import ProtocolClient, ProtocolError, ProtocolTerms, Secure
+from tunefree.privacy.messages import KEYS, SEALED
 from tunefree.training.folder import Folder
 
 DEEP = "[" * 20_000
@@ -35,30 +35,30 @@ STATE |= {"roster": {"0": "00" * KEYS, "1": "00" * KEYS}, "inbox": {"1": "00" * 
 )
 def test_the_state_of_a_member(odd):
     with pytest.raises(ProtocolError, match="not the state of a member"):
-        Member.resume(ProtocolTerms(bytes(16), 2, 3), json.dumps(STATE | odd).encode())
+        ProtocolClient.resume(ProtocolTerms(bytes(16), 2, 3), json.dumps(STATE | odd).encode())
 
 
 def test_a_deep_state_of_a_member():
     with pytest.raises(ProtocolError, match="not the state of a member"):
-        Member.resume(ProtocolTerms(bytes(16), 2, 3), DEEP.encode())
+        ProtocolClient.resume(ProtocolTerms(bytes(16), 2, 3), DEEP.encode())
 
 
 @pytest.mark.parametrize("bound", [*HUGE, 5e-324, 1e-300])
 def test_bounds_in_the_terms_of_a_session(bound):
     x, method = torch.zeros(2), tf.methods.get("fedavg", lr=0.1)
-    deal = json.loads(SecAggTerms.working(Secure(), 5, method, x, False).fact())
+    deal = json.loads(SecAggTerms.for_training(Secure(), 5, method, x, False).to_text())
     deal["bounds"]["delta"] = bound
     with pytest.raises(DataError, match="terms of a session are damaged"):
-        SecAggTerms.read(json.dumps(deal), method, x, False)
+        SecAggTerms.from_text(json.dumps(deal), method, x, False)
 
 
 @pytest.mark.parametrize("name", ["people", "bits", "threshold"])
 def test_numbers_in_the_terms_of_a_session(name):
     x, method = torch.zeros(2), tf.methods.get("fedavg", lr=0.1)
-    deal = json.loads(SecAggTerms.working(Secure(), 5, method, x, False).fact())
+    deal = json.loads(SecAggTerms.for_training(Secure(), 5, method, x, False).to_text())
     for text in (json.dumps(deal | {name: float("inf")}), DEEP):
         with pytest.raises(DataError, match="terms of a session are damaged"):
-            SecAggTerms.read(text, method, x, False)
+            SecAggTerms.from_text(text, method, x, False)
 
 
 def test_a_bound_whose_step_is_no_number():

@@ -1,7 +1,9 @@
 """What is installed and shipped: locks with sums, a wheel that works where nothing else is."""
 
 import http.server
+import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -31,6 +33,14 @@ def locked(name):
     return out
 
 
+def tools_lock():
+    """Return tools/lock.py as a module."""
+    spec = importlib.util.spec_from_file_location("lock", HOME / "tools/lock.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def constraints():
     lines = (HOME / "constraints.txt").read_text().splitlines()
     return {plain(m[1]): m[2] for line in lines if (m := NAME.match(line))}
@@ -48,7 +58,9 @@ def test_every_line_of_a_lock_has_a_version_and_sums(name):
 def test_the_lock_has_what_the_package_asks_for():
     project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    asked = {"dev": ("dev",), "docs": ("dev", "docs"), "browser": ("dev", "browser", "plots")}
+    oldest = f"torch-{tools_lock().oldest_torch()}"
+    asked = {"runtime": (), "dev": ("dev", "plots"), oldest: ("dev", "plots")}
+    asked |= {"docs": ("dev", "docs"), "browser": ("dev", "browser", "plots")}
     asked["flower"] = ("dev", "flower", "privacy")
     for lock, names in asked.items():
         wanted = [*project["dependencies"], *(r for n in names for r in extras[n]), "setuptools"]
@@ -58,20 +70,51 @@ def test_the_lock_has_what_the_package_asks_for():
 
 def test_locks_agree_with_the_constraints():
     pins = constraints()
-    for lock in ("dev", "docs", "browser", "cuda"):
+    for lock in ("runtime", "dev", "docs", "browser", "release", "cuda"):
         found = {n: v for n, (v, _) in locked(lock).items()}
         other = {n: (v, pins[n]) for n, v in found.items() if n in pins and pins[n] != v}
         assert other == {}, f"{lock}: run `make lock`"
     assert locked("cpu")["torch"][0].partition("+")[0] == pins["torch"] == locked("dev")["torch"][0]
 
 
+def test_the_lock_of_the_oldest_torch_differs_in_torch_and_what_it_needs():
+    lock = tools_lock()
+    oldest = lock.oldest_torch()
+    ours, theirs = locked("dev"), locked(f"torch-{oldest}")
+    assert theirs["torch"][0] == oldest
+    assert [path.name for path in HOME.glob("requirements/torch-*")] == [f"torch-{oldest}.txt"]
+    assert ours.keys() <= theirs.keys()
+    assert {n for n in ours if ours[n] != theirs[n]} == {"torch", *lock.OLDER}
+    assert all(lock.CUDA.match(f"{name}==") for name in theirs.keys() - ours.keys())
+
+
 def test_set_up_takes_nothing_without_a_sum():
     text = (HOME / "Makefile").read_text()
     assert "HASHED := install" in text
     assert "--require-hashes --no-deps" in text
-    setup = text.partition(".venv/ready:")[2].partition("\n\n")[0]
-    assert "$(call install,.venv,dev)" in setup
+    setup = text.partition("\n$(READY):")[2].partition("\n\n")[0]
+    assert "$(call install,.venv,$(LOCK))" in setup
     assert "pip install" not in setup
+    assert "pip install" not in text.partition("define install-lock")[2].partition("endef")[0]
+
+
+def make(*words):
+    room = {name: value for name, value in os.environ.items() if name != "TORCH"}
+    command = ("make", "-n", "-B", *words)
+    return subprocess.run(command, cwd=HOME, env=room, capture_output=True, text=True, check=False)
+
+
+def test_set_up_installs_the_version_of_torch_that_is_asked_for():
+    oldest, newest = tools_lock().oldest_torch(), constraints()["torch"]
+    plain, same, old = (
+        make("setup", *words).stdout for words in ((), (f"TORCH={newest}",), (f"TORCH={oldest}",))
+    )
+    assert "-r requirements/dev.txt" in plain
+    assert same == plain
+    assert re.findall(r"-r (\S+)", old) == [f"requirements/torch-{oldest}.txt"]
+    other = make("setup", "TORCH=1.0.0")
+    assert other.returncode != 0
+    assert f"TORCH must be one of: {oldest} {newest}. Got 1.0.0 instead" in other.stderr
 
 
 class Advisories(http.server.BaseHTTPRequestHandler):
@@ -156,10 +199,11 @@ def test_sdist_and_wheel_in_a_clean_environment(tmp_path):
     run(*pip, "-w", str(tmp_path), str(tmp_path / sdist), cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    wanted = ("py.typed", "data/files/digits.npz", "report/assets/page.html", "experiments/")
+    wanted = ("py.typed", "data/files/digits.npz", "report/assets/page.html")
     for part in wanted:
         assert any(n.startswith(f"tunefree/{part}") for n in names), part
-    assert not [n for n in names if n.startswith(("tests", "build")) or "__pycache__" in n]
+    assert not [n for n in names if not n.startswith(("tunefree/", "tunefree-"))]
+    assert not [n for n in names if n.startswith("tunefree/experiments") or "__pycache__" in n]
     room = tmp_path / "room"
     run(sys.executable, "-m", "venv", str(room))
     hashed = (str(room / "bin/pip"), "install", "-q", "--require-hashes", "--no-deps", "-r")

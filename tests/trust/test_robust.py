@@ -247,7 +247,7 @@ def test_rows_that_are_not_finite_do_not_count():
     [
         (lambda: r.Krum(f=-1), r"Krum\(f=...\) must be a whole number of clients >= 0, or a share"),
         (lambda: r.TrimmedMean(f=0.5), "below 0.5, got 0.5"),
-        (lambda: r.MultiKrum(f=1, keep=0), r"MultiKrum\(keep=...\) must be a whole number >= 1"),
+        (lambda: r.MultiKrum(f=1, keep=0), r"MultiKrum\(keep=...\) must be an int >= 1"),
         (lambda: r.NormClip(radius=0), r"NormClip\(radius=...\) must be a finite number > 0"),
         (lambda: r.NNM(torch.median, f=1), r"NNM\(inner=...\) must be a robust rule"),
         (lambda: r.Krum(f=2).check(6), "needs at least 7 uploads a round, but the cohort has 6"),

@@ -26,7 +26,7 @@ from ..models.problem import Problem
 from ..rounds import init_server_state, run_round
 from ..simulation.rehearse import DryRun
 from ..simulation.simulate import mean_steps
-from ..training.recipe import read_settings
+from ..training.command import parse_method_settings
 from .rules import RULES, Rule, Situation
 
 
@@ -230,7 +230,7 @@ def _rehearsed(rule: Rule, s: Situation, plan: Plan, x: Vector, passes: float) -
 
 def make(name: str, settings: tuple[str, ...]) -> Method:
     """Return a method from its name and settings in words."""
-    return methods.get(name, **read_settings(name, settings))
+    return methods.get(name, **parse_method_settings(name, settings))
 
 
 def label_skew(federation: Federation) -> float | None:

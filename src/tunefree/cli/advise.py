@@ -1,7 +1,7 @@
 """tunefree advise."""
 
-from dataclasses import asdict, dataclass, fields
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -9,24 +9,19 @@ from ..advice.advise import advise as find
 from ..core.errors import ArgumentError
 from ..data import load
 from ..methods import Method
-from ..training.recipe import Recipe, cohort_size, make_federation, make_model
+from ..training.command import CommandConfig, choose_cohort, make_federation, make_model
 from .app import AsJson, app, out, say
+from .options import make_options, read_options
 
-Hidden = Parameter(parse=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked(Recipe):
-    """The data, the model and the work that advice is asked for."""
-
-    __doc__ = Recipe.__doc__
-    method: Annotated[str, Hidden] = "auto"
-    set: Annotated[tuple[str, ...] | None, Hidden] = None
+if TYPE_CHECKING:
+    AdviseOptions = Any
+else:
+    AdviseOptions = make_options(hidden=("method", "set"))
 
 
 @app.command
 def advise(
-    recipe: Annotated[Asked | None, Parameter(name="*")] = None,
+    options: Annotated[AdviseOptions | None, Parameter(name="*")] = None,
     *,
     tuning: Annotated[bool, Parameter(negative="--no-tuning")] = False,
     stateless: bool = False,
@@ -68,16 +63,16 @@ def advise(
         raise ArgumentError(
             f"--sparse is --penalty l1:1e-4; give one of them, got {penalty!r} too."
         )
-    recipe = recipe or Asked()
-    dataset = load(recipe.data, recipe.data_dir)
-    federation = make_federation(recipe, dataset)
+    command = read_options(options, AdviseOptions)
+    dataset = load(command.data, command.data_dir)
+    federation = make_federation(command, dataset)
     advice = find(
-        make_model(recipe, dataset),
+        make_model(command, dataset),
         federation,
-        cohort=cohort_size(recipe, federation, Method()),
-        steps=recipe.steps,
-        epochs=recipe.epochs,
-        batch=recipe.batch or None,
+        cohort=choose_cohort(command, federation.clients, Method()),
+        steps=command.options["steps"],
+        epochs=command.options["epochs"],
+        batch=command.options["batch"] or None,
         tuning=tuning,
         stateless=stateless,
         penalty="l1:1e-4" if sparse else penalty,
@@ -85,11 +80,11 @@ def advise(
         skew=skew,
         most=most,
     )
-    words = words_of(recipe)
+    words = list_options(command)
     commands = [choice.command(*words) for choice in advice]
     facts = asdict(advice)
-    for choice, command in zip(facts["choices"], commands, strict=True):
-        choice["command"] = command
+    for choice, line in zip(facts["choices"], commands, strict=True):
+        choice["command"] = line
 
     def show(_: object) -> None:
         out.print(str(advice.situation), markup=False, soft_wrap=True)
@@ -106,17 +101,17 @@ def advise(
     return 0
 
 
-def words_of(recipe: Recipe) -> list[str]:
-    """Return the options that say what differs from the defaults.
+def list_options(command: CommandConfig) -> list[str]:
+    """Return the options that differ from the defaults, as they are typed.
 
-    >>> words_of(Recipe(clients=9, keep_best=True))
+    >>> list_options(CommandConfig(clients=9, options={"keep_best": True}))
     ['--clients', '9', '--keep-best']
     """
     words: list[str] = []
-    for field in fields(recipe):
-        value = getattr(recipe, field.name)
-        if field.name in ("method", "set") or value == field.default:
+    defaults = CommandConfig().to_json()
+    for name, value in command.to_json().items():
+        if name in ("method", "set") or value == defaults[name]:
             continue
-        name = "--" + field.name.replace("_", "-")
-        words += [name] if isinstance(value, bool) else [name, str(value)]
+        flag = "--" + name.replace("_", "-")
+        words += [flag] if isinstance(value, bool) else [flag, str(value)]
     return words

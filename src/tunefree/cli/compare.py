@@ -1,10 +1,8 @@
 """tunefree compare."""
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -15,31 +13,27 @@ from ..report.terminal import grid
 from ..study import Comparison, Tuning, contest
 from ..study.comparison import read
 from ..study.names import entrants, read_seeds, seeds
-from ..study.source import RecipeSetup, from_words, in_words
+from ..study.source import CommandStudy
 from ..study.watch import Terminal
-from ..training.recipe import Recipe
+from ..training.command import CommandConfig
 from .app import DIVERGED, INTERRUPTED, AsJson, app, err, out
+from .options import make_options, next_folder, read_options
 
-Hidden = Parameter(parse=False)
 Markdown = Annotated[bool, Parameter(name="--markdown", help="Print the table in markdown.")]
 Csv = Annotated[bool, Parameter(name="--csv", help="Print comma-separated plain numbers.")]
 Latex = Annotated[bool, Parameter(name="--latex", help="Print the table as a LaTeX tabular.")]
 Jobs = Annotated[int, Parameter(help="Processes, each with one run at a time and one thread.")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shared(Recipe):
-    """What all runs of a comparison share."""
-
-    __doc__ = Recipe.__doc__
-    method: Annotated[str, Hidden] = "auto"
-    set: Annotated[tuple[str, ...] | None, Hidden] = None
-    seed: Annotated[int, Hidden] = 0
+if TYPE_CHECKING:
+    CompareOptions = Any
+else:
+    CompareOptions = make_options(hidden=("method", "set", "seed"))
 
 
 @app.command
 def compare(
-    recipe: Annotated[Shared | None, Parameter(name="*")] = None,
+    options: Annotated[CompareOptions | None, Parameter(name="*")] = None,
     *,
     methods: str | None = None,
     seeds_: Annotated[str | None, Parameter(name="--seeds")] = None,
@@ -81,23 +75,23 @@ def compare(
     form = one_form(markdown=markdown, csv=csv, latex=latex, json=as_json)
     check_int("compare", "jobs", jobs)
     if resume is not None:
-        alone(recipe, methods, seeds_, out_dir, target)
+        alone(options, methods, seeds_, out_dir, target)
         words, out_dir = _words_of(resume), resume
     elif methods is None:
         raise ArgumentError("compare needs --methods, such as --methods auto,fedavg,scaffold.")
     else:
-        shared = in_words(recipe or Shared())
-        words = {"recipe": shared, "methods": methods, "seeds": seeds_ or "3", "target": target}
-    base = from_words(words["recipe"])
+        shared = read_options(options, CompareOptions).to_json()
+        words = {"options": shared, "methods": methods, "seeds": seeds_ or "3", "target": target}
+    base = CommandConfig.from_json(words["options"])
     joined = entrants([word for word in words["methods"].split(",") if word.strip()])
-    if base.cohort is None and any(e.method.full for e in joined):
-        base = dataclasses.replace(base, cohort=0)  # the same cohorts for all
+    if base.options["cohort"] is None and any(e.method.full for e in joined):
+        base = base.replace(cohort=0)  # the same cohorts for all
     folder = out_dir or next_folder(f"{base.data}-compare")
     try:
         found = contest(
             joined,
             seeds(read_seeds(words["seeds"])),
-            RecipeSetup(base),
+            CommandStudy(base),
             out=folder,
             target=words["target"],
             watch=Terminal(err),
@@ -152,14 +146,6 @@ def show(found: Comparison | Tuning, form: str, above: Sequence[str] = ()) -> No
 def say_page(page: Path) -> None:
     """Say where the page is."""
     err.print(f"Page: {page}", markup=False, soft_wrap=True)
-
-
-def next_folder(name: str) -> Path:
-    """Return the next free folder of a name under runs."""
-    number = 1
-    while (path := Path("runs") / f"{name}-{number}").exists():
-        number += 1
-    return path
 
 
 def _words_of(folder: Path) -> dict[str, Any]:

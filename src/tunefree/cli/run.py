@@ -1,9 +1,8 @@
 """tunefree run."""
 
-import dataclasses
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -12,16 +11,23 @@ from ..core.text import human
 from ..report.terminal import Bar, grid, summary
 from ..simulation.ranks import init_ranks
 from ..sinks import Kind, into
-from ..training.bind import bind, cost
-from ..training.fit import Event, fit, options
+from ..training.bind import SimulatedClients, bind, estimate_cost
+from ..training.callbacks import Event
+from ..training.command import CommandConfig, build_run
+from ..training.fit import train
 from ..training.folder import Folder
-from ..training.recipe import Recipe, arguments, recall
 from .app import DIVERGED, INTERRUPTED, app, err, out, say
+from .options import make_options, next_folder, read_options
+
+if TYPE_CHECKING:
+    RunOptions = Any
+else:
+    RunOptions = make_options()
 
 
 @app.command
 def run(
-    recipe: Annotated[Recipe | None, Parameter(name="*")] = None,
+    options: Annotated[RunOptions | None, Parameter(name="*")] = None,
     *,
     out_dir: Annotated[Path | None, Parameter(name="--out")] = None,
     resume: Path | None = None,
@@ -59,22 +65,31 @@ def run(
         Print the result as one JSON object.
     """
     if resume is not None:
-        if recipe is not None or out_dir is not None:
-            raise ArgumentError("--resume takes its settings from the folder; give it alone.")
-        recipe, out_dir = _recipe_of(resume), resume
-    recipe = recipe or Recipe()
-    words = {k: str(v) if isinstance(v, Path) else v for k, v in _asdict(recipe).items()}
-    settings = arguments(recipe)
+        if options is not None or out_dir is not None:
+            raise ArgumentError(
+                "--resume takes its settings from the folder; give no other option."
+            )
+        command, out_dir = _read_command(resume), resume
+    else:
+        command = read_options(options, RunOptions)
+    config, model, federation = build_run(command)
     if dry_run:
-        facts = cost(bind(options(**settings, compile=False)))
-        say(facts, as_json, _costs)
+        bound = bind(config.replace(compile=False), model, SimulatedClients(federation))
+        say(estimate_cost(bound), as_json, _print_costs)
         return 0
     ranks = init_ranks()
-    folder = ranks.agreed(out_dir or _next_folder(recipe))
+    folder = ranks.agreed(out_dir or next_folder(f"{command.data}-{command.method}"))
     logs = into(folder, log) if ranks.leads else []
-    with Bar(recipe.rounds, err) if ranks.leads else nullcontext(_silent) as bar:
+    with Bar(config.rounds, err) if ranks.leads else nullcontext(_print_nothing) as bar:
         try:
-            result = fit(**settings, out=folder, callbacks=[bar, *logs], command=words)
+            result = train(
+                config,
+                model,
+                federation,
+                out=folder,
+                callbacks=[bar, *logs],
+                command=command.to_json(),
+            )
         except Interrupted as stop:
             result = stop.run  # type: ignore[assignment]
     if not ranks.leads:
@@ -87,35 +102,24 @@ def run(
     return DIVERGED if result.status == "diverged" else 0
 
 
-def _silent(event: Event) -> None:
+def _print_nothing(event: Event) -> None:
     """Print nothing: another process does."""
 
 
-def _asdict(recipe: Recipe) -> dict[str, Any]:
-    return {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
-
-
-def _recipe_of(folder: Path) -> Recipe:
+def _read_command(folder: Path) -> CommandConfig:
     if not Folder(folder).started:
         raise ArgumentError(f"--resume must be a run folder, got {str(folder)!r}, which is none.")
-    words = Folder(folder).settings().get("command")
-    known = {f.name for f in dataclasses.fields(Recipe)}
-    if not isinstance(words, dict) or not words or not set(words) <= known:
+    found = Folder(folder).settings().get("command")
+    known = CommandConfig().to_json().keys()
+    if not isinstance(found, dict) or not found or not found.keys() <= known:
         raise ArgumentError(
             f"--resume continues runs of this command; the one in {str(folder)!r} was started from "
             "Python: call fit again with the same arguments and out."
         )
-    return recall(words)
+    return CommandConfig.from_json(found)
 
 
-def _next_folder(recipe: Recipe) -> Path:
-    number = 1
-    while (path := Path("runs") / f"{recipe.data}-{recipe.method}-{number}").exists():
-        number += 1
-    return path
-
-
-def _costs(facts: dict[str, Any]) -> None:
+def _print_costs(facts: dict[str, Any]) -> None:
     amounts = ("bytes", "memory")
     rows = [
         {"what": k.replace("_", " "), "value": human(v) if any(a in k for a in amounts) else v}

@@ -1,8 +1,7 @@
 """tunefree tune."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -12,37 +11,32 @@ from ..study import search
 from ..study.keep import recall
 from ..study.names import Entrant, read_seeds, seeds
 from ..study.searching import grid_of, read_grid
-from ..study.source import RecipeSetup, from_words, in_words
+from ..study.source import CommandStudy
 from ..study.tuning import FILE, WARNING, By
 from ..study.watch import Terminal
-from ..training.recipe import Recipe, read_settings
+from ..training.command import CommandConfig, parse_method_settings
 from .app import DIVERGED, INTERRUPTED, AsJson, app, err
 from .compare import (
     Csv,
-    Hidden,
     Jobs,
     Latex,
     Markdown,
     alone,
-    next_folder,
     one_form,
     say_page,
     show,
 )
+from .options import make_options, next_folder, read_options
 
-
-@dataclass(frozen=True, kw_only=True)
-class Tuned(Recipe):
-    """What all runs of a search share."""
-
-    __doc__ = Recipe.__doc__
-    method: str = "fedavg"
-    seed: Annotated[int, Hidden] = 0
+if TYPE_CHECKING:
+    TuneOptions = Any
+else:
+    TuneOptions = make_options(hidden=("seed",), method="fedavg")
 
 
 @app.command
 def tune(
-    recipe: Annotated[Tuned | None, Parameter(name="*")] = None,
+    options: Annotated[TuneOptions | None, Parameter(name="*")] = None,
     *,
     grid: tuple[str, ...] | None = None,
     seeds_: Annotated[str | None, Parameter(name="--seeds")] = None,
@@ -88,14 +82,14 @@ def tune(
     form = one_form(markdown=markdown, csv=csv, latex=latex, json=as_json)
     check_int("tune", "jobs", jobs)
     if resume is not None:
-        alone(recipe, grid, seeds_, out_dir, halving or None, None if by == "validation" else by)
+        alone(options, grid, seeds_, out_dir, halving or None, None if by == "validation" else by)
         words, out_dir = _words_of(resume), resume
     else:
-        words = {"recipe": in_words(recipe or Tuned()), "grid": grid}
+        words = {"options": read_options(options, TuneOptions).to_json(), "grid": grid}
         words |= {"seeds": seeds_ or "1", "by": by, "halving": halving}
-    base = from_words(words["recipe"])
+    base = CommandConfig.from_json(words["options"])
     name, said = base.method, tuple(base.set or ())
-    fixed = read_settings(name, said)
+    fixed = parse_method_settings(name, said)
     entrant = Entrant(name, catalogue.get(name, **fixed), name, said, fixed)
     if words["by"] == "test":
         err.print(WARNING, markup=False, soft_wrap=True)
@@ -105,7 +99,7 @@ def tune(
             found = search(
                 grid_of(entrant, read_grid(name, words["grid"]) if words["grid"] else None),
                 seeds(read_seeds(words["seeds"]), "tune"),
-                RecipeSetup(base),
+                CommandStudy(base),
                 out=folder,
                 watch=watch,
                 by=words["by"],

@@ -105,9 +105,9 @@ def check_at_least(owner: str, name: str, value: float, low: float) -> None:
 
 
 def check_int(owner: str, name: str, value: int, low: int = 1) -> None:
-    """Refuse what is not a whole number >= low."""
+    """Refuse what is not an int >= low."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-        raise ArgumentError(f"{owner}({name}=...) must be a whole number >= {low}, got {value!r}.")
+        raise ArgumentError(f"{owner}({name}=...) must be an int >= {low}, got {value!r}.")
 
 
 @contextmanager

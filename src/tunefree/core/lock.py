@@ -1,11 +1,17 @@
-"""One writer for a folder: a lock that ends with the process that holds it, however that ends.
+"""A lock on a folder that is released when its holder's process ends, even by a crash.
 
-The file `lock` has the holder's process number. It is removed when the lock is given back; after
-a crash it stays, held by nobody, and the next one takes it over.
+The lock file contains the holder's process id, so that the error names the process to wait for or
+to stop. It is removed on release; after a crash it stays without a lock, and the next holder takes
+it over.
+
+The package `filelock` is not used: its locks do not record the process id, and where a file system
+has no locks it raises an error (ENOLCK, EOPNOTSUPP) or falls back to a file that outlives a crash.
+Here such a file system means that nothing is locked.
 """
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,19 +20,29 @@ from .errors import ResumeError
 
 try:
     import fcntl
-except ImportError:  # another system: nothing is locked
+except ImportError:  # not a POSIX system: nothing is locked
     fcntl = None  # type: ignore[assignment]
 
 NAME = "lock"
-_CANNOT = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+POLL_SECONDS = 0.5
+_UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _held: set[int] = set()
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock within; refuse one that another process holds."""
-    path = folder / NAME
-    file = None if fcntl is None else _taken(path)
+def lock_folder(folder: Path, *, seconds: float = 0.0, name: str = NAME) -> Iterator[None]:
+    """Hold the lock of a folder inside a `with` block.
+
+    Args:
+        folder: An existing folder.
+        seconds: How long to wait for another holder to release it.
+        name: Name of the lock file.
+
+    Raises:
+        ResumeError: Another process, or another block in this one, holds the lock.
+    """
+    path = folder / name
+    file = None if fcntl is None else _acquire(path, time.monotonic() + seconds)
     if file is None:
         yield
         return
@@ -35,20 +51,20 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            path.unlink(missing_ok=True)  # while it is held: whoever waits looks again
+            path.unlink(missing_ok=True)  # while it is locked, so that a waiting process notices
         _held.discard(file)
         os.close(file)
 
 
 def mark(file: int) -> None:
-    """Show that an open file is in use, for as long as this process lives."""
+    """Mark an open file as in use until this process ends."""
     if fcntl is not None:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def unused(path: Path) -> bool:
-    """Return whether a marked file is in nobody's use any more; False where that is not known."""
+    """Return whether no process uses a marked file any more; False if that cannot be determined."""
     if fcntl is None:
         return False
     try:
@@ -65,13 +81,13 @@ def unused(path: Path) -> bool:
         os.close(file)
 
 
-def _taken(path: Path) -> int | None:
-    """Return the open file that holds the lock; None on disks that cannot lock."""
+def _acquire(path: Path, end: float) -> int | None:
+    """Return a descriptor of the locked file, or None if the file system has no locks."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _same(path, file):
+            if _is_at(path, file):
                 os.ftruncate(file, 0)
                 os.write(file, f"{os.getpid()}\n".encode())
                 return file
@@ -79,32 +95,38 @@ def _taken(path: Path) -> int | None:
         except BlockingIOError:
             pid = os.pread(file, 20, 0).decode("ascii", "replace").strip()
             os.close(file)
-            who = f"process {pid}" if pid.isdigit() else "another process"
-            stop = f"stop it (kill {pid})" if pid.isdigit() else "stop it"
-            raise ResumeError(
-                f"The run in {str(path.parent)!r} is being written by {who}. Wait for its end, "
-                f"{stop}, or give another folder."
-            ) from None
+            if time.monotonic() >= end:
+                raise _error(path.parent, pid) from None
+            time.sleep(POLL_SECONDS)
         except OSError as error:
             os.close(file)
-            if error.errno in _CANNOT:
+            if error.errno in _UNSUPPORTED:
                 return None
             raise
 
 
-def _same(path: Path, file: int) -> bool:
-    """Whether a file is still the one at its path, not one that was removed meanwhile."""
+def _error(folder: Path, pid: str) -> ResumeError:
+    who = f"process {pid}" if pid.isdigit() else "another process"
+    stop = f"stop it (kill {pid})" if pid.isdigit() else "stop it"
+    return ResumeError(
+        f"The run in {str(folder)!r} is being written by {who}. Wait for its end, {stop}, or give "
+        "another folder."
+    )
+
+
+def _is_at(path: Path, file: int) -> bool:
+    """Return whether an open file is still the one at its path and was not removed meanwhile."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except FileNotFoundError:
         return False
 
 
-def _let_go() -> None:
-    """Keep a forked process from holding the lock beyond its parent's end."""
+def _release_in_child() -> None:
+    """Close the descriptors in a forked process, so that it does not hold its parent's locks."""
     while _held:
         os.close(_held.pop())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_release_in_child)

@@ -32,7 +32,7 @@ def value(what: str, text: str, kind: Any) -> Any:
         except ValueError:
             pass
     if numbers and not any(k is str or typing.get_origin(k) is Literal for k in kinds):
-        word = "a whole number" if numbers == [int] else "a number"
+        word = "an int" if numbers == [int] else "a number"
         raise ArgumentError(f"{what} must be {word}.")
     return text
 

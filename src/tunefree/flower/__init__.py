@@ -1,7 +1,7 @@
-"""The same method over real machines, through Flower: `pip install 'tunefree[flower]'`.
+"""Training over real machines with Flower: `pip install 'tunefree[flower]'`.
 
-Flower carries the messages; the rounds, the rules, the wires and the ledger are ours, and what
-Flower lacks (checkpoints of the server, memory of the clients that outlives a process) is here.
+Flower carries the messages. The rounds, rules, wires and the ledger are those of the simulation;
+the server's checkpoints and the clients' memory on disk, which Flower lacks, are here.
 """
 
 from .apps import client_app, server_app

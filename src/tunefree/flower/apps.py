@@ -1,6 +1,6 @@
-"""Flower's two apps, made of ours: parcels as Flower's records, and its grid as our post.
+"""The ServerApp and the ClientApp of Flower: payloads as Flower's records, its grid as transport.
 
-Flower is imported where it is used, so that all else works without it.
+Flower is imported where it is used, so that the package works without it.
 """
 
 import logging
@@ -14,18 +14,18 @@ from torch import nn
 from ..core.errors import ArgumentError, first_line
 from ..methods import Method
 from ..models.problem import Loss
-from .node import Load, Node, client_of
-from .parcel import Payload, Raw
+from .node import Load, Node, client_number
+from .payload import EncodedArray, Payload
 from .serve import serve
 from .settings import Settings
 
 log = logging.getLogger("tunefree")
 
-PULL = 0.5  # seconds between two looks for answers, at most; Flower's own loop takes 3
+POLL_SECONDS = 0.5  # longest time between two polls for answers; Flower's own loop waits 3 s
 
 
-def flower(part: str = "app") -> Any:
-    """Return a part of Flower."""
+def import_flower(part: str = "app") -> Any:
+    """Import a module of Flower, or raise an error that tells how to install it."""
     try:
         return import_module(f"flwr.{part}")
     except ImportError as error:
@@ -34,112 +34,118 @@ def flower(part: str = "app") -> Any:
         ) from None
 
 
-def records(parcel: Payload) -> Any:
-    """Return a parcel as Flower's records."""
-    f = flower()
+def to_records(payload: Payload) -> Any:
+    """Return a payload as Flower's records."""
+    f = import_flower()
     arrays = {
         name: f.Array(dtype=raw.dtype, shape=raw.shape, stype=f"tunefree.{raw.form}", data=raw.data)
-        for name, raw in parcel.arrays.items()
+        for name, raw in payload.arrays.items()
     }
     return f.RecordDict(
         {
-            "facts": f.ConfigRecord(dict(parcel.facts)),
+            "header": f.ConfigRecord(dict(payload.header)),
             "channels": f.ArrayRecord(arrays),
-            "scalars": f.MetricRecord(dict(parcel.scalars)),
-            "measured": f.MetricRecord(dict(parcel.measured)),
+            "scalars": f.MetricRecord(dict(payload.scalars)),
+            "metrics": f.MetricRecord(dict(payload.metrics)),
         }
     )
 
 
-def parcel_of(content: Any) -> Payload:
-    """Undo `records`; what a stranger may have left out or added is not read."""
-    f = flower()
+def from_records(content: Any) -> Payload:
+    """Undo `to_records`; missing records are empty, unknown records are ignored."""
+    f = import_flower()
 
-    def of(name: str, kind: type) -> Any:
+    def read(name: str, kind: type) -> Any:
         found = content.get(name)
         return found if isinstance(found, kind) else {}
 
     arrays = {
-        str(name): Raw(
+        str(name): EncodedArray(
             str(a.dtype), tuple(a.shape), str(a.stype).removeprefix("tunefree."), bytes(a.data)
         )
-        for name, a in of("channels", f.ArrayRecord).items()
+        for name, a in read("channels", f.ArrayRecord).items()
     }
-    numbers = (dict(of(name, f.MetricRecord).items()) for name in ("scalars", "measured"))
-    return Payload(dict(of("facts", f.ConfigRecord).items()), arrays, *numbers)
+    numbers = (dict(read(name, f.MetricRecord).items()) for name in ("scalars", "metrics"))
+    return Payload(dict(read("header", f.ConfigRecord).items()), arrays, *numbers)
 
 
 class FlowerTransport:
-    """Flower's grid as the way to the nodes."""
+    """Carries payloads to the nodes by Flower's grid."""
 
     def __init__(self, grid: Any) -> None:
         self._grid = grid
 
     def nodes(self) -> list[int]:
-        """Return the numbers of the nodes that are connected."""
+        """Return the numbers of the connected nodes."""
         return list(self._grid.get_node_ids())
 
-    def exchange(self, parcels: dict[int, Payload], seconds: float) -> dict[int, Payload | str]:
-        """Return the first answer of each node, or what went wrong."""
-        make = flower().Message
-        sent = [
-            make(content=records(p), dst_node_id=node, message_type=_type(p))
-            for node, p in parcels.items()
-        ]
-        ids = list(self._grid.push_messages(sent))
-        if len(ids) != len(sent):  # together they are too large
-            ids = [next(iter(self._grid.push_messages([message])), None) for message in sent]
-        waiting = {str(m): n for m, n in zip(ids, parcels, strict=True) if m is not None}
-        said: dict[int, Payload | str] = {}
+    def exchange(self, payloads: dict[int, Payload], seconds: float) -> dict[int, Payload | str]:
+        """Return the first answer of each node, or an error message; late nodes are left out."""
+        waiting = self._push(payloads)
+        replies: dict[int, Payload | str] = {}
         began = time.monotonic()
         while True:
-            for reply in self._grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:  # else it has answered before
-                    said[node] = _said(reply)
+            for message in self._grid.pull_messages(list(waiting)):
+                node = waiting.pop(message.metadata.reply_to_message_id, None)
+                if node is not None:  # otherwise it has answered before
+                    replies[node] = _read_reply(message)
             waited = time.monotonic() - began
             if not waiting or waited >= seconds:
-                return said
-            time.sleep(min(PULL, 0.02 + waited / 10))
+                return replies
+            time.sleep(min(POLL_SECONDS, 0.02 + waited / 10))
+
+    def _push(self, payloads: dict[int, Payload]) -> dict[str, int]:
+        """Send the payloads and return the nodes by message id."""
+        make = import_flower().Message
+        messages = [
+            make(content=to_records(p), dst_node_id=node, message_type=_message_type(p))
+            for node, p in payloads.items()
+        ]
+        ids = list(self._grid.push_messages(messages))
+        if len(ids) != len(messages):  # together they are too large
+            ids = [next(iter(self._grid.push_messages([message])), None) for message in messages]
+        return {str(m): node for m, node in zip(ids, payloads, strict=True) if m is not None}
 
     def pause(self) -> None:
-        """Wait a little for nodes to come."""
-        time.sleep(2 * PULL)
+        """Sleep before nodes are looked for again."""
+        time.sleep(2 * POLL_SECONDS)
 
 
-def _type(parcel: Payload) -> str:
-    return "train" if parcel.facts["kind"] in ("train", "keep") else "query"
+def _message_type(payload: Payload) -> str:
+    return "train" if payload.header["kind"] in ("train", "keep") else "query"
 
 
-def _said(reply: Any) -> Payload | str:
-    if reply.has_error():
-        lines = (reply.error.reason or f"error {reply.error.code}").strip().splitlines()
-        return lines[-1] if lines else f"error {reply.error.code}"
+def _read_reply(message: Any) -> Payload | str:
+    """Return the payload of a reply, or its error message."""
+    if message.has_error():
+        error = message.error
+        lines = (error.reason or f"error {error.code}").strip().splitlines()
+        return lines[-1] if lines else f"error {error.code}"
     try:
-        return parcel_of(reply.content)
-    except Exception as error:  # whatever a stranger's records can do
+        return from_records(message.content)
+    except Exception as error:  # hostile records may raise anything
         return f"its records cannot be read ({first_line(error)})"
 
 
-def _speak() -> None:
-    """Let our lines go where Flower's go: to the log that `flwr run --stream` shows."""
+def _attach_log_handlers() -> None:
+    """Write our log lines to Flower's log, which `flwr run --stream` shows."""
     log.setLevel(logging.INFO)
     for handler in logging.getLogger("flwr").handlers:
         log.addHandler(handler)
 
 
 def server_app(settings: Settings | Callable[[Mapping[str, Any]], Settings]) -> Any:
-    """Return a ServerApp that plays the rounds of a run.
+    """Return a ServerApp that runs the rounds of a federation.
 
     Args:
-        settings: What to do, or a function that makes it of the run's configuration
-            (`[tool.flwr.app.config]`, and `flwr run -c`).
+        settings: The settings, or a function that returns them from the run's configuration
+            (`[tool.flwr.app.config]` and `flwr run -c`).
     """
-    app = flower("serverapp").ServerApp()
+    app = import_flower("serverapp").ServerApp()
 
     def main(grid: Any, context: Any) -> None:
         chosen = settings if isinstance(settings, Settings) else settings(context.run_config)
-        _speak()
+        _attach_log_handlers()
         serve(chosen, FlowerTransport(grid))
 
     app.main()(main)
@@ -154,28 +160,29 @@ def client_app(
     loss: Loss | None = None,
     device: str = "auto",
 ) -> Any:
-    """Return a ClientApp that does a client's half of every round.
+    """Return a ClientApp that does the local work of one client.
 
-    The client's number is the node's `client-id` or `partition-id` (`--node-config`), and `memory`
-    there, or $TUNEFREE_MEMORY, is the folder in which it remembers; by default ~/.tunefree/memory.
+    The client's number is `client-id` or `partition-id` of the node's configuration
+    (`--node-config`). Its memory is in the folder `memory` of the configuration, or
+    $TUNEFREE_MEMORY, or ~/.tunefree/memory.
 
     Args:
         model: The server's module, or a function that builds it.
         load: Returns this node's data, (x, y) or a torch Dataset, from the node's configuration.
-        method: The method, where the server's was not given by name.
-        loss: The loss, where the server's is a function.
-        device: Where to work; "auto" takes a GPU if there is one.
+        method: The method, if the server's was not given by name.
+        loss: The loss, if the server's is a function.
+        device: Device of the local work; "auto" is a GPU if there is one.
     """
-    app, make = flower("clientapp").ClientApp(), flower().Message
+    app, make = import_flower("clientapp").ClientApp(), import_flower().Message
     nodes: dict[int, Node] = {}
 
     def reply(message: Any, context: Any) -> Any:
         config = dict(context.node_config)
-        client = client_of(config)
+        client = client_number(config)
         if client not in nodes:
             nodes[client] = Node(model, load, config, method=method, loss=loss, device=device)
-        local_update = nodes[client].reply(parcel_of(message.content))
-        return make(content=records(local_update), reply_to=message)
+        answer = nodes[client].reply(from_records(message.content))
+        return make(content=to_records(answer), reply_to=message)
 
     app.train()(reply)
     app.query()(reply)

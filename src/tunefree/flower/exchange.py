@@ -1,17 +1,17 @@
-"""One exchange with some clients: write, wait, read, and say who is missing and why."""
+"""One exchange with some clients: send requests, wait, read the answers, log missing clients."""
 
 import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from ..core.errors import TunefreeError
 from ..wire import Ledger
 from .check import RefusedError
-from .parcel import Payload
-from .roll import NodeRegistry
+from .payload import Payload
+from .registry import NodeRegistry
 
 log = logging.getLogger("tunefree")
 T = TypeVar("T")
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FailurePolicy:
-    """How a server deals with clients that fail.
+    """How the server treats clients that fail.
 
     Args:
-        minimum: Fewest clients of a cohort that must answer; None is half of them. Methods that
-            are defined for full participation, and the pass before round 0, need everyone.
+        minimum: Fewest clients of a cohort that must answer; None is half of the cohort. Methods
+            that need full participation, and the preparation before round 0, need all clients.
         deadline: Seconds that clients have for an answer.
-        wait: Seconds after which a round is given up for want of answers.
-        lost: What becomes of a client whose memory is lost: "refuse" leaves it out, "renew" lets it
-            begin anew (and prepare again), though the server's share of the old memory stays.
-        largest: Longest vector that is let in, in units of 1 + |x|.
+        wait: Seconds after which a round without enough answers is given up.
+        lost: "refuse" excludes a client whose memory is lost; "renew" lets it start with a new
+            memory (and prepare again), while the server keeps its share of the old memory.
+        largest: Largest norm of a vector that is accepted, in units of 1 + |x|.
     """
 
     minimum: int | None = None
@@ -37,110 +37,139 @@ class FailurePolicy:
     lost: str = "refuse"
     largest: float = 1e4
 
-    def need(self, cohort: int, everyone: bool) -> int:
-        """Return how many of a cohort must answer."""
+    def min_answers(self, cohort: int, everyone: bool) -> int:
+        """Return how many clients of a cohort must answer."""
         if everyone:
             return cohort
         return min(cohort, -(-cohort // 2) if self.minimum is None else self.minimum)
 
 
 class TooFewError(TunefreeError):
-    """Too few clients answered; the last checkpoint is whole."""
+    """Too few clients answered; the last checkpoint is intact."""
+
+
+@dataclass
+class _Replies(Generic[T]):
+    """The replies of the clients in an exchange."""
+
+    answers: dict[int, T] = field(default_factory=dict)
+    excluded: set[int] = field(default_factory=set)  # refused or lost: not asked again
+    errors: dict[int, str] = field(default_factory=dict)  # of clients that did not answer
 
 
 class Exchange:
-    """Carries questions to clients and reads their answers, within a server's patience.
+    """Sends requests to clients and reads their answers.
 
     Args:
-        roll: Who is there.
-        patience: How to deal with those who fail.
+        registry: The connected clients.
+        policy: How to treat clients that fail.
     """
 
-    def __init__(self, roll: NodeRegistry, patience: FailurePolicy) -> None:
-        self.roll, self.patience = roll, patience
-        self._away: tuple[int, set[int]] = (-2, set())  # who did not answer, in which round
+    def __init__(self, registry: NodeRegistry, policy: FailurePolicy) -> None:
+        self.registry, self.policy = registry, policy
+        self._missing: tuple[int, set[int]] = (-2, set())  # a round, and who did not answer in it
         self._events: dict[str, set[int]] = defaultdict(set)
 
     def run(
         self,
-        people: list[int],
+        clients: list[int],
         t: int,
         write: Callable[[int], Payload],
         read: Callable[[int, Payload], T],
         need: int,
         ledger: Ledger,
         renew: Callable[[int], bool] | None = None,
-        away: str = "absent",
+        label: str = "absent",
     ) -> dict[int, T]:
-        """Write to clients and return what those say who answer in time, once they are enough.
+        """Ask clients until enough have answered, and return the answers by client.
+
+        Clients that did not answer earlier in the round are asked only if the others are too few.
 
         Args:
-            people: The clients.
+            clients: The clients to ask.
             t: The round.
-            write: Makes a client's question.
-            read: Makes something of an answer, or refuses it.
-            need: How many must answer.
-            ledger: Where bytes are counted that were refused.
-            renew: Called for a client whose memory is lost; whether to ask it again.
-            away: What those are called who do not answer.
+            write: Returns the request to a client.
+            read: Converts an answer, or raises `RefusedError`.
+            need: How many clients must answer.
+            ledger: Counts the bytes of refused answers.
+            renew: Resets a client whose memory is lost; returns whether to ask it again.
+            label: The log's and history's word for clients that do not answer.
+
+        Raises:
+            TooFewError: Fewer than `need` clients answered in time.
         """
-        done: dict[int, T] = {}
-        out: set[int] = set()  # whose answer does not count: asking again would not help
-        why: dict[int, str] = {}  # of those who are away
-        before = self._away[1] if self._away[0] == t else set()
-        here = [i for i in people if i not in before]
-        todo = here if len(here) >= need else people
+        replies: _Replies[T] = _Replies()
+        missing = self._missing[1] if self._missing[0] == t else set()
+        present = [i for i in clients if i not in missing]
+        todo = present if len(present) >= need else clients
         began = time.monotonic()
         while True:
-            again: list[int] = []
-            said = self.roll.write({i: write(i) for i in self.roll.reached(todo)})
-            for i in todo:
-                reply = said.get(i)
-                if not isinstance(reply, Payload):
-                    why[i] = reply or "no answer in time"
-                elif reply.facts.get("lost"):
-                    renewed = self._lost(i, t, renew)
-                    (again.append if renewed else out.add)(i)
-                else:
-                    try:
-                        done[i] = read(i, reply)
-                    except RefusedError as error:
-                        self._note("refused", t, i, str(error))
-                        ledger.send_up("refused", reply.size(), 0.0)
-                        out.add(i)
-            if again:
-                todo = again
+            renewed = self._ask(todo, t, write, read, ledger, renew, replies)
+            if renewed:
+                todo = renewed
                 continue
-            todo = [i for i in people if i not in done and i not in out]
-            enough = len(done) >= need
-            waited = time.monotonic() - began >= self.patience.wait
-            if enough or waited or len(done) + len(todo) < need:
+            todo = [i for i in clients if i not in replies.answers and i not in replies.excluded]
+            is_enough = len(replies.answers) >= need
+            is_late = time.monotonic() - began >= self.policy.wait
+            if is_enough or is_late or len(replies.answers) + len(todo) < need:
                 break
-            self.roll.pause()
+            self.registry.pause()
         for i in todo:
-            if i in why:  # others were away before, in this round
-                self._note(away, t, i, why[i])
-        if not enough:
+            if i in replies.errors:  # the others were logged earlier in this round
+                self._log_event(label, t, i, replies.errors[i])
+        if not is_enough:
             raise TooFewError(
-                f"Round {t} has {len(done)} of the {need} answers that it needs; the state before "
-                "it is kept. Run again with the same folder to continue."
+                f"Round {t} has {len(replies.answers)} of the {need} answers that it needs; the "
+                "state before it is kept. Run again with the same folder to continue."
             )
-        self._away = t, (before | set(todo) | out) - set(done)
-        return done
+        self._missing = t, (missing | set(todo) | replies.excluded) - set(replies.answers)
+        return replies.answers
 
-    def _lost(self, i: int, t: int, renew: Callable[[int], bool] | None) -> bool:
-        if self.patience.lost != "renew" or renew is None:
-            self._note("lost", t, i, "its memory is not there")
+    def _ask(
+        self,
+        clients: list[int],
+        t: int,
+        write: Callable[[int], Payload],
+        read: Callable[[int, Payload], T],
+        ledger: Ledger,
+        renew: Callable[[int], bool] | None,
+        replies: _Replies[T],
+    ) -> list[int]:
+        """Ask each client once, sort the replies, and return the renewed clients to ask again."""
+        renewed: list[int] = []
+        received = self.registry.send({i: write(i) for i in self.registry.connected(clients)})
+        for i in clients:
+            reply = received.get(i)
+            if not isinstance(reply, Payload):
+                replies.errors[i] = reply or "no answer in time"
+            elif reply.header.get("lost"):
+                if self._renew(i, t, renew):
+                    renewed.append(i)
+                else:
+                    replies.excluded.add(i)
+            else:
+                try:
+                    replies.answers[i] = read(i, reply)
+                except RefusedError as error:
+                    self._log_event("refused", t, i, str(error))
+                    ledger.send_up("refused", reply.size(), 0.0)
+                    replies.excluded.add(i)
+        return renewed
+
+    def _renew(self, i: int, t: int, renew: Callable[[int], bool] | None) -> bool:
+        """Reset a client whose memory is lost, if the policy allows it."""
+        if self.policy.lost != "renew" or renew is None:
+            self._log_event("lost", t, i, "its memory is missing")
             return False
-        self._note("renewed", t, i, "its memory is not there; it begins anew at the present model")
+        self._log_event("renewed", t, i, "its memory is missing; it begins anew at this model")
         return renew(i)
 
-    def _note(self, what: str, t: int, client: int, why: str) -> None:
-        self._events[what].add(client)
-        log.warning("Round %d: client %d is %s: %s.", t, client, what, why.rstrip("."))
+    def _log_event(self, event: str, t: int, client: int, reason: str) -> None:
+        self._events[event].add(client)
+        log.warning("Round %d: client %d is %s: %s.", t, client, event, reason.rstrip("."))
 
     def events(self) -> dict[str, int]:
-        """Return how many were absent, behind, refused, lost or renewed since the last call."""
-        found = {what: len(who) for what, who in self._events.items()}
+        """Return and clear the numbers of absent, behind, refused, lost and renewed clients."""
+        found = {event: len(clients) for event, clients in self._events.items()}
         self._events = defaultdict(set)
         return found

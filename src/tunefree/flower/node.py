@@ -1,6 +1,7 @@
-"""The clients' half on a node: one row through the same rules, and a memory that outlives it.
+"""A client on a Flower node: the clients' half of a round for one row, with a memory on disk.
 
-Every message may find a new process. All that a node knows between two is in its store.
+A node may handle every message in a new process; its state between messages is in its
+`MemoryStore`.
 """
 
 import copy
@@ -13,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ..clients.rule import LocalResult
+from ..core.device import find_device
 from ..core.errors import ArgumentError, DataError
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector, map_inputs
 from ..data.federation import Federation
 from ..methods import Method
-from ..models import augment as augmentations
 from ..models.problem import LOSSES, Loss, Problem, are_labels
 from ..models.turns import Looped
 from ..rounds import (
@@ -31,39 +32,60 @@ from ..rounds import (
     wire_for_round,
 )
 from ..simulation.desk import ClientContext, count_work
-from ..training.bind import find_device
+from ..simulation.feed import BatchSource
 from ..wire import Ledger
-from .feed import OneClientBatches
-from .parcel import Fact, Number, Payload, Raw, below, coded, dense, packed, unpacked
-from .seat import MEASURED, SecAggClient, SecAggTerms
-from .store import FIRST, Store, home_of
+from .payload import (
+    EncodedArray,
+    HeaderValue,
+    Number,
+    Payload,
+    encode_dense,
+    pack_channels,
+    strip_prefix,
+    unpack_channels,
+    wrap_bytes,
+)
+from .secagg_client import MEASURED, SecAggClient, SecAggTerms
+from .store import FIRST, MemoryStore, memory_home
 from .terms import RunTerms
 
 Load = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
-class _Bound:
-    """A run, bound to this node."""
+class OneClientBatches(BatchSource):
+    """The batches of one client, padded to the width that the whole population's batches have."""
+
+    wide: int = 1
+
+    @cached_property
+    def width(self) -> int:
+        """Rows of a batch, padding included."""
+        return self.wide
+
+
+@dataclass(frozen=True)
+class _BoundRun:
+    """A run, bound to this node's model and data."""
 
     method: Method
     problem: Problem
     plan: Plan
-    desk: ClientContext
-    names: tuple[str, ...]  # of what a client remembers
+    context: ClientContext
+    names: tuple[str, ...]  # tensors of the client's memory
 
 
 class Node:
-    """One client.
+    """One client on a node.
 
     Args:
         model: The module, or a function that builds it.
         load: Returns this node's data, (x, y) or a torch Dataset, from its configuration.
-        config: The node's configuration: `client-id` or `partition-id`, where `memory` is, and
-            among how many it hides at `least`, if it sends numbers under masks alone.
-        method: The method, where the server's has no name.
-        loss: The loss, where the server's is a function.
-        device: Where to work.
+        config: The node's configuration: `client-id` or `partition-id`; `memory`, the folder of its
+            memory; `least`, to send numbers only under secure aggregation among so many clients.
+        method: The method, if the server's was not given by name.
+        loss: The loss, if the server's is a function.
+        device: Device of the local work.
     """
 
     def __init__(
@@ -78,58 +100,63 @@ class Node:
     ) -> None:
         self._model, self._load, self._config = model, load, config
         self._method, self._loss, self._device = method, loss, device
-        self._known: tuple[str, _Bound] | None = None
-        self.client = client_of(config)
-        self._home = home_of(config)
+        self._bound: tuple[str, _BoundRun] | None = None
+        self.client = client_number(config)
+        self._home = memory_home(config)
 
     @cached_property
     def _data(self) -> Federation:
         return Federation.of([self._load(self._config)])
 
-    def reply(self, parcel: Payload) -> Payload:
-        """Do what a message asks and return the answer."""
-        kind = parcel.facts.get("kind")
+    def reply(self, payload: Payload) -> Payload:
+        """Process a message and return the answer."""
+        header = payload.header
+        kind = header.get("kind")
         if kind == "hello":
             return Payload({"client": self.client, "samples": self._data.samples})
-        if parcel.facts.get("client") != self.client:
-            raise DataError(f"This is client {self.client}, not {parcel.facts.get('client')!r}.")
-        work = {"train": self._train, "probe": self._probe, "keep": self._keep}
-        work |= dict.fromkeys(("keys", "shares", "opened"), self._masks)
-        if kind not in work:
-            raise DataError(f"A message must be of a known kind, got {kind!r}.")
-        if kind in ("train", "probe") and "least" in self._config and "secure" not in parcel.facts:
+        if header.get("client") != self.client:
+            raise DataError(f"This is client {self.client}, not {header.get('client')!r}.")
+        handlers = {"train": self._train, "probe": self._probe, "keep": self._confirm_means}
+        handlers |= dict.fromkeys(("keys", "shares", "opened"), self._answer_secagg)
+        if kind not in handlers:
+            raise DataError(f"The kind of a message must be known, got {kind!r}.")
+        if kind in ("train", "probe") and "least" in self._config and "secure" not in header:
             raise DataError("This node sends numbers under masks alone ('least' is configured).")
-        bound = self._bind(str(parcel.facts["terms"]))
-        store = Store(self._home, str(parcel.facts["run"]), self.client)
-        self._catch_up(parcel, bound, store)
-        return work[kind](parcel, bound, store)
+        bound = self._bind(str(header["terms"]))
+        store = MemoryStore(self._home, str(header["run"]), self.client)
+        self._apply_means(payload, bound, store)
+        return handlers[kind](payload, bound, store)
 
-    def _bind(self, text: str) -> _Bound:
-        if self._known is not None and self._known[0] == text:
-            return self._known[1]
+    def _bind(self, text: str) -> _BoundRun:
+        """Bind the terms of a run to this node's model and data, unless they are bound already."""
+        if self._bound is not None and self._bound[0] == text:
+            return self._bound[1]
         terms = RunTerms.read(text)
         if not 0 <= self.client < terms.clients:
             raise ArgumentError(f"The run has {terms.clients} clients; this is {self.client}.")
         method, device = terms.choose(self._method), find_device(self._device)
-        dtype = getattr(torch, terms.dtype)
+        config = terms.config
+        dtype = config.dtype
         model = self._model if isinstance(self._model, nn.Module) else self._model()
         labelled = are_labels(self._data.y)
-        problem = Problem(model, self._loss_of(terms, labelled), dtype, device, "fp32")
+        problem = Problem(model, self._choose_loss(terms, labelled), dtype, device, "fp32")
         terms.check(problem)
         fed = copy.copy(self._data.to(device, dtype))
         few = map_inputs(lambda t: t[:2], fed.x)
         problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None)
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
-        augment = None if terms.augment is None else augmentations.parse(terms.augment)
-        feed = OneClientBatches(problem, fed, terms.cut, terms.seed, augment, wide=terms.width)
+        batches = OneClientBatches(
+            problem, fed, config.batch_plan, config.seed, config.augmentation, wide=terms.width
+        )
         plan = terms.plan(problem.layout)
         names = tuple(init_client_memory(method, problem.start, plan))
-        bound = _Bound(method, problem, plan, ClientContext(method, feed, Looped(problem)), names)
-        self._known = text, bound
+        context = ClientContext(method, batches, Looped(problem))
+        bound = _BoundRun(method, problem, plan, context, names)
+        self._bound = text, bound
         return bound
 
-    def _loss_of(self, terms: RunTerms, labelled: bool) -> str | Loss:
+    def _choose_loss(self, terms: RunTerms, labelled: bool) -> str | Loss:
         if terms.loss == "auto":
             return "cross_entropy" if labelled else "mse"
         if terms.loss in LOSSES:
@@ -144,91 +171,102 @@ class Node:
     def _ids(self) -> Tensor:
         return torch.tensor([self.client])
 
-    def _probe(self, parcel: Payload, bound: _Bound, store: Store) -> Payload:
-        """Measure what the server asks for at each of its points."""
-        desk, what, t = bound.desk, parcel.facts["what"], int(parcel.facts["round"])
+    def _probe(self, payload: Payload, bound: _BoundRun, store: MemoryStore) -> Payload:
+        """Measure a quantity at each of the server's points."""
+        context, what, t = bound.context, payload.header["what"], int(payload.header["round"])
         if what not in ("loss", "grad", "grad_sq"):
             raise DataError(f"A probe must ask for loss, grad or grad_sq, got {what!r}.")
-        desk.passes, found = 0, {}
-        points = {n: raw for n, raw in parcel.arrays.items() if n != "message"}
-        for name, x in unpacked(points, {}, bound.problem.start).items():
-            found[name] = desk.probe(x, t, self._ids, what)[0]  # type: ignore[arg-type]
-        passes: dict[str, Number] = {"passes": float(desk.passes)}
-        if "secure" in parcel.facts:
+        context.passes, found = 0, {}
+        points = {n: array for n, array in payload.arrays.items() if n != "message"}
+        for name, x in unpack_channels(points, {}, bound.problem.start).items():
+            found[name] = context.probe(x, t, self._ids, what)[0]  # type: ignore[arg-type]
+        metrics: dict[str, Number] = {"passes": float(context.passes)}
+        if "secure" in payload.header:
             rows = {name: value[None] for name, value in found.items()}
-            return self._hidden(parcel, bound, store, rows, passes)
-        arrays, scalars = packed(found)
-        return Payload(_same(parcel.facts), arrays, scalars, passes)
+            return self._mask_answer(payload, bound, store, rows, metrics)
+        arrays, scalars = pack_channels(found)
+        return Payload(_reply_header(payload.header), arrays, scalars, metrics)
 
-    def _train(self, parcel: Payload, bound: _Bound, store: Store) -> Payload:
-        """Do a round's work; the memory it leaves counts once the server names it."""
-        facts, method, like = parcel.facts, bound.method, bound.problem.start
-        t = _round(facts, bound.plan)
-        down = unpacked(below(parcel.arrays, "down."), parcel.scalars, like)
-        own = self._memory(parcel, bound, store, down["x"])
+    def _train(self, payload: Payload, bound: _BoundRun, store: MemoryStore) -> Payload:
+        """Do a round's local work, and write a version of the memory that the server may commit."""
+        header, method, like = payload.header, bound.method, bound.problem.start
+        t = _round_of(header, bound.plan)
+        down = unpack_channels(strip_prefix(payload.arrays, "down."), payload.scalars, like)
+        own = self._load_memory(payload, bound, store, down["x"])
         if own is None:
-            return Payload({**_same(facts), "lost": 1})
-        bound.desk.passes = 0
-        sent, after, works = local_update(method, bound.desk.task(self._ids, t), down, own, t)
-        bill = Ledger()
-        arrived, wired = pack_uploads(method, sent, own, self._ids, t, bill)
-        after = after | wired
+            return Payload({**_reply_header(header), "lost": 1})
+        bound.context.passes = 0
+        task = bound.context.task(self._ids, t)
+        sent, after, results = local_update(method, task, down, own, t)
+        ledger = Ledger()
+        arrived, wire_memory = pack_uploads(method, sent, own, self._ids, t, ledger)
+        after = after | wire_memory
         if bound.names:
-            version = str(facts["version"])
+            version = str(header["version"])
             if method.echo:
                 half = {"own": after, "sent": sent, "arrived": arrived, "before": own}
                 flat = {f"{k}.{n}": v for k, part in half.items() for n, v in part.items()}
-                store.write(version, flat | _numbers(t), "half")
+                store.write(version, flat | _round_tensors(t), "half")
             else:
                 after = update_memory(method, sent, arrived, {}, after, t)
-                store.write(version, _rows(after, own, bound.names))
-            store.forget(version, str(facts["base"]))
-        measured = _measured(works, bound.desk, bill)
-        if "secure" in facts:
-            said = {k: sum(getattr(w, n) for w in works) / len(works) for k, n in MEASURED.items()}
-            shown = {n: measured[n] for n in ("tally", "passes")}
-            return self._hidden(parcel, bound, store, arrived | said, shown)
-        arrays = {n: self._coded(n, v, own, bound, t) for n, v in sent.items() if v.ndim > 1}
+                store.write(version, _drop_client_axis(after, own, bound.names))
+            store.prune(version, str(header["base"]))
+        metrics = _metrics(results, bound.context, ledger)
+        if "secure" in header:
+            means = {
+                k: sum(getattr(r, n) for r in results) / len(results) for k, n in MEASURED.items()
+            }
+            visible = {n: metrics[n] for n in ("tally", "passes")}
+            return self._mask_answer(payload, bound, store, arrived | means, visible)
+        arrays = {n: self._encode(n, v, own, bound, t) for n, v in sent.items() if v.ndim > 1}
         scalars: dict[str, Number] = {n: float(v) for n, v in arrived.items() if v.ndim == 1}
-        return Payload(_same(facts), arrays, scalars, measured)
+        return Payload(_reply_header(header), arrays, scalars, metrics)
 
-    def _hidden(
+    def _mask_answer(
         self,
-        parcel: Payload,
-        bound: _Bound,
-        store: Store,
+        payload: Payload,
+        bound: _BoundRun,
+        store: MemoryStore,
         rows: Channels,
-        shown: dict[str, Number],
+        metrics: dict[str, Number],
     ) -> Payload:
-        """Return an answer of which the server can read nothing but the sum with others'."""
-        inbox, weight = parcel.arrays["message"].data, float(parcel.facts["weight"])
-        message = self._seat(parcel, bound, store).mask(inbox, rows, weight)
-        return Payload(_same(parcel.facts), {"masked": coded(message)}, {}, shown)
+        """Return an answer with masked rows, of which the server learns only the cohort's sum."""
+        inbox, weight = payload.arrays["message"].data, float(payload.header["weight"])
+        message = self._secagg_client(payload, bound, store).mask(inbox, rows, weight)
+        return Payload(_reply_header(payload.header), {"masked": wrap_bytes(message)}, {}, metrics)
 
-    def _seat(self, parcel: Payload, bound: _Bound, store: Store) -> SecAggClient:
-        facts, preparing = parcel.facts, int(parcel.facts["round"]) < 0
-        deal = SecAggTerms.read(facts["secure"], bound.method, bound.problem.start, preparing)
-        return SecAggClient(store.path, self.client, deal, int(self._config.get("least", 3)))
+    def _secagg_client(
+        self, payload: Payload, bound: _BoundRun, store: MemoryStore
+    ) -> SecAggClient:
+        header, preparing = payload.header, int(payload.header["round"]) < 0
+        like = bound.problem.start
+        terms = SecAggTerms.from_text(header["secure"], bound.method, like, preparing)
+        return SecAggClient(store.path, self.client, terms, int(self._config.get("least", 3)))
 
-    def _masks(self, parcel: Payload, bound: _Bound, store: Store) -> Payload:
-        """Answer a message of a session in which numbers are added up under masks."""
-        kind, sent = str(parcel.facts["kind"]), parcel.arrays.get("message")
-        said = self._seat(parcel, bound, store).answer(kind, sent.data if sent else b"")
-        return Payload(_same(parcel.facts), {kind: coded(said)})
+    def _answer_secagg(self, payload: Payload, bound: _BoundRun, store: MemoryStore) -> Payload:
+        """Answer a message of secure aggregation that asks for keys or shares."""
+        kind, sent = str(payload.header["kind"]), payload.arrays.get("message")
+        client = self._secagg_client(payload, bound, store)
+        message = client.answer(kind, sent.data if sent else b"")
+        return Payload(_reply_header(payload.header), {kind: wrap_bytes(message)})
 
-    def _coded(self, name: str, rows: Tensor, own: State, bound: _Bound, t: Round) -> Raw:
+    def _encode(
+        self, name: str, rows: Tensor, own: State, bound: _BoundRun, t: Round
+    ) -> EncodedArray:
         wire = wire_for_round(bound.method, name, t)
         if wire.lossless:
-            return dense(rows[0])
+            return encode_dense(rows[0])
         row = wire.corrected(rows, select_prefix(own, f"wire.{name}"))[0]
-        return coded(wire.encode(row, make_sender(name, self._ids, t), bound.plan.layout))
+        return wrap_bytes(wire.encode(row, make_sender(name, self._ids, t), bound.plan.layout))
 
-    def _memory(self, parcel: Payload, bound: _Bound, store: Store, x: Vector) -> State | None:
-        """Return the memory that the work begins from, as one row; None if it is lost."""
-        base = str(parcel.facts["base"])
-        start = below(parcel.arrays, "start.")
+    def _load_memory(
+        self, payload: Payload, bound: _BoundRun, store: MemoryStore, x: Vector
+    ) -> State | None:
+        """Return the memory from which the work starts, as one row; None if it is lost."""
+        base = str(payload.header["base"])
+        start = strip_prefix(payload.arrays, "start.")
         first = init_client_memory(
-            bound.method, unpacked(start, {}, x)["x"] if start else x, bound.plan
+            bound.method, unpack_channels(start, {}, x)["x"] if start else x, bound.plan
         )
         if base == FIRST or not bound.names:
             return {name: v[None] for name, v in first.items()}
@@ -240,69 +278,72 @@ class Node:
             return None
         return {n: found[n][None].to(v.device) for n, v in first.items()}
 
-    def _catch_up(self, parcel: Payload, bound: _Bound, store: Store) -> None:
-        """Finish a round whose means came late: this message has them."""
-        version = str(parcel.facts.get("echo", ""))
+    def _apply_means(self, payload: Payload, bound: _BoundRun, store: MemoryStore) -> None:
+        """Finish an earlier round's memory, if this message brings the means that it lacked."""
+        version = str(payload.header.get("echo", ""))
         if not version or store.read(version) is not None:
             return
         half = store.read(version, "half")
-        if half is None:  # then the memory is lost, and `_memory` will say so
+        if half is None:  # the memory is lost; `_load_memory` reports it
             return
         device = bound.problem.device
         half = {name: v.to(device) for name, v in half.items()}
-        mean = unpacked(below(parcel.arrays, "echo."), {}, bound.problem.start)
+        mean = unpack_channels(strip_prefix(payload.arrays, "echo."), {}, bound.problem.start)
         t = Round(bound.plan, int(half["index"]), float(half["fraction"]), float(half["factor"]))
         parts = {k: select_prefix(half, k) for k in ("own", "sent", "arrived", "before")}
         after = update_memory(bound.method, parts["sent"], parts["arrived"], mean, parts["own"], t)
-        store.write(version, _rows(after, parts["before"], bound.names))
+        store.write(version, _drop_client_axis(after, parts["before"], bound.names))
 
-    def _keep(self, parcel: Payload, bound: _Bound, store: Store) -> Payload:
-        """Say whether the round is finished, now that its means are here."""
-        version = str(parcel.facts["echo"])
-        return Payload(_same(parcel.facts) | {"lost": int(store.read(version) is None)})
+    def _confirm_means(self, payload: Payload, bound: _BoundRun, store: MemoryStore) -> Payload:
+        """Report whether the round's memory is finished, now that its means have arrived."""
+        version = str(payload.header["echo"])
+        lost = store.read(version) is None
+        return Payload(_reply_header(payload.header) | {"lost": int(lost)})
 
 
-def client_of(config: Mapping[str, Any]) -> int:
+def client_number(config: Mapping[str, Any]) -> int:
     """Return the client's number from a node's configuration.
 
-    >>> client_of({"partition-id": 2, "num-partitions": 10})
+    >>> client_number({"partition-id": 2, "num-partitions": 10})
     2
     """
     for name in ("client-id", "partition-id"):
         if name in config:
             return int(config[name])
     raise ArgumentError(
-        "A node must know which client it is; start it with --node-config 'partition-id=0' (or "
+        "A node needs the number of its client; start it with --node-config 'partition-id=0' (or "
         "client-id=0)."
     )
 
 
-def _same(facts: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Return what an answer repeats of its question."""
-    return {n: facts[n] for n in ("client", "round", "version")}
+def _reply_header(header: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
+    """Return the values that identify the request, for the header of its answer."""
+    return {n: header[n] for n in ("client", "round", "version")}
 
 
-def _round(facts: Mapping[str, Fact], plan: Plan) -> Round:
-    return Round(plan, int(facts["round"]), float(facts["fraction"]), float(facts["factor"]))
+def _round_of(header: Mapping[str, HeaderValue], plan: Plan) -> Round:
+    return Round(plan, int(header["round"]), float(header["fraction"]), float(header["factor"]))
 
 
-def _numbers(t: Round) -> State:
+def _round_tensors(t: Round) -> State:
     numbers = {"index": t.index, "fraction": t.fraction, "factor": t.factor}
     return {n: torch.tensor(v, dtype=torch.float64) for n, v in numbers.items()}
 
 
-def _rows(after: State, before: State, names: tuple[str, ...]) -> State:
-    """Return the memory without its client axis; what the round did not touch stays."""
+def _drop_client_axis(after: State, before: State, names: tuple[str, ...]) -> State:
+    """Return the memory without its client axis; tensors that the round did not set stay."""
     return {n: after.get(n, before[n])[0] for n in names}
 
 
-def _measured(works: list[LocalResult], desk: ClientContext, bill: Ledger) -> dict[str, Number]:
-    """Return numbers for the history; not traffic."""
-    total = sum((count_work(work) for work in works[1:]), count_work(works[0]))
+def _metrics(
+    results: list[LocalResult], context: ClientContext, ledger: Ledger
+) -> dict[str, Number]:
+    """Return numbers for the history, which do not count as traffic."""
+    work = sum((count_work(r) for r in results[1:]), count_work(results[0]))
     return {
-        "loss": [float(work.loss) for work in works],
-        "lr": [float(work.lr) for work in works],
-        "tally": total.tolist(),
-        "passes": float(desk.passes),
-        "counted": float(bill.counted_up),
+        "loss": [float(r.loss) for r in results],
+        "lr": [float(r.lr) for r in results],
+        "tally": work.tolist(),
+        "passes": float(context.passes),
+        "counted": float(ledger.counted_up),
     }

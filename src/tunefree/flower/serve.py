@@ -1,91 +1,95 @@
-"""The server's side of a run: meet the nodes, bind the run, and play the rounds as `fit` does."""
+"""The server of a real federation: wait for the nodes, bind the run and train it as `fit` does."""
 
-import hashlib
 import json
-import platform
 import secrets
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import CheckpointError, ResumeError
 from ..core.files import write_atomically
-from ..core.layout import Layout
+from ..core.lock import lock_folder
 from ..core.plan import Plan
-from ..core.types import Pair, Vector
+from ..core.types import Vector
 from ..data._arrays import as_pair
-from ..data.batches import BatchPlan, batch_width, plan_steps
+from ..data.batches import BatchPlan, batch_width
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.problem import Problem, are_labels
 from ..models.turns import Looped
-from ..penalties import Penalty, sparsity
-from ..robust import Robust
-from ..server.aggregate import weighted_mean
+from ..rounds import ClientPool
 from ..simulation.desk import ClientContext
-from ..training.bind import Job, find_device
-from ..training.evaluate import Evaluation
-from ..training.fit import options, train
+from ..training.bind import ClientData, bind, prepare_pair
+from ..training.config import RunConfig
 from ..training.folder import Folder
 from ..training.run import Run
-from ..version import __version__
-from .crew import FlowerClients
+from ..training.trainer import Trainer
+from .clients import FlowerClients
 from .exchange import Exchange
-from .feed import OneClientBatches
-from .logbook import alone, tell, written
-from .roll import NodeRegistry, Transport
+from .logs import log_round, log_to_folder
+from .node import OneClientBatches
+from .registry import NodeRegistry, Transport
 from .settings import Settings
-from .terms import RunTerms, digest_method, digest_model, words_of
+from .terms import RunTerms, digest_method, digest_model, name_method
+
+SERVER_LOCK = "server.lock"  # held from the first contact with the nodes
 
 
-def serve(settings: Settings, post: Transport) -> Run:
-    """Train over the nodes that `post` reaches; continue the run in `settings.out` if there is one.
+def serve(settings: Settings, transport: Transport) -> Run:
+    """Train over the nodes that `transport` reaches; continue the run in `settings.out`, if any.
 
     Args:
-        settings: What to do.
-        post: The way to the nodes.
+        settings: The run.
+        transport: Carries messages to the nodes.
     """
-    folder = None if settings.out is None else Folder(settings.out)
-    with alone(folder, settings.wait):
-        return _serve(settings, post, folder)
+    if settings.out is None:
+        return _serve(settings, transport, None)
+    folder = Folder(settings.out)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    # A server whose SuperLink crashed ends once a new SuperLink rejects it, so wait for that.
+    with lock_folder(folder.path, seconds=settings.wait, name=SERVER_LOCK):
+        return _serve(settings, transport, folder)
 
 
-def _serve(s: Settings, post: Transport, folder: Folder | None) -> Run:
-    method, device = s.chosen(), find_device(s.device)
-    known = _known(folder, s.clients)
-    roll = NodeRegistry(post, s.clients, s.deadline)
+def _serve(settings: Settings, transport: Transport, folder: Folder | None) -> Run:
+    settings.resolve_method()  # refused before the nodes are waited for
+    known = _read_known(folder, settings.clients)
+    registry = NodeRegistry(transport, settings.clients, settings.deadline)
     if known is None:
-        roll.gather(s.wait)
-        known = _Known(secrets.token_hex(16), [roll.sizes[i] for i in range(s.clients)])
+        registry.wait_for_all(settings.wait)
+        sizes = [registry.sizes[i] for i in range(settings.clients)]
+        known = _KnownClients(secrets.token_hex(16), sizes)
     else:
-        roll.sizes = dict(enumerate(known.sizes))
-    sizes = torch.tensor(known.sizes)
-    job = _bind(s, method, device, sizes, known.run, roll)
+        registry.sizes = dict(enumerate(known.sizes))
+    source = NodeSource(settings, torch.tensor(known.sizes), known.run, registry)
+    run = bind(settings, settings.model, source)
+    if settings.secure is not None:
+        run = replace(run, settings=run.settings | {"secure": repr(settings.secure)})
     if folder is not None and not (folder.path / "nodes.json").exists():
         text = json.dumps({"run": known.run, "sizes": known.sizes})
         write_atomically(folder.path / "nodes.json", text.encode())
-    with written(folder):
-        return train(job, folder, True, 1, [*s.callbacks, tell])
+    with log_to_folder(folder):
+        callbacks = [*settings.callbacks, log_round]
+        return Trainer(run, folder, checkpoint_every=1, callbacks=callbacks).train()
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What is settled when a run begins: the name of its memory, and who has how much."""
+class _KnownClients:
+    """What is fixed when a run starts: the name of its memory, and the clients' sizes."""
 
     run: str
     sizes: list[int]
 
 
-def _known(folder: Folder | None, clients: int) -> _Known | None:
+def _read_known(folder: Folder | None, clients: int) -> _KnownClients | None:
     if folder is None or not (folder.started or (folder.path / "nodes.json").exists()):
         return None
     path = folder.path / "nodes.json"
     try:
         found = json.loads(path.read_text())
-        known = _Known(str(found["run"]), [int(n) for n in found["sizes"]])
+        known = _KnownClients(str(found["run"]), [int(n) for n in found["sizes"]])
     except FileNotFoundError:
         raise ResumeError(
             f"The run in {str(folder.path)!r} is no federation's; choose another folder."
@@ -102,160 +106,98 @@ def _known(folder: Folder | None, clients: int) -> _Known | None:
     return known
 
 
-def _bind(
-    s: Settings, method: Method, device: torch.device, sizes: Tensor, run: str, roll: NodeRegistry
-) -> Job:
-    seen = s.held if s.test is None else s.test
-    labelled = seen is None or are_labels(as_pair(*seen)[1])
-    loss = ("cross_entropy" if labelled else "mse") if s.loss == "auto" else s.loss
-    problem = Problem(s.model, loss, s.dtype, device, "fp32")
-    cut = BatchPlan(
-        batch=s.batch,
-        steps=20 if s.steps is None and s.epochs is None else s.steps,
-        epochs=s.epochs,
-    )
-    cohort = s.clients if s.cohort is None else s.cohort
-    K = float(plan_steps(sizes, cut).to(torch.float64).mean())
-    plan = Plan(s.clients, cohort, s.rounds, K, problem.layout, s.seed, s.batch, s.held is not None)
-    method.check(plan)
-    if isinstance(s.aggregate, Robust):
-        s.aggregate.check(plan.cohort)
-    terms = RunTerms(
-        clients=s.clients,
-        cohort=cohort,
-        rounds=s.rounds,
-        plan_steps=K,
-        seed=s.seed,
-        batch=s.batch,
-        held=plan.held,
-        width=batch_width(sizes, cut),
-        steps=cut.steps,
-        epochs=cut.epochs,
-        loss=s.loss if isinstance(s.loss, str) else problem.loss_name,
-        dtype=str(s.dtype).removeprefix("torch."),
-        augment=s.augment,
-        words=words_of(s.method, s.set),
-        method=digest_method(method),
-        model=digest_model(problem),
-    )
-    crew = FlowerClients(
-        method,
-        plan,
-        sizes,
-        problem.start,
-        run,
-        terms.text(),
-        Exchange(roll, s.patience),
-        None if s.held is None else _held(method, problem, s.held, cut, s.seed, terms.width),
-        s.aggregate,
-        s.secure,
-    )
-    test = None
-    if s.test is not None:
-        test = Evaluation(problem, _prepared(problem, s.test), dict(s.metrics))
-    shape = None if method.penalty is None else _Shape(method.penalty, problem.layout)
-    given = options(
-        model=s.model,
-        federation=None,
-        method=method,
-        rounds=s.rounds,
-        cohort=cohort,
-        seed=s.seed,
-        eval_every=s.eval_every,
-        aggregate=s.aggregate,
-    )
-    record = _record(s, method, problem, cut, cohort, sizes, crew)
-    # The job of a simulation, with another crew; nothing in `train` asks for its data.
-    other = cast(Any, (None, crew, shape))
-    return Job(
-        given,
-        method,
-        problem,
-        other[0],
-        plan,
-        other[1],
-        test,
-        None,
-        other[2],
-        problem.start,
-        record,
-    )
+class NodeSource:
+    """The nodes of a federation as the clients of a run.
+
+    Args:
+        settings: The run.
+        sizes: Samples of each client (N,).
+        run: Name of the run, under which nodes keep their memory.
+        registry: The nodes.
+    """
+
+    def __init__(self, settings: Settings, sizes: Tensor, run: str, registry: NodeRegistry) -> None:
+        self._settings, self._sizes, self._run, self._registry = settings, sizes, run, registry
+
+    @property
+    def clients(self) -> int:
+        """Number of clients N."""
+        return self._settings.clients
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the server's own targets are class labels; True if it has none."""
+        s = self._settings
+        seen = s.held if s.test is None else s.test
+        return seen is None or are_labels(as_pair(*seen)[1])
+
+    def load(self, config: RunConfig, problem: Problem) -> ClientData:
+        """Return what the server knows of the data."""
+        s, sizes = self._settings, self._sizes
+        shown = min(s.clients, 100)
+        return ClientData(
+            sizes=sizes,
+            description={
+                "name": "federation",
+                "clients": s.clients,
+                "samples": int(sizes.sum()),
+                "picture": {"clients": list(range(shown)), "sizes": sizes[:shown].tolist()},
+            },
+            has_held=s.held is not None,
+            test=None if s.test is None else prepare_pair(problem, as_pair(*s.test)),
+        )
+
+    def create_pool(
+        self,
+        config: RunConfig,
+        method: Method,
+        problem: Problem,
+        plan: Plan,
+        batches: BatchPlan,
+        start: Vector,
+    ) -> ClientPool:
+        """Return the nodes as a pool."""
+        s = self._settings
+        width = batch_width(self._sizes, batches)
+        terms = RunTerms(
+            clients=s.clients,
+            steps=plan.steps,
+            held=plan.held,
+            width=width,
+            options=config.record(node=True),
+            named=name_method(s.method, s.set),
+            method=digest_method(method),
+            model=digest_model(problem),
+        )
+        held = None
+        if s.held is not None:
+            held = _make_held_context(method, problem, s.held, batches, s.seed, width)
+        return FlowerClients(
+            method,
+            plan,
+            self._sizes,
+            start,
+            self._run,
+            terms.text(),
+            Exchange(self._registry, s.failure_policy),
+            held,
+            config.aggregation,
+            s.secure,
+        )
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """What can be said of a regularised model without the clients' data."""
-
-    penalty: Penalty
-    layout: Layout
-
-    def measure(self, x: Vector) -> dict[str, float]:
-        value = float(self.penalty.value(x, self.layout))
-        return {"penalty": value, "sparsity": float(sparsity(x))}
-
-
-def _prepared(problem: Problem, pair: tuple[Any, Any]) -> Pair:
-    inputs, target = as_pair(*pair)
-    return problem.prepare(inputs), cast(Tensor, problem.prepare(target))
-
-
-def _held(
-    method: Method, problem: Problem, held: tuple[Any, Any], cut: BatchPlan, seed: int, wide: int
-) -> ClientContext:
-    """Return a desk on which the server evaluates on its own sample, cut as clients cut theirs."""
-    inputs, target = as_pair(*held)
-    fed = Federation(inputs, target, [0] * len(target), held=(inputs, target))
-    feed = OneClientBatches(problem, fed.to(problem.device, problem.dtype), cut, seed, None, wide)
-    return ClientContext(method, feed, Looped(problem))
-
-
-def _record(
-    s: Settings,
+def _make_held_context(
     method: Method,
     problem: Problem,
-    cut: BatchPlan,
-    cohort: int,
-    sizes: Tensor,
-    crew: FlowerClients,
-) -> dict[str, Any]:
-    """Return what decides the run as plain data: kept beside the result, compared on resume."""
-    first = problem.start.cpu().numpy().tobytes()
-    picture = {"clients": list(range(min(s.clients, 100))), "sizes": sizes[:100].tolist()}
-    return {
-        "tunefree": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "device": str(problem.device),
-        "data": {
-            "name": "federation",
-            "clients": s.clients,
-            "samples": int(sizes.sum()),
-            "picture": picture,
-        },
-        "model": {"name": type(s.model).__name__, "parameters": problem.layout.size},
-        "frozen": problem.frozen(),
-        "start": hashlib.sha256(first).hexdigest()[:16],
-        "method": method.describe(),
-        "rounds": s.rounds,
-        "batch": s.batch,
-        "seed": s.seed,
-        "eval_every": s.eval_every,
-        "validation": None,
-        "patience": None,
-        "keep_best": False,
-        "cohort": cohort,
-        "steps": cut.steps,
-        "epochs": cut.epochs,
-        "loss": problem.loss_name,
-        "dtype": str(s.dtype).removeprefix("torch."),
-        "precision": problem.precision,
-        "metrics": sorted(s.metrics),
-        "per_client": False,
-        "heterogeneity": False,
-        "augment": s.augment,
-        **crew.describe(),
-        **({} if s.aggregate is weighted_mean else {"aggregate": repr(s.aggregate)}),
-        **({} if s.secure is None else {"secure": repr(s.secure)}),
-        "command": {},
-    }
+    held: tuple[Any, Any],
+    batches: BatchPlan,
+    seed: int,
+    width: int,
+) -> ClientContext:
+    """Return a context in which the server evaluates on its own sample, batched as clients do."""
+    inputs, target = as_pair(*held)
+    fed = Federation(inputs, target, [0] * len(target), held=(inputs, target))
+    source = OneClientBatches(
+        problem, fed.to(problem.device, problem.dtype), batches, seed, None, width
+    )
+    return ClientContext(method, source, Looped(problem))

@@ -1,4 +1,4 @@
-"""What a server is told of a run."""
+"""The configuration of a run over a real federation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,94 +11,71 @@ from torch import nn
 from .. import methods
 from ..core.errors import ArgumentError, check_int, check_positive, unknown_name
 from ..methods import Method
-from ..models.problem import Loss
 from ..privacy import Secure
-from ..server.aggregate import Aggregation, weighted_mean
 from ..training.callbacks import Callback
-from ..training.evaluate import Metric
+from ..training.config import Engine, RunConfig, option
 from .exchange import FailurePolicy
+
+# Options of a simulation that need all data in one process.
+UNSUPPORTED = (
+    *("compile", "start", "validation", "patience", "keep_best", "per_client", "heterogeneity"),
+    *("backend", "chunk", "faults", "attack"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """A run over a real federation; as in `fit`, and what only a real one needs.
+class Settings(RunConfig):
+    """A run over a real federation: the options of `fit`, and what only a real one needs.
+
+    Options that need all data in one process (validation data, scores per client, engines,
+    scenarios) are refused. A method or loss that is not given by name is also given to
+    `client_app`.
 
     Args:
         model: Any module; its own parameters are the start.
         clients: Number of clients N; the first round waits for all of them.
-        method: A name, or a `tf.Method` that is also given to `client_app`.
-        set: The method's settings, words and numbers, where it is given by name.
-        rounds: Rounds T, >= 1.
-        cohort: Clients per round S; None is everyone.
-        steps: Local steps K of every client (20 unless epochs is given).
-        epochs: Passes over each client's own data, instead of steps.
-        batch: Samples per local step; None is all of a client's data.
-        loss: "cross_entropy", "mse", "auto" by each node's labels, or a function that is also
-            given to `client_app`.
-        seed: Everything random is a function of it.
-        dtype: torch.float32 or torch.float64.
-        device: Where the server works.
-        augment: "crop-flip" or None.
+        set: The method's settings, texts and numbers, if it is given by name.
         test: Inputs and targets on which the server evaluates.
         held: Inputs and targets that the server holds for methods that ask for it.
-        metrics: Further numbers by name, each f(outputs, targets) over the test data.
-        eval_every: Evaluate every so many rounds, and after the last.
         out: Folder for settings, history and a checkpoint after every round; a run that finds one
             continues it. None writes nothing, and a run that breaks off is lost.
         minimum: Fewest clients of a cohort that must answer; None is half of them. Methods that
             need full participation, and the pass before round 0, need everyone.
         deadline: Seconds that clients have for an answer.
-        wait: Seconds to wait for clients to come or to return.
-        lost: "refuse" a client whose memory is lost, or "renew" it: it begins anew, though what
+        wait: Seconds to wait for clients to connect or to return.
+        lost: "refuse" a client whose memory is lost, or "renew" it: it starts anew, though what
             the server has of its old memory stays.
-        largest: Longest upload that is let in, in units of 1 + |x|.
-        aggregate: How means are made of what clients send, as in `fit`.
-        secure: Adds up what clients send under masks, instead of `aggregate`; needs
+        largest: Longest upload that is accepted, in units of 1 + |x|.
+        secure: Sums what clients send under masks, instead of `aggregate`; needs
             tunefree[privacy] here and on the nodes.
         callbacks: Called with an `Event` after each round.
     """
 
     model: nn.Module
     clients: int
-    method: str | Method = "auto"
     set: Mapping[str, Any] = field(default_factory=dict)
-    rounds: int = 100
-    cohort: int | None = None
-    steps: int | None = None
-    epochs: int | None = None
-    batch: int | None = 50
-    loss: str | Loss = "auto"
-    seed: int = 0
-    dtype: torch.dtype = torch.float32
-    device: str = "cpu"
-    augment: str | None = None
+    device: str | torch.device = option("cpu", "Device of the server.")
+    engine: Literal["auto", "vmap", "loop"] | Engine = field(
+        default_factory=lambda: Engine(precision="fp32")
+    )
     test: tuple[Any, Any] | None = None
     held: tuple[Any, Any] | None = None
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
-    eval_every: int = 1
     out: str | Path | None = None
     minimum: int | None = None
     deadline: float = 600.0
     wait: float = 1800.0
     lost: Literal["refuse", "renew"] = "refuse"
     largest: float = 1e4
-    aggregate: Aggregation = weighted_mean
     secure: Secure | None = None
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
-        for name in ("clients", "rounds", "eval_every"):
-            check_int("Settings", name, getattr(self, name))
-        for name in ("cohort", "minimum", "steps", "epochs", "batch"):
-            if getattr(self, name) is not None:
-                check_int("Settings", name, getattr(self, name))
-        check_int("Settings", "seed", self.seed, 0)
+        super().__post_init__()
+        check_int("Settings", "clients", self.clients)
+        if self.minimum is not None:
+            check_int("Settings", "minimum", self.minimum)
         for name in ("deadline", "largest"):
             check_positive("Settings", name, getattr(self, name))
-        if self.steps is not None and self.epochs is not None:
-            raise ArgumentError(
-                f"Settings takes steps or epochs, got steps={self.steps} and epochs={self.epochs}."
-            )
         if self.cohort is not None and self.cohort > self.clients:
             raise ArgumentError(
                 f"Settings(cohort=...) must be at most the number of clients, {self.clients}, got "
@@ -113,12 +90,21 @@ class Settings:
             raise unknown_name("lost", self.lost, ("refuse", "renew"))
         if not isinstance(self.method, str) and self.set:
             raise ArgumentError("Settings(set=...) goes with a method's name, not with a method.")
+        defaults, given = RunConfig().flat(), self.flat()
+        for name in UNSUPPORTED:
+            if given[name] != defaults[name]:
+                raise ArgumentError(
+                    f"Settings cannot have {name}={given[name]!r}: it needs all clients' data in "
+                    "one process; use fit, or leave it out."
+                )
 
-    def chosen(self) -> Method:
-        """Return the method."""
-        return methods.get(self.method, **self.set) if isinstance(self.method, str) else self.method
+    def resolve_method(self) -> Method:
+        """Return the method itself."""
+        if isinstance(self.method, str) and self.set:
+            return methods.get(self.method, **self.set)
+        return super().resolve_method()
 
     @property
-    def patience(self) -> FailurePolicy:
+    def failure_policy(self) -> FailurePolicy:
         """How to deal with clients that fail."""
         return FailurePolicy(self.minimum, self.deadline, self.wait, self.lost, self.largest)

@@ -1,14 +1,14 @@
-"""A client's memory on its own node: whole, durable, and never a round ahead by mistake.
+"""A client's memory on the disk of its node, in versions.
 
-Every version of the memory is a file of its own, named after the round that made it. The server
-says in each message which version the work begins from and what the new one will be called. So a
-round that is replayed begins from where it began before, one that the server never counted is
-passed over, and a node that has not the version asked for knows that its memory is lost.
+Each version of the memory is a file of its own, named after the round that created it. The server
+states in each message from which version the work starts and what the new version is called. So a
+repeated round starts from the same memory as before, a round that the server did not commit has no
+effect, and a node that lacks the requested version knows that its memory is lost.
 
     HOME / RUN / CLIENT / 12-5f0c9a3e.memory     after round 12
     HOME / RUN / CLIENT / 12-5f0c9a3e.half       the same, until the means come back
 
-A file is its SHA-256 and safetensors. It is written beside its place, synced and renamed.
+A file is the SHA-256 of its content followed by safetensors; it is replaced atomically and synced.
 """
 
 import hashlib
@@ -23,45 +23,45 @@ from ..core.files import pack_tensors, unpack_tensors, write_atomically
 from ..core.types import State
 
 FIRST = ""  # the version before a client's first round
-MEMORY = "TUNEFREE_MEMORY"  # where nodes keep their memory, unless their configuration says
-KEPT = 3  # newest versions that are never removed: the server may go back a checkpoint or two
+MEMORY_VARIABLE = "TUNEFREE_MEMORY"  # folder of the memory, unless the node's configuration has one
+KEEP_NEWEST = 3  # versions that are never removed: the server may go back to an older checkpoint
 _RUN, _VERSION = re.compile(r"[0-9a-f]{8,64}"), re.compile(r"-?[0-9]{1,9}-[0-9a-f]{8}")
 
 
-def home_of(config: Mapping[str, Any]) -> Path:
-    """Return the folder of all memory on a node, from its configuration."""
-    home = config.get("memory") or os.environ.get(MEMORY) or Path.home() / ".tunefree/memory"
+def memory_home(config: Mapping[str, Any]) -> Path:
+    """Return the folder for all memory of a node, from its configuration."""
+    home = config.get("memory") or os.environ.get(MEMORY_VARIABLE) or "~/.tunefree/memory"
     return Path(str(home)).expanduser()
 
 
-class Store:
+class MemoryStore:
     """The versions of one client's memory in one run.
 
     Args:
         home: Folder for all runs and clients of this node.
-        run: The run's name, hexadecimal.
+        run: The run's id, hexadecimal.
         client: The client's number.
     """
 
     def __init__(self, home: Path, run: str, client: int) -> None:
         if not _RUN.fullmatch(run):
-            raise DataError(f"The name of a run must be hexadecimal, got {run!r}.")
+            raise DataError(f"The id of a run must be hexadecimal, got {run!r}.")
         self.path = home / run / str(int(client))
 
     def _file(self, version: str, kind: str) -> Path:
         if not _VERSION.fullmatch(version):
-            raise DataError(f"A version must read like 12-5f0c9a3e, got {version!r}.")
+            raise DataError(f"A version must have the form 12-5f0c9a3e, got {version!r}.")
         return self.path / f"{version}.{kind}"
 
     def write(self, version: str, state: State, kind: str = "memory") -> None:
-        """Keep a version, on disk when this returns."""
+        """Write a version and sync it to disk."""
         self.path.mkdir(parents=True, exist_ok=True)
         data = pack_tensors(state)
         write_atomically(self._file(version, kind), hashlib.sha256(data).digest() + data)
         _sync(self.path)
 
     def read(self, version: str, kind: str = "memory") -> State | None:
-        """Return a version; None where it is missing or damaged."""
+        """Return a version, or None if it is missing or damaged."""
         try:
             stored = self._file(version, kind).read_bytes()
             if hashlib.sha256(stored[32:]).digest() != stored[:32]:
@@ -70,18 +70,18 @@ class Store:
         except (OSError, CheckpointError):
             return None
 
-    def forget(self, *needed: str) -> None:
-        """Remove what is neither among the newest nor needed."""
+    def prune(self, *needed: str) -> None:
+        """Remove all versions except the newest and the needed ones."""
         found = sorted(self.path.glob("*.*"), key=lambda p: p.stat().st_mtime_ns)
         versions = dict.fromkeys(p.stem for p in found if _VERSION.fullmatch(p.stem))
-        keep = {*list(versions)[-KEPT:], *needed}
+        keep = {*list(versions)[-KEEP_NEWEST:], *needed}
         for path in found:
             if path.stem in versions and path.stem not in keep:
                 path.unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:
-    """Make a rename durable, where folders can be synced."""
+    """Sync a folder, so that a renamed file survives a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

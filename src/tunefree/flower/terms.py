@@ -1,85 +1,103 @@
-"""What a node must know of a run beyond the round at hand; the same text in every message."""
+"""What a node must know of a run, sent as the same text in every message."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
+
+import torch
 
 from .. import methods
 from ..core.errors import ArgumentError, convert_errors
 from ..core.files import to_json
 from ..core.layout import Layout
 from ..core.plan import Plan
-from ..data.batches import BatchPlan
 from ..methods import Method
-from ..models.problem import Problem
+from ..models.problem import LOSSES, Problem
+from ..training.config import RunConfig
 
 
 @dataclass(frozen=True)
 class RunTerms:
     """The run as a node sees it.
 
-    `words` are the method's name and settings, where it was given by name; `method` and `model`
-    are digests, by which a node knows that it works on the same. `width` is the widest batch of
-    the population, so that a node cuts its data as a simulation does.
+    Args:
+        clients: Number of clients N.
+        steps: Mean number of local steps K.
+        held: Whether the server holds a sample of its own.
+        width: Widest batch of the population, so that a node pads its batches as a simulation does.
+        options: The options of `RunConfig` that nodes must know, as plain data.
+        named: The method's name and settings, if it was given by name.
+        method: Digest of the method, by which a node knows that it has the same.
+        model: Digest of the model's layout and frozen values.
     """
 
     clients: int
-    cohort: int
-    rounds: int
-    plan_steps: float
-    seed: int
-    batch: int | None
+    steps: float
     held: bool
     width: int
-    steps: int | None
-    epochs: int | None
-    loss: str
-    dtype: str
-    augment: str | None
-    words: dict[str, Any] | None
+    options: dict[str, Any]
+    named: dict[str, Any] | None
     method: str
     model: str
 
     def text(self) -> str:
-        """Return it as JSON."""
+        """Return the terms as JSON."""
         return to_json(asdict(self))
 
     @staticmethod
     def read(text: str) -> "RunTerms":
-        """Undo `text`."""
+        """Return the terms that `text` wrote.
+
+        Raises:
+            DataError: If the text is not of that form.
+        """
         with convert_errors("The terms of this run cannot be read"):
             found = RunTerms(**json.loads(text))
             for name, kind in get_type_hints(RunTerms).items():
-                if not _fits(getattr(found, name), kind):
+                if not _has_type(getattr(found, name), kind):
                     raise TypeError(f"{name} is {getattr(found, name)!r}")
+            assert found.config.rounds  # reads the options, which checks them
         return found
 
+    @cached_property
+    def config(self) -> RunConfig:
+        """The options that nodes know; the others have their defaults."""
+        known = RunConfig().record(node=True)
+        if self.options.keys() != known.keys():
+            raise ValueError("the options are not those of this version")
+        options = dict(self.options)
+        loss = options["loss"] if options["loss"] in (*LOSSES, "auto") else "auto"
+        dtype = {"float32": torch.float32, "float64": torch.float64}[options["dtype"]]
+        return RunConfig(**options | {"dtype": dtype, "loss": loss})
+
     @property
-    def cut(self) -> BatchPlan:
-        """How local work is cut."""
-        return BatchPlan(batch=self.batch, steps=self.steps, epochs=self.epochs)
+    def loss(self) -> str:
+        """The loss's name; a function has the name of its definition."""
+        return str(self.options["loss"])
 
     def plan(self, layout: Layout) -> Plan:
         """Return the plan, as the server has it."""
+        config = self.config
         return Plan(
-            self.clients,
-            self.cohort,
-            self.rounds,
-            self.plan_steps,
-            layout,
-            self.seed,
-            self.batch,
-            self.held,
+            clients=self.clients,
+            cohort=self.clients if config.cohort is None else config.cohort,
+            rounds=config.rounds,
+            steps=self.steps,
+            layout=layout,
+            seed=config.seed,
+            batch=config.batch,
+            held=self.held,
         )
 
     def choose(self, given: Method | None) -> Method:
         """Return the method: the one by name, or the one that this node was given."""
-        if self.words is not None:
+        if self.named is not None:
             with convert_errors("The method in the terms of this run cannot be made"):
-                method = methods.get(str(self.words["name"]), **self.words["set"])
+                method = methods.get(str(self.named["name"]), **self.named["set"])
         elif given is None:
             raise ArgumentError(
                 "The server's method has no name that would tell a node all of it; give the same "
@@ -104,7 +122,7 @@ class RunTerms:
             )
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _has_type(value: Any, kind: Any) -> bool:
     """Whether a value of JSON has the type that a field declares."""
     kinds = [
         get_origin(k) or k for k in (get_args(kind) if isinstance(kind, UnionType) else (kind,))
@@ -127,18 +145,18 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(to_json(value).encode()).hexdigest()[:16]
 
 
-def words_of(method: str | Method, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a method by name as plain data; None where it was given as an object."""
+def name_method(method: str | Method, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a method's name and settings as plain data; None if it was given as an object."""
     if not isinstance(method, str):
         return None
-    words = {"name": method, "set": dict(settings)}
+    named = {"name": method, "set": dict(settings)}
     try:
-        same = bool(json.loads(json.dumps(words)) == words)
+        same = bool(json.loads(json.dumps(named)) == named)
     except TypeError:
         same = False
     if not same:
         raise ArgumentError(
-            "Settings(set=...) must hold words and numbers; give the method itself, tf.methods.get("
+            "Settings(set=...) must hold texts and numbers; give the method itself, tf.methods.get("
             f"{method!r}, ...), to server_app and to client_app."
         )
-    return words
+    return named

@@ -78,3 +78,17 @@ def parse(text: str) -> CropFlip | None:
     if text not in AUGMENTATIONS:
         raise unknown_name("augmentation", text, AUGMENTATIONS)
     return AUGMENTATIONS[text]
+
+
+def name_of(augment: CropFlip | None) -> str:
+    """Return the name that `parse` reads as this augmentation.
+
+    Raises:
+        ArgumentError: If it has no name.
+    """
+    for name, known in AUGMENTATIONS.items():
+        if known == augment:
+            return name
+    raise ArgumentError(
+        f"A federation's augment must be a name such as 'crop-flip', got {augment}."
+    )

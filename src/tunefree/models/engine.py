@@ -12,13 +12,13 @@ from .turns import Looped
 
 log = logging.getLogger("tunefree")
 
-Engine = Literal["auto", "vmap", "loop"]
+EngineName = Literal["auto", "vmap", "loop"]
 
 
 def choose(
     problem: Problem,
     probe: Batch | DeferredBatch,
-    engine: Engine,
+    engine: EngineName,
     compile: bool,
     turns: bool = False,
     descends: bool = False,

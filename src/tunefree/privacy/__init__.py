@@ -5,30 +5,30 @@ the package cryptography, epsilons dp-accounting: `pip install 'tunefree[privacy
 """
 
 from .bounds import Bounds
-from .collector import Collector
 from .epsilon import epsilon, noise_for
-from .grid import Channel, Quantizer, grid_for
 from .keys import ProtocolError
-from .letters import ProtocolTerms, ThresholdError
-from .member import Member
+from .messages import ProtocolTerms, ThresholdError
 from .private import Privacy, PrivateMean
+from .protocol_client import ProtocolClient
+from .protocol_server import ProtocolServer
+from .quantizer import Channel, Quantizer, make_quantizer
 from .secure import Secure, SecureMean, secure_sum
 
 __all__ = [
     "Bounds",
     "Channel",
-    "Collector",
-    "Member",
     "Privacy",
     "PrivateMean",
+    "ProtocolClient",
     "ProtocolError",
+    "ProtocolServer",
     "ProtocolTerms",
     "Quantizer",
     "Secure",
     "SecureMean",
     "ThresholdError",
     "epsilon",
-    "grid_for",
+    "make_quantizer",
     "noise_for",
     "secure_sum",
 ]

@@ -51,15 +51,15 @@ class Bounds:
             check_positive("Bounds", "share", self.share)
             check_in_range("Bounds", "share", self.share, 0, 1 / len(self.scalars))
 
-    def part(self, name: str) -> float:
+    def budget_share(self, name: str) -> float:
         """Return the share of the budget that a channel's block has.
 
-        >>> Bounds(vectors={"delta": 1.0}, scalars={"loss": (0.0, 5.0)}).part("delta")
+        >>> Bounds(vectors={"delta": 1.0}, scalars={"loss": (0.0, 5.0)}).budget_share("delta")
         0.95
         """
         return self.share if name in self.scalars else 1 - self.share * len(self.scalars)
 
-    def unit(self, rows: Channels) -> Channels:
+    def scale(self, rows: Channels) -> Channels:
         """Return rows (m, ...) in units of their bounds, clipped."""
         for name, value in rows.items():
             known: Mapping[str, object] = self.vectors if value.ndim > 1 else self.scalars
@@ -70,7 +70,7 @@ class Bounds:
                     f"Bounds({kind}=...)."
                 )
         vectors = {n: v / self.vectors[n] for n, v in rows.items() if v.ndim > 1}
-        out = _clipped(vectors)
+        out = _clip(vectors)
         for name, value in rows.items():
             if value.ndim == 1:
                 low, high = self.scalars[name]
@@ -78,7 +78,7 @@ class Bounds:
                 out[name] = r.nan_to_num(0.0, 0.0, 0.0).clamp(-1, 1).to(value.dtype)
         return {name: out[name] for name in rows}
 
-    def restore(self, name: str, unit: Tensor) -> Tensor:
+    def unscale(self, name: str, unit: Tensor) -> Tensor:
         """Undo the units of a mean; a number outside its range is noise, and is brought back."""
         if name in self.vectors:
             return unit * self.vectors[name]
@@ -86,7 +86,7 @@ class Bounds:
         return (unit * ((high - low) / 2) + (low + high) / 2).clamp(low, high)
 
 
-def _clipped(vectors: Channels) -> Channels:
+def _clip(vectors: Channels) -> Channels:
     """Scale each client's vectors down together to length 1, where they are longer."""
     if not vectors:
         return {}

@@ -40,7 +40,7 @@ Cohorts = Literal["known", "secret"]
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 96, 128)  # any set gives a valid epsilon
 
 
-def _dp(name: str) -> Any:
+def _import_dp(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -89,7 +89,9 @@ def epsilon(
     if not noise:
         return math.inf
     total = rounds + prepares
-    known = float(_dp("dp_accounting").get_epsilon_gaussian(noise / 2 / math.sqrt(total), delta))
+    known = float(
+        _import_dp("dp_accounting").get_epsilon_gaussian(noise / 2 / math.sqrt(total), delta)
+    )
     if cohorts == "known" or cohort == clients:
         return known
     return min(known, _sampled(noise / 2, rounds, clients, cohort, delta, prepares))
@@ -98,7 +100,7 @@ def epsilon(
 def _sampled(
     multiplier: float, rounds: int, clients: int, cohort: int, delta: float, prepares: bool
 ) -> float:
-    dp, rdp = _dp("dp_accounting"), _dp("dp_accounting.rdp")
+    dp, rdp = _import_dp("dp_accounting"), _import_dp("dp_accounting.rdp")
     accountant = rdp.RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_ONE)
     one = dp.GaussianDpEvent(multiplier)
     accountant.compose(dp.SampledWithoutReplacementDpEvent(clients, cohort, one), rounds)

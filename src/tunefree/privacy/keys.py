@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ArgumentError, TunefreeError
-from .grid import BITS, Whole
+from .quantizer import BITS, UnsignedArray
 
 KEY, TAG = 32, 16  # bytes
-_AT = "cryptography.hazmat.primitives."
+_PRIMITIVES = "cryptography.hazmat.primitives."
 
 
 class ProtocolError(TunefreeError):
     """A message that does not count, or a step out of turn; nothing was revealed."""
 
 
-def _part(name: str) -> Any:
+def _primitive(name: str) -> Any:
     """Return a module of the package, which only those need who use it."""
     try:
-        return importlib.import_module(_AT + name)
+        return importlib.import_module(_PRIMITIVES + name)
     except ModuleNotFoundError:
         raise ArgumentError(
             "Secure aggregation needs the package cryptography; install it with: "
@@ -35,13 +35,13 @@ def _part(name: str) -> Any:
 
 def new_key() -> bytes:
     """Return a new private key, from the system's randomness."""
-    made: bytes = _part("asymmetric.x25519").X25519PrivateKey.generate().private_bytes_raw()
+    made: bytes = _primitive("asymmetric.x25519").X25519PrivateKey.generate().private_bytes_raw()
     return made
 
 
 def public_key(private: bytes) -> bytes:
     """Return the public key of a private one."""
-    x25519 = _part("asymmetric.x25519")
+    x25519 = _primitive("asymmetric.x25519")
     made: bytes = (
         x25519.X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
     )
@@ -50,13 +50,15 @@ def public_key(private: bytes) -> bytes:
 
 def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
     """Return the key that the owners of both key pairs have in common for a purpose."""
-    x25519, hashes = _part("asymmetric.x25519"), _part("hashes")
+    x25519, hashes = _primitive("asymmetric.x25519"), _primitive("hashes")
     mine = x25519.X25519PrivateKey.from_private_bytes(private)
     try:
         common = mine.exchange(x25519.X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise ProtocolError("A public key is not one that a secret can be agreed with.") from None
-    hkdf = _part("kdf.hkdf").HKDF(hashes.SHA256(), KEY, salt=None, info=b"tunefree 1 " + purpose)
+    hkdf = _primitive("kdf.hkdf").HKDF(
+        hashes.SHA256(), KEY, salt=None, info=b"tunefree 1 " + purpose
+    )
     made: bytes = hkdf.derive(common)
     return made
 
@@ -71,7 +73,7 @@ def digest(*parts: bytes) -> bytes:
 
 def seal(key: bytes, text: bytes, about: bytes) -> bytes:
     """Return a text that only the key opens; a key seals once."""
-    made: bytes = _part("ciphers.aead").ChaCha20Poly1305(key).encrypt(bytes(12), text, about)
+    made: bytes = _primitive("ciphers.aead").ChaCha20Poly1305(key).encrypt(bytes(12), text, about)
     return made
 
 
@@ -79,15 +81,17 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes | None:
     """Return the text; None if it was sealed otherwise, or about something else."""
     wrong = importlib.import_module("cryptography.exceptions").InvalidTag
     try:
-        made: bytes = _part("ciphers.aead").ChaCha20Poly1305(key).decrypt(bytes(12), sealed, about)
+        made: bytes = (
+            _primitive("ciphers.aead").ChaCha20Poly1305(key).decrypt(bytes(12), sealed, about)
+        )
     except wrong:
         return None
     return made
 
 
-def mask(key: bytes, length: int, bits: int) -> Whole:
+def mask(key: bytes, length: int, bits: int) -> UnsignedArray:
     """Return so many whole numbers, uniform modulo 2^bits to whoever does not have the key."""
-    ciphers = _part("ciphers")
+    ciphers = _primitive("ciphers")
     stream = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
     kind = BITS[bits]
     return np.frombuffer(stream.update(bytes(length * kind.itemsize)), kind)

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from ..core.random import key, purpose, uniform
 
-Noise = Callable[[str, int], Tensor]
+NoiseSource = Callable[[str, int], Tensor]
 """Returns so many standard normal numbers, float64, for a channel."""
 
 
-def seeded(seed: int, round: int, what: str = "") -> Noise:
+def seeded_noise(seed: int, round: int, what: str = "") -> NoiseSource:
     """Return the noise of a round: the same for the same seed, another for each channel.
 
-    >>> same = seeded(0, 3)("delta", 4), seeded(0, 3)("delta", 4)
-    >>> torch.equal(*same), torch.equal(same[0], seeded(0, 4)("delta", 4))
+    >>> same = seeded_noise(0, 3)("delta", 4), seeded_noise(0, 3)("delta", 4)
+    >>> torch.equal(*same), torch.equal(same[0], seeded_noise(0, 4)("delta", 4))
     (True, False)
     """
 
@@ -35,7 +35,7 @@ def seeded(seed: int, round: int, what: str = "") -> Noise:
     return draw
 
 
-def system(name: str, size: int) -> Tensor:
+def system_noise(name: str, size: int) -> Tensor:
     """Return noise that nobody can repeat."""
     if not size:
         return torch.zeros(0, dtype=torch.float64)

@@ -25,7 +25,7 @@ from ..core.types import Channels
 from ..server.aggregate import Aggregator, Mean
 from .bounds import Bounds
 from .epsilon import Cohorts, epsilon
-from .noise import Noise, seeded, system
+from .noise import NoiseSource, seeded_noise, system_noise
 
 
 @dataclass(kw_only=True)
@@ -107,7 +107,7 @@ class Privacy:
         people = self.clients if everybody else self.cohort
         self._made += 1
         index = self._made - 1 if round is None else round
-        noise = system if self.seed is None else seeded(self.seed, index, what)
+        noise = system_noise if self.seed is None else seeded_noise(self.seed, index, what)
         return PrivateMean(self, people, noise, round)
 
     def spend(self, round: int, names: list[str]) -> None:
@@ -132,7 +132,9 @@ class PrivateMean:
         round: The round, where releases are counted.
     """
 
-    def __init__(self, privacy: Privacy, people: int, noise: Noise, round: int | None) -> None:
+    def __init__(
+        self, privacy: Privacy, people: int, noise: NoiseSource, round: int | None
+    ) -> None:
         self._privacy, self._people, self._noise, self._round = privacy, people, noise, round
         self._inner = privacy.aggregate(people / privacy.clients)
         self._rows = 0
@@ -150,7 +152,7 @@ class PrivateMean:
             raise ArgumentError(
                 f"{self._rows} rows were added for {self._people} clients; each may add one."
             )
-        self._inner.add(p, self._privacy.bounds.unit(rows))
+        self._inner.add(p, self._privacy.bounds.scale(rows))
 
     def result(self) -> Channels:
         """Return the means, noised once."""
@@ -162,8 +164,8 @@ class PrivateMean:
         out: Channels = {}
         for name, unit in found.items():
             bounds = self._privacy.bounds
-            deviation = self._privacy.noise / math.sqrt(bounds.part(name)) / self._people
+            deviation = self._privacy.noise / math.sqrt(bounds.budget_share(name)) / self._people
             g = self._noise(name, unit.numel()).reshape(unit.shape).to(unit.device)
-            out[name] = bounds.restore(name, unit.double() + deviation * g).to(unit.dtype)
+            out[name] = bounds.unscale(name, unit.double() + deviation * g).to(unit.dtype)
         self._done = out
         return out

@@ -6,7 +6,7 @@ and m clients of shares p_i,
     |mean - plain mean| <= m s max_i p_i / sum_i p_i      (s, for equal weights)
 
 beside the rounding of the channel's own dtype. It is what a simulation uses to show that a method
-lives on sums alone; over a real network each `Member` lives on its node.
+lives on sums alone; over a real network each `ProtocolClient` lives on its node.
 """
 
 import secrets
@@ -18,46 +18,56 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError, check_at_least, check_int
 from ..core.types import Channels
-from .collector import Collector
-from .grid import LEAST, Quantizer, Whole, grid_for
-from .letters import ProtocolTerms, usual
-from .member import Member
+from .messages import ProtocolTerms, default_threshold
+from .protocol_client import ProtocolClient
+from .protocol_server import ProtocolServer
+from .quantizer import MIN_BOUND, Quantizer, UnsignedArray, make_quantizer
 
-STOPS = ("keys", "shares", "masked", "opened")  # the messages before which somebody may vanish
+MESSAGE_KINDS = (
+    "keys",
+    "shares",
+    "masked",
+    "opened",
+)  # the messages before which somebody may vanish
 
 
 def secure_sum(
-    terms: ProtocolTerms, values: Mapping[int, Whole], away: Mapping[int, str] | None = None
-) -> tuple[Whole, tuple[int, ...]]:
+    terms: ProtocolTerms, values: Mapping[int, UnsignedArray], away: Mapping[int, str] | None = None
+) -> tuple[UnsignedArray, tuple[int, ...]]:
     """Play a whole session; return the sum modulo 2^k, and whose numbers are in it.
 
     Args:
         terms: What was agreed on.
         values: Every member's whole numbers.
-        away: Which of `STOPS` a member does not send any more, by member.
+        away: Which of `MESSAGE_KINDS` a member does not send any more, by member.
     """
     away = {} if away is None else away
     for stop in away.values():
-        if stop not in STOPS:
-            raise ArgumentError(f"A member may stop before {', '.join(STOPS)}, got {stop!r}.")
+        if stop not in MESSAGE_KINDS:
+            raise ArgumentError(
+                f"A member may stop before {', '.join(MESSAGE_KINDS)}, got {stop!r}."
+            )
 
     def there(i: int, message: str) -> bool:
-        return STOPS.index(away.get(i, STOPS[-1])) > STOPS.index(message) or i not in away
+        return (
+            MESSAGE_KINDS.index(away.get(i, MESSAGE_KINDS[-1])) > MESSAGE_KINDS.index(message)
+            or i not in away
+        )
 
-    members = {i: Member(i, terms) for i in values}
-    server = Collector(terms)
+    members = {i: ProtocolClient(i, terms) for i in values}
+    server = ProtocolServer(terms)
     for i in [i for i in members if there(i, "keys")]:
-        server.advertised(i, members[i].advertise())
+        server.receive_keys(i, members[i].advertise())
     roster = server.roster()
     sharing = [i for i in members if there(i, "shares")]
     for i in sharing:
-        server.shared(i, members[i].share(roster))
+        server.receive_shares(i, members[i].share(roster))
     for i in [i for i in sharing if there(i, "masked")]:
-        server.masked(i, members[i].mask(server.inbox(i), values[i]))
+        server.receive_masked(i, members[i].mask(server.inbox(i), values[i]))
     left = server.survivors()
-    for i in [i for i in server.people if there(i, "opened")]:
-        server.opened(i, members[i].open(left))
-    return server.total(), server.people
+    for i in [i for i in server.survivor_ids if there(i, "opened")]:
+        server.receive_opened(i, members[i].open(left))
+    return server.unmask_sum(), server.survivor_ids
 
 
 class SecureMean:
@@ -68,7 +78,7 @@ class SecureMean:
         bound: The largest entry of a channel, of all or by name; a larger one is an error.
         bits: Of a masked number, 32 or 64.
         threshold: Fewest clients that are added up; None is above two thirds of them.
-        away: Rows, by position, that stop before a message of `STOPS`, to see what happens; the
+        away: Rows, by position, that stop before a message of `MESSAGE_KINDS`, for tests; the
             mean is over the others.
     """
 
@@ -102,15 +112,17 @@ class SecureMean:
                 "Secure aggregation takes at least 2 clients: a sum of one is bare."
             )
         like = self._rows[0]
-        grid = grid_for({n: v[None] for n, v in like.items()}, self._bound, people, self._bits)
-        threshold = usual(people) if self._threshold is None else self._threshold
-        terms = ProtocolTerms(secrets.token_bytes(16), threshold, grid.length, self._bits)
+        quantizer = make_quantizer(
+            {n: v[None] for n, v in like.items()}, self._bound, people, self._bits
+        )
+        threshold = default_threshold(people) if self._threshold is None else self._threshold
+        terms = ProtocolTerms(secrets.token_bytes(16), threshold, quantizer.length, self._bits)
         pairs = enumerate(zip(self._p, self._rows, strict=True))
-        values = {i: grid.encode(row, p / top) for i, (p, row) in pairs}
+        values = {i: quantizer.encode(row, p / top) for i, (p, row) in pairs}
         total, left = secure_sum(terms, values, self._away)
         lost = sum(p for i, p in enumerate(self._p) if i not in left)
         scale = top / (self._weight - lost)
-        means = {n: v * scale for n, v in grid.decode(total).items()}
+        means = {n: v * scale for n, v in quantizer.decode(total).items()}
         return {n: v.to(like[n].device, like[n].dtype) for n, v in means.items()}
 
 
@@ -130,7 +142,7 @@ class Secure:
 
     def __post_init__(self) -> None:
         for bound in self.bound.values() if isinstance(self.bound, Mapping) else [self.bound]:
-            check_at_least("Secure", "bound", bound, LEAST)
+            check_at_least("Secure", "bound", bound, MIN_BOUND)
         Quantizer((), 1, self.bits)
         if self.threshold is not None:
             check_int("Secure", "threshold", self.threshold, 2)

@@ -38,7 +38,7 @@ def _value(coefficients: Sequence[int], x: int) -> int:
     return out
 
 
-def factors(persons: Iterable[int]) -> dict[int, int]:
+def lagrange_factors(persons: Iterable[int]) -> dict[int, int]:
     """Return what the shares of these persons are multiplied by before they are added."""
     xs = list(persons)
     out = {}
@@ -56,9 +56,9 @@ def join(shares: dict[int, bytes], by: dict[int, int] | None = None) -> bytes:
 
     Args:
         shares: A share of each person.
-        by: The persons' `factors`, where they are known.
+        by: The persons' `lagrange_factors`, where they are known.
     """
-    by = factors(shares) if by is None else by
+    by = lagrange_factors(shares) if by is None else by
     if any(len(s) != SHARE for s in shares.values()):
         raise DataError(f"A share must have {SHARE} bytes.")
     value = sum(int.from_bytes(shares[x], "big") * by[x] for x in by) % P

@@ -2,22 +2,21 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
+
+from ..training.command import CommandConfig
 
 ALWAYS = ("data", "method", "rounds", "seed")
 
 
 def command(settings: Mapping[str, Any]) -> str | None:
-    """Return the line to type for a run of the command line, None for one started from Python.
+    """Return the command line that repeats a run, or None if the run was started from Python.
 
     >>> command({"command": {"method": "fedavg", "set": ["lr=0.1"], "seed": 1, "batch": 50}})
     'tunefree run --method fedavg --set lr=0.1 --seed 1'
     """
-    from ..training.recipe import Recipe
-
     asked = settings.get("command")
-    defaults = {f.name: f.default for f in fields(Recipe)}
+    defaults = CommandConfig().to_json()
     if not isinstance(asked, Mapping) or not asked or not set(asked) <= set(defaults):
         return None
     words = ["tunefree", "run"]

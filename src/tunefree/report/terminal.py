@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..core.text import human
-from ..training.fit import Event
+from ..training.callbacks import Event
 from ..training.run import Run
 
 ENGINES = {

@@ -1,6 +1,7 @@
-"""Where rounds run."""
+"""Simulated clients: they train in this process, in chunks of rows."""
 
-from .rehearse import Units, units
-from .simulate import Simulation
+from .rehearse import DryRun, Units, units
+from .rough import FaultyClients
+from .simulate import EngineOptions, Simulation
 
-__all__ = ["Simulation", "Units", "units"]
+__all__ = ["DryRun", "EngineOptions", "FaultyClients", "Simulation", "Units", "units"]

@@ -17,7 +17,7 @@ from ..data.batches import BatchPlan, plan_steps
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.augment import CropFlip
-from ..models.engine import Engine, choose
+from ..models.engine import EngineName, choose
 from ..models.losses import Losses
 from ..models.problem import Problem
 from ..rounds import RoundResult, init_client_memory, local_update, pack_uploads, update_memory
@@ -52,7 +52,7 @@ class EngineOptions:
         aggregate: Makes the aggregators of what clients send.
     """
 
-    engine: Engine = "auto"
+    engine: EngineName = "auto"
     compile: bool | None = None
     chunk: int | None = None
     augment: CropFlip | None = None

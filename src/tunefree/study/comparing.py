@@ -12,7 +12,7 @@ from . import names, searching
 from .comparison import Comparison, write
 from .keep import task
 from .names import Entrant
-from .source import GivenSetup, MakeFederation, MakeModel, Setup, check
+from .source import MakeFederation, MakeModel, PythonStudy, StudyConfig, check
 from .tuning import Tuning
 from .work import NOT_RUN, Failure, Outcome, Watch, perform, standing, watcher
 
@@ -62,7 +62,7 @@ def compare(
     return contest(
         names.entrants(methods),
         names.seeds(seeds),
-        GivenSetup(model, federation, settings),
+        PythonStudy.create(model, federation, settings),
         out=None if out is None else Path(out),
         target=target,
         watch=watcher(progress),
@@ -73,7 +73,7 @@ def compare(
 def contest(
     entrants: list[Entrant],
     seeds: list[int],
-    setup: Setup,
+    study: StudyConfig,
     *,
     out: Path | None,
     target: float | None = None,
@@ -85,8 +85,8 @@ def contest(
     """Check, run what is missing, and return the result; Ctrl-C raises `Interrupted` with it."""
     if target is not None:
         check_finite("compare", "target", target)
-    check(setup, entrants, seeds[0])
-    match = _Contest(entrants, seeds, setup, out, target, dict(tunings or {}), words)
+    check(study, entrants, seeds[0])
+    match = _Contest(entrants, seeds, study, out, target, dict(tunings or {}), words)
     try:
         with watch:
             match.tune(watch, jobs)
@@ -104,13 +104,13 @@ class _Contest:
         self,
         entrants: list[Entrant],
         seeds: list[int],
-        setup: Setup,
+        study: StudyConfig,
         out: Path | None,
         target: float | None,
         tunings: dict[str, dict[str, Any]],
         words: Mapping[str, Any] | None,
     ) -> None:
-        self.labels, self.seeds, self.setup = [e.label for e in entrants], seeds, setup
+        self.labels, self.seeds, self.study = [e.label for e in entrants], seeds, study
         self.out, self.target, self.tunings, self.words = out, target, tunings, words
         self.ready = {e.label: e for e in entrants}
         self.grids = {e.label: searching.grid_of(e) for e in entrants if e.tuned}
@@ -125,7 +125,7 @@ class _Contest:
         for label, grid in self.grids.items():
             folder = None if self.out is None else self.out / "tuning" / names.place(label)
             tuning = searching.search(
-                grid, self.seeds[:1], self.setup, out=folder, watch=watch, jobs=jobs
+                grid, self.seeds[:1], self.study, out=folder, watch=watch, jobs=jobs
             )
             self.tunings[label] = tuning.spent()
             found = tuning.ranked()
@@ -138,9 +138,9 @@ class _Contest:
 
     def play(self, watch: Watch, jobs: int) -> None:
         """Run every method with every seed, seed by seed."""
-        ready, rounds = list(self.ready.values()), self.setup.rounds
+        ready, rounds = list(self.ready.values()), self.study.rounds
         tasks = [task(self.out, e.label, seed, rounds) for seed in self.seeds for e in ready]
-        for one, outcome in perform(tasks, self.setup.source(ready), watch, jobs):
+        for one, outcome in perform(tasks, self.study.source(ready), watch, jobs):
             self.done[one.label, one.seed] = outcome
 
     def result(self) -> Comparison:
@@ -151,7 +151,7 @@ class _Contest:
 
     def _outcome(self, label: str, seed: int) -> Outcome:
         found = self.done.get((label, seed))
-        return found or standing(task(self.out, label, seed, self.setup.rounds))
+        return found or standing(task(self.out, label, seed, self.study.rounds))
 
     def _write(self, runs: dict[str, list[Outcome]]) -> Comparison:
         found = Comparison(runs, self.seeds, self.target, self.tunings, self.out)

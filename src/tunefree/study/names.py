@@ -1,17 +1,16 @@
 """What a study is told: methods, labels and seeds, checked before anything is trained."""
 
 import hashlib
-import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from .. import methods
 from ..core.errors import ArgumentError, check_int, unknown_name
 from ..methods import Method
-from ..training.fit import fit
-from ..training.recipe import read_settings
+from ..training.command import parse_method_settings
+from ..training.config import RunConfig, check_option_names
 
 TUNED = "tuned"
 MOST_SEEDS = 1_000_000
@@ -50,7 +49,7 @@ def parse(word: str) -> Entrant:
     words = [w for w in words if w != TUNED]
     if name not in methods.CATALOGUE:
         raise unknown_name("method", name, methods.CATALOGUE)
-    fixed = read_settings(name, tuple(words))
+    fixed = parse_method_settings(name, tuple(words))
     return Entrant(word.strip(), methods.get(name, **fixed), name, tuple(words), fixed, tuned)
 
 
@@ -137,12 +136,11 @@ def read_seeds(text: str) -> int | list[int]:
         ) from None
 
 
-OWN = ("model", "federation", "method", "seed", "out", "resume", "command")
-
-
 def check_settings(what: str, given: Mapping[str, Any]) -> None:
-    """Refuse settings that `fit` does not have, or that the study sets itself."""
-    known = [name for name in inspect.signature(fit).parameters if name not in OWN]
-    for name in given:
-        if name not in known:
+    """Refuse arguments that `fit` does not have, or that the study sets itself."""
+    options = {name: value for name, value in given.items() if name != "callbacks"}
+    for name in ("method", "seed"):
+        if name in options:
+            known = [f.name for f in fields(RunConfig) if f.name not in ("method", "seed")]
             raise unknown_name(f"argument of {what}", name, known)
+    check_option_names(what, options)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..core.errors import ArgumentError, first_line
-from ..training.fit import Event
+from ..training.callbacks import Event
 from .work import NOT_RUN, Failure, Outcome, Source, Task, Watch, do, notes, standing
 
 
@@ -85,7 +85,7 @@ def _work(task: Task) -> tuple[Failure | None, bool]:
     def show(event: Event) -> None:
         said.put((task, event.row))
         if stop.is_set():
-            signal.raise_signal(signal.SIGINT)
+            event.request_stop()
 
     class Teller(Watch):
         def say(self, line: str) -> None:

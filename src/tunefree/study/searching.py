@@ -16,11 +16,11 @@ from typing import Any
 
 from .. import methods
 from ..core.errors import ArgumentError, Interrupted, unknown_name
-from ..training.recipe import read_settings
+from ..training.command import parse_method_settings
 from . import grids, names
 from .keep import keep, task
 from .names import Entrant
-from .source import GivenSetup, MakeFederation, MakeModel, Setup, check
+from .source import MakeFederation, MakeModel, PythonStudy, StudyConfig, check
 from .tuning import FILE, MEASURES, By, Point, Tuning
 from .work import Outcome, Watch, perform, watcher
 
@@ -104,7 +104,7 @@ def read_grid(name: str, lines: Sequence[str]) -> dict[str, list[Any]]:
             raise ArgumentError(
                 f"--grid must be KEY=VALUE,VALUE,... once per setting, got {line!r}."
             )
-        out[key] = [read_settings(name, (f"{key}={word}",))[key] for word in values]
+        out[key] = [parse_method_settings(name, (f"{key}={word}",))[key] for word in values]
     return out
 
 
@@ -123,7 +123,7 @@ def rungs(count: int, rounds: int, every: int) -> list[tuple[int, int]]:
 def search(
     grid: Grid,
     seeds: list[int],
-    setup: Setup,
+    study: StudyConfig,
     *,
     out: Path | None,
     watch: Watch,
@@ -138,19 +138,21 @@ def search(
     if halving and out is None:
         raise ArgumentError("Halving continues runs, so it needs a folder: give out=...")
     if by == "validation":
-        setup = setup.validated(VALIDATION)
+        study = study.with_validation(VALIDATION)
     alive = [point.entrant.label for point in grid.points]
-    job = check(setup, [point.entrant for point in grid.points], seeds[0])
-    if by == "test" and job.federation.test is None:
+    run = check(study, [point.entrant for point in grid.points], seeds[0])
+    if by == "test" and run.data.test is None:
         raise ArgumentError("tune(by='test') needs a test set; choose by validation data.")
-    tuning = Tuning(grid.name, grid.points, seeds, setup.rounds, by, out)
+    tuning = Tuning(grid.name, grid.points, seeds, study.rounds, by, out)
     ladder = (
-        rungs(len(alive), setup.rounds, setup.every) if halving else [(len(alive), setup.rounds)]
+        rungs(len(alive), study.rounds, study.eval_every)
+        if halving
+        else [(len(alive), study.rounds)]
     )
     try:
         for count, far in ladder:
             _keep(tuning, grid.fixed, words)
-            tuning = _rung(tuning, alive[:count], far, setup, watch, jobs)
+            tuning = _rung(tuning, alive[:count], far, study, watch, jobs)
             alive = [p.entrant.label for p in tuning.ranked(far)]
     except KeyboardInterrupt:
         where = "" if out is None else f" Call tune again with out={str(out)!r}."
@@ -160,7 +162,7 @@ def search(
 
 
 def _rung(
-    tuning: Tuning, alive: list[str], far: int, setup: Setup, watch: Watch, jobs: int
+    tuning: Tuning, alive: list[str], far: int, study: StudyConfig, watch: Watch, jobs: int
 ) -> Tuning:
     until = None if far == tuning.rounds else far
     chosen = [p for p in tuning.points if p.entrant.label in alive]
@@ -169,7 +171,7 @@ def _rung(
         for seed in tuning.seeds
         for p in chosen
     ]
-    source = setup.source([p.entrant for p in chosen])
+    source = study.source([p.entrant for p in chosen])
     done: dict[str, dict[int, Outcome]] = {label: {} for label in alive}
     for one, outcome in perform(tasks, source, watch, jobs):
         done[one.label][one.seed] = outcome
@@ -242,7 +244,7 @@ def tune(
         return search(
             grid_of(entrant, grid),
             names.seeds(seeds, "tune"),
-            GivenSetup(model, federation, settings),
+            PythonStudy.create(model, federation, settings),
             out=None if out is None else Path(out),
             watch=watch,
             by=by,

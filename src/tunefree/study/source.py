@@ -1,13 +1,12 @@
-"""Where a study's runs come from: a recipe in words, or a model and a federation in Python.
+"""Where the runs of a study come from: a command, or a model and a federation in Python.
 
-A setup is what all runs share; with methods it becomes a source of runs. The federation and the
-model are made once per seed, so that all methods of a seed have the same clients and the same
-start; cohorts and batches are functions of the seed anyway.
+A `StudyConfig` is what all runs share; with the candidate methods it becomes a source of runs. The
+federation and the model are made once per seed, so that all methods of a seed have the same clients
+and the same start.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -16,17 +15,18 @@ from torch import nn
 from ..core.errors import ArgumentError
 from ..data import Federation
 from ..methods import Method
-from ..training.bind import Job, bind
-from ..training.fit import options
-from ..training.recipe import Recipe, arguments, make_method, recall
+from ..training.bind import BoundRun, SimulatedClients, bind
+from ..training.callbacks import Callback
+from ..training.command import CommandConfig, CommandRun, build_run, make_config
+from ..training.config import RunConfig
 from .names import Entrant
-from .work import Source, Task
+from .work import RunInputs, Source, Task
 
 MakeModel = nn.Module | Callable[[int], nn.Module]
 MakeFederation = Federation | Callable[[int], Federation]
 
 
-class Setup(Protocol):
+class StudyConfig(Protocol):
     """What all runs of a study share."""
 
     @property
@@ -35,7 +35,7 @@ class Setup(Protocol):
         ...
 
     @property
-    def every(self) -> int:
+    def eval_every(self) -> int:
         """Rounds between evaluations."""
         ...
 
@@ -43,160 +43,167 @@ class Setup(Protocol):
         """Return the runs of these methods."""
         ...
 
-    def validated(self, share: float) -> "Setup":
-        """Return the setup with validation data, its own share if it has one."""
+    def with_validation(self, fraction: float) -> "StudyConfig":
+        """Return the configuration with validation data: its own, or this fraction."""
         ...
 
 
 @dataclass(frozen=True)
-class RecipeSetup:
-    """The command line's: a recipe."""
+class CommandStudy:
+    """A study of the command line.
 
-    recipe: Recipe
-    made: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)
+    Args:
+        command: What all runs share.
+        built: Data and model of the current seed.
+    """
+
+    command: CommandConfig
+    built: dict[int, CommandRun] = field(default_factory=dict, repr=False)
 
     @property
     def rounds(self) -> int:
         """Rounds of a run."""
-        return self.recipe.rounds
+        return self.command.rounds
 
     @property
-    def every(self) -> int:
+    def eval_every(self) -> int:
         """Rounds between evaluations."""
-        return self.recipe.eval_every
+        return int(self.command.options["eval_every"])
 
     def source(self, entrants: Sequence[Entrant]) -> Source:
         """Return the runs of these methods."""
         named = {e.label: (e.name or "", e.words) for e in entrants}
-        return Words(self.recipe, named, self.made)
+        return CommandSource(self.command, named, self.built)
 
-    def validated(self, share: float) -> Setup:
-        """Return the setup with validation data, its own share if it has one."""
-        own = self.recipe.validation
-        recipe = replace(self.recipe, validation=share if own is None else own)
-        return replace(self, recipe=recipe)
+    def with_validation(self, fraction: float) -> StudyConfig:
+        """Return the configuration with validation data: its own, or this fraction."""
+        if self.command.options["validation"] is not None:
+            return self
+        return replace(self, command=self.command.replace(validation=fraction))
 
 
 @dataclass(frozen=True)
-class GivenSetup:
-    """Python's: a model, a federation and arguments of `fit`."""
-
-    model: MakeModel
-    federation: MakeFederation
-    settings: dict[str, Any]
-    made: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of a run."""
-        return options(**self.settings, model=None, federation=None).rounds
-
-    @property
-    def every(self) -> int:
-        """Rounds between evaluations."""
-        return options(**self.settings, model=None, federation=None).eval_every
-
-    def source(self, entrants: Sequence[Entrant]) -> Source:
-        """Return the runs of these methods."""
-        named = {e.label: e.method for e in entrants}
-        return Given(self.model, self.federation, named, self.settings, self.made)
-
-    def validated(self, share: float) -> Setup:
-        """Return the setup with validation data, its own share if it has one."""
-        return replace(self, settings={"validation": share, **self.settings})
-
-
-def check(setup: Setup, entrants: Sequence[Entrant], seed: int) -> Job:
-    """Refuse what cannot be run, before anything is trained; return the first run, bound."""
-    first = Task(entrants[0].label, seed, setup.rounds)
-    job = bind(options(**setup.source(entrants).arguments(first)))
-    for entrant in entrants:
-        entrant.method.check(job.plan)
-    return job
-
-
-@dataclass
-class Words:
-    """Runs of the command line: a recipe, and each label's method in words.
-
-    Args:
-        recipe: What all runs share.
-        methods: Name and settings of the method, by label.
-        made: What is common to the runs of a seed: data, model and so on.
-    """
-
-    recipe: Recipe
-    methods: dict[str, tuple[str, tuple[str, ...]]]
-    made: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)
-
-    def recipe_of(self, task: Task) -> Recipe:
-        """Return the recipe of one run, as `tunefree run` takes it."""
-        name, words = self.methods[task.label]
-        return replace(self.recipe, method=name, set=words, seed=task.seed)
-
-    def arguments(self, task: Task) -> dict[str, Any]:
-        """Return the arguments of `fit`."""
-        recipe = self.recipe_of(task)
-        if task.seed not in self.made:
-            found = arguments(recipe)
-            self.made.clear()  # one seed's data at a time
-            self.made[task.seed] = found
-        own = {"method": make_method(recipe), "validation": recipe.validation}
-        return {**self.made[task.seed], **own, "command": in_words(recipe)}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"recipe": self.recipe, "methods": self.methods, "made": {}}
-
-
-def in_words(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as plain data."""
-    found = {f.name: getattr(recipe, f.name) for f in fields(Recipe)}
-    return {k: str(v) if isinstance(v, Path) else v for k, v in found.items()}
-
-
-def from_words(words: Mapping[str, Any]) -> Recipe:
-    """Return the recipe that `in_words` wrote down."""
-    return recall(words)
-
-
-@dataclass
-class Given:
-    """Runs of Python: a model and a federation, or functions of the seed that make them.
+class PythonStudy:
+    """A study of `tf.compare` or `tf.tune`.
 
     Args:
         model: A module, the start of every seed; or f(seed), called under that torch seed.
         federation: The data; or f(seed).
-        methods: The method, by label.
-        settings: Arguments of `fit` that all runs share.
-        made: Model and federation of a seed.
+        config: The options that all runs share.
+        callbacks: Called after each round of every run.
+        built: Model and federation of the current seed.
     """
 
     model: MakeModel
     federation: MakeFederation
-    methods: dict[str, Method]
-    settings: dict[str, Any]
-    made: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)
+    config: RunConfig
+    callbacks: Sequence[Callback] = ()
+    built: dict[int, tuple[nn.Module, Federation]] = field(default_factory=dict, repr=False)
 
-    def arguments(self, task: Task) -> dict[str, Any]:
-        """Return the arguments of `fit`."""
-        if task.seed not in self.made:
-            found = self._make(task.seed)
-            self.made.clear()
-            self.made[task.seed] = found
-        own = {"method": self.methods[task.label], "seed": task.seed}
-        return {**self.settings, **self.made[task.seed], **own}
+    @classmethod
+    def create(
+        cls, model: MakeModel, federation: MakeFederation, options: Mapping[str, Any]
+    ) -> "PythonStudy":
+        """Return the study with keyword arguments of `fit`."""
+        options = dict(options)
+        callbacks = options.pop("callbacks", ())
+        return cls(model, federation, RunConfig(**options), callbacks)
 
-    def _make(self, seed: int) -> dict[str, Any]:
-        model: Any = self.model
-        if not isinstance(model, nn.Module):
-            if not callable(model):
-                raise ArgumentError(
-                    f"model must be a module or a function of the seed, got {model!r}."
-                )
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(seed)
-                model = model(seed)
-        federation: Any = self.federation
+    @property
+    def rounds(self) -> int:
+        """Rounds of a run."""
+        return self.config.rounds
+
+    @property
+    def eval_every(self) -> int:
+        """Rounds between evaluations."""
+        return self.config.eval_every
+
+    def source(self, entrants: Sequence[Entrant]) -> Source:
+        """Return the runs of these methods."""
+        return PythonSource(self, {e.label: e.method for e in entrants})
+
+    def with_validation(self, fraction: float) -> StudyConfig:
+        """Return the configuration with validation data: its own, or this fraction."""
+        if self.config.evaluate.validation is not None:
+            return self
+        return replace(self, config=self.config.replace(validation=fraction))
+
+    def build(self, seed: int) -> tuple[nn.Module, Federation]:
+        """Return the model and the federation of a seed; only one seed's are kept."""
+        if seed not in self.built:
+            made = self._make_model(seed), self._make_federation(seed)
+            self.built.clear()
+            self.built[seed] = made
+        return self.built[seed]
+
+    def _make_model(self, seed: int) -> nn.Module:
+        if isinstance(self.model, nn.Module):
+            return self.model
+        if not callable(self.model):
+            raise ArgumentError(
+                f"model must be a module or a function of the seed, got {self.model!r}."
+            )
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            return self.model(seed)
+
+    def _make_federation(self, seed: int) -> Federation:
+        federation = self.federation
         if not isinstance(federation, Federation) and callable(federation):
-            federation = federation(seed)
-        return {"model": model, "federation": federation}
+            return federation(seed)
+        return federation
+
+
+def check(study: StudyConfig, entrants: Sequence[Entrant], seed: int) -> BoundRun:
+    """Check all methods before anything is trained; return the first run, bound."""
+    first = study.source(entrants).inputs(Task(entrants[0].label, seed, study.rounds))
+    run = bind(first.config, first.model, SimulatedClients(first.federation))
+    for entrant in entrants:
+        entrant.method.check(run.plan)
+    return run
+
+
+@dataclass
+class CommandSource:
+    """Runs of the command line: a command, and each label's method as text.
+
+    Args:
+        command: What all runs share.
+        methods: Name and settings of the method, by label.
+        built: Data and model of the current seed.
+    """
+
+    command: CommandConfig
+    methods: dict[str, tuple[str, tuple[str, ...]]]
+    built: dict[int, CommandRun] = field(default_factory=dict, repr=False)
+
+    def inputs(self, task: Task) -> RunInputs:
+        """Return what a run is trained with."""
+        name, texts = self.methods[task.label]
+        command = self.command.replace(method=name, set=texts, seed=task.seed)
+        if task.seed not in self.built:
+            built = build_run(command)
+            self.built.clear()  # one seed's data at a time
+            self.built[task.seed] = built
+        shared = self.built[task.seed]
+        config = make_config(command, shared.federation.clients).replace(
+            cohort=shared.config.cohort  # the same for all methods of a seed
+        )
+        return RunInputs(config, shared.model, shared.federation, command=command.to_json())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"command": self.command, "methods": self.methods, "built": {}}
+
+
+@dataclass
+class PythonSource:
+    """Runs of Python: a study, and each label's method."""
+
+    study: PythonStudy
+    methods: dict[str, Method]
+
+    def inputs(self, task: Task) -> RunInputs:
+        """Return what a run is trained with."""
+        config = self.study.config.replace(method=self.methods[task.label], seed=task.seed)
+        return RunInputs(config, *self.study.build(task.seed), callbacks=self.study.callbacks)

@@ -5,20 +5,22 @@ fails leaves the reason in its place, and the others go on.
 """
 
 import logging
-import signal
-import threading
 import traceback
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from torch import nn
 
 from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
+from ..data import Federation
 from ..simulation.ranks import init_ranks
-from ..training.bind import bind
-from ..training.callbacks import Callback
-from ..training.fit import Event, fit, options
+from ..training.bind import SimulatedClients, bind
+from ..training.callbacks import Callback, Event
+from ..training.config import RunConfig
+from ..training.fit import train
 from ..training.folder import Folder
 from ..training.run import Run
 
@@ -68,11 +70,21 @@ class Failure:
 Outcome = Run | Failure
 
 
-class Source(Protocol):
-    """Where the arguments of a run come from."""
+class RunInputs(NamedTuple):
+    """What a run of a study is trained with."""
 
-    def arguments(self, task: Task) -> dict[str, Any]:
-        """Return the arguments of `fit`, model and federation included."""
+    config: RunConfig
+    model: nn.Module
+    federation: Federation
+    command: dict[str, Any] | None = None
+    callbacks: Sequence[Callback] = ()
+
+
+class Source(Protocol):
+    """Where the runs of a study come from."""
+
+    def inputs(self, task: Task) -> RunInputs:
+        """Return what a run is trained with."""
         ...
 
 
@@ -141,10 +153,11 @@ def do(task: Task, source: Source, show: Callback) -> tuple[Outcome, bool]:
     """Do one run, or read it if it has ended, and say which; a failure is an outcome too."""
     rows: list[dict[str, Any]] = []
     try:
-        arguments = source.arguments(task)
-        found = None if task.out is None else ended(task, arguments)
-        seen = [lambda event: rows.append(event.row), show]
-        return (_play(task, arguments, seen), True) if found is None else (found, False)
+        inputs = source.inputs(task)
+        found = None if task.out is None else ended(task, inputs)
+        if found is not None:
+            return found, False
+        return _train(task, inputs, [lambda event: rows.append(event.row), show]), True
     except TunefreeError as error:
         return Failure(task.seed, str(error), traceback.format_exc(), rows), True
     except Exception as error:  # a user's model, loss or part may raise anything
@@ -153,43 +166,48 @@ def do(task: Task, source: Source, show: Callback) -> tuple[Outcome, bool]:
         return Failure(task.seed, reason, traceback.format_exc(), rows), True
 
 
-def _play(task: Task, arguments: dict[str, Any], seen: list[Callback]) -> Run:
-    rung = _Rung(task.until)
-    callbacks = [*seen, *arguments.pop("callbacks", ()), rung]
+def _train(task: Task, inputs: RunInputs, callbacks: list[Callback]) -> Run:
+    stop = _StopAfter(task.until)
     try:
-        return fit(**arguments, out=task.out, callbacks=callbacks)
-    except Interrupted as stop:
-        if rung.reached:
-            return stop.run  # type: ignore[return-value]
+        return train(
+            inputs.config,
+            inputs.model,
+            inputs.federation,
+            out=task.out,
+            callbacks=[*callbacks, *inputs.callbacks, stop],
+            command=inputs.command,
+        )
+    except Interrupted as error:
+        if stop.reached:
+            return error.run  # type: ignore[return-value]
         raise
 
 
-class _Rung:
-    """A callback that stops a run after so many rounds in the way Ctrl-C does: saved, resumable."""
+class _StopAfter:
+    """A callback that stops a run after some rounds, so that it can be continued."""
 
     def __init__(self, until: int | None) -> None:
         self.until, self.reached = until, False
 
     def __call__(self, event: Event) -> None:
-        here = threading.current_thread() is threading.main_thread()  # elsewhere it plays on
-        if here and self.until is not None and event.round + 1 >= self.until:
+        if self.until is not None and event.round + 1 >= self.until:
             self.reached = True
-            signal.raise_signal(signal.SIGINT)
+            event.request_stop()
 
 
-def ended(task: Task, arguments: dict[str, Any]) -> Run | None:
+def ended(task: Task, inputs: RunInputs) -> Run | None:
     """Return the run if it has come as far as it should; settings that differ are refused."""
     assert task.out is not None
     folder = Folder(task.out)
     if not folder.started:
         return None
-    job = bind(options(**arguments))
-    folder.compare(job.settings)
+    bound = bind(inputs.config, inputs.model, SimulatedClients(inputs.federation))
+    folder.compare(bound.settings)
     run = standing(task)
     if isinstance(run, Failure):
         return None
     far = run.status in ENDED or (task.until is not None and len(run.history) >= task.until)
-    return replace(run, problem=job.problem) if far else None
+    return replace(run, problem=bound.problem) if far else None
 
 
 def standing(task: Task) -> Outcome:

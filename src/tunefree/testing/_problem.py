@@ -12,8 +12,9 @@ from ..core.random import cohort
 from ..data.federation import Federation
 from ..methods import Method
 from ..rounds import init_server_state, run_round
-from ..training.bind import Job, bind
-from ..training.fit import fit, options
+from ..training.bind import BoundRun, SimulatedClients, bind
+from ..training.config import RunConfig
+from ..training.fit import fit
 from ..training.run import Run
 
 SIZES = (3, 9, 5, 12, 4, 7)  # samples of the clients: one to three batches of 4 in a pass
@@ -68,20 +69,20 @@ def trial(
     return fit(model, fed, copy.deepcopy(method), **_settings(method, given))
 
 
-def bound(method: Method, **given: Any) -> Job:
+def bound(method: Method, **given: Any) -> BoundRun:
     """Return such a run, bound and not begun, of the method itself."""
     given = _settings(method, given)
-    return bind(options(model=net(), federation=federation(), method=method, **given))
+    return bind(RunConfig(method=method, **given), net(), SimulatedClients(federation()))
 
 
-def played(job: Job) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+def played(run: BoundRun) -> Iterator[tuple[Tensor, dict[str, Any]]]:
     """Play the rounds of a bound run; yield each cohort and the history's row."""
-    plan, everyone = job.plan, torch.arange(job.plan.clients)
-    now = init_server_state(job.method, job.start, plan)
+    plan, everyone = run.plan, torch.arange(run.plan.clients)
+    now = init_server_state(run.method, run.start, plan)
     for t in range(plan.rounds):
         ids = cohort(plan.seed, t, plan.clients, plan.cohort)
-        now, row = run_round(job.method, plan, now, job.crew, ids, everyone)
-        job.crew.commit()
+        now, row = run_round(run.method, plan, now, run.pool, ids, everyone)
+        run.pool.commit()
         yield ids, row
 
 

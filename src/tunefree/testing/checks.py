@@ -31,7 +31,8 @@ from ..core.random import key
 from ..data.federation import Federation
 from ..methods import Method
 from ..rounds import init_client_memory
-from ..training.fit import Event
+from ..simulation import Simulation
+from ..training.callbacks import Event
 from ..training.run import Run
 from ..wire import Sender, Wire
 from ._problem import (
@@ -202,10 +203,11 @@ def check_absent_clients_keep_their_memory(method: Method) -> None:
     job = bound(copy.deepcopy(method), cohort=2)
     if not init_client_memory(job.method, job.start, job.plan):
         raise SkipTest("clients have no memory")
-    everyone = torch.arange(job.plan.clients)
-    before = job.crew.memory.gather(everyone)
+    everyone, pool = torch.arange(job.plan.clients), job.pool
+    assert isinstance(pool, Simulation)
+    before = pool.memory.gather(everyone)
     for ids, row in played(job):
-        after = job.crew.memory.gather(everyone)
+        after = pool.memory.gather(everyone)
         absent = torch.isin(everyone, ids, invert=True)
         for name, old in before.items():
             prepared = method.prepares and row["round"] == 0

@@ -1,17 +1,17 @@
-"""Who is told of a run while it goes on: callbacks, and what they are told.
+"""Callbacks: functions that `fit` calls with an `Event` after each round.
 
-A callback is called with an `Event` after each round. It may also have
+A callback may also have the methods
 
-    begin(settings, history)   before the first round of this call; history: the rows of rounds
-                               that were played before, empty unless the run is resumed
-    end(run)                   after the last; None where an error broke the run off
+    begin(settings, history)   called before the first round; `history` holds the rows of earlier
+                               rounds, empty unless the run is resumed
+    end(run)                   called after the last round; `run` is None if an error ended the run
 
-Whoever was begun is ended, whatever happens between.
+If `begin` was called, `end` is called too, whatever happens between.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.types import Vector
@@ -20,44 +20,61 @@ from .run import Run
 
 @dataclass(frozen=True)
 class Event:
-    """What a callback sees after each round."""
+    """What a callback receives after each round.
+
+    Attributes:
+        round: Index of the round.
+        x: The server's iterate.
+        output: The model that the method ships.
+        row: The round's row of the history; a callback may add entries.
+    """
 
     round: int
     x: Vector
     output: Vector
     row: dict[str, Any]
+    _stop: list[bool] = field(default_factory=list, repr=False, compare=False)
+
+    def request_stop(self) -> None:
+        """Ask the run to stop after this round, as Ctrl-C does: saved and resumable."""
+        self._stop.append(True)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a callback asked the run to stop."""
+        return bool(self._stop)
 
 
 Callback = Callable[[Event], object]
 
 
-class Watch:
-    """Those who are told of one run; `run` is what they are told at its end."""
+class CallbackList:
+    """The callbacks of one run; `run` is what `end` receives."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = callbacks
         self.run: Run | None = None
 
-    def tell(self, event: Event) -> None:
-        """Tell everyone of one more round."""
+    def call(self, event: Event) -> None:
+        """Call every callback."""
         for callback in self._callbacks:
             callback(event)
 
 
 @contextmanager
-def watching(
+def begin_callbacks(
     callbacks: Sequence[Callback], settings: dict[str, Any], history: Iterable[dict[str, Any]]
-) -> Iterator[Watch]:
-    """Begin the callbacks that want it, and end them with the run, or with None."""
-    watch = Watch(callbacks)
+) -> Iterator[CallbackList]:
+    """Call `begin` of the callbacks that have it, and `end` when the context is left."""
+    listed = CallbackList(callbacks)
     with ExitStack() as ends:
         for callback in callbacks:
             if begin := getattr(callback, "begin", None):
                 begin(settings, list(history))
             if end := getattr(callback, "end", None):
-                ends.callback(_finish, end, watch)
-        yield watch
+                ends.callback(_call_end, end, listed)
+        yield listed
 
 
-def _finish(end: Callable[[Run | None], object], watch: Watch) -> None:
-    end(watch.run)
+def _call_end(end: Callable[[Run | None], object], listed: CallbackList) -> None:
+    end(listed.run)

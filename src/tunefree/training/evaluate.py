@@ -1,4 +1,4 @@
-"""Measuring a model: loss, accuracy, the user's own metrics, and how clients fare one by one."""
+"""Evaluation of a model: loss, accuracy, own metrics, scores per client, stationarity."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from ..core.types import Pair, Vector, map_inputs
 from ..data.federation import Federation
 from ..models.problem import Problem
 from ..penalties import Penalty, sparsity, stationarity
+from .config import Metric
 
-Metric = Callable[[Tensor, Tensor], Tensor | float]
 ROWS = 4096  # rows evaluated at once
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured, and on what.
+    """Evaluation on one set of samples.
 
     Args:
         problem: Model and loss.
@@ -60,43 +60,47 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Regularity:
-    """How far a model is from a stationary point of f + h, and how sparse it is.
+    """Distance of a model from a stationary point of f + h, and its sparsity.
 
-    Costs one pass over all clients' data; nothing of it is traffic.
+    Costs one pass over all clients' data, which is not traffic.
 
     Args:
         penalty: The regulariser h.
         alpha: Step of the proximal gradient, > 0.
         layout: Where each tensor lies.
-        gradient: Returns grad f at a point.
+        gradient: Returns grad f at a point, or None if it cannot be known.
     """
 
     penalty: Penalty
     alpha: float
     layout: Layout
-    gradient: Callable[[Vector], Vector]
+    gradient: Callable[[Vector], Vector | None]
 
     def measure(self, x: Vector) -> dict[str, float]:
         """Return h(x), the share of zeros and |x - prox(x - alpha grad f(x))| / alpha."""
-        alpha, rho = self.alpha, self.penalty.rho
-        if rho > 0:
-            alpha = min(alpha, 0.9 / rho)
-        still = stationarity(self.penalty, x, self.gradient(x), alpha, self.layout)
-        return {
+        row = {
             "penalty": float(self.penalty.value(x, self.layout)),
             "sparsity": float(sparsity(x)),
-            "stationarity": float(still),
         }
+        gradient = self.gradient(x)
+        if gradient is not None:
+            rho = self.penalty.rho
+            alpha = min(self.alpha, 0.9 / rho) if rho > 0 else self.alpha
+            distance = stationarity(self.penalty, x, gradient, alpha, self.layout)
+            row["stationarity"] = float(distance)
+        return row
 
 
 def per_client(federation: Federation) -> Tensor:
-    """Return how much each test row counts for each client: (N, rows), rows sum to 1.
+    """Return the weight of each test row for each client: (N, rows); rows sum to 1.
 
     With `test_owner`, a client's own test rows. Otherwise the common test set, weighted so that
     its classes have the client's own training shares.
     """
     if federation.test is None:
-        raise ArgumentError("fit(per_client=True) needs a test set; give Federation(test=...).")
+        raise ArgumentError(
+            "Evaluate(per_client=True) needs a test set; give Federation(test=...)."
+        )
     target = federation.test[1]
     if federation.test_owner is not None:
         ids = torch.arange(federation.clients)[:, None]
@@ -108,8 +112,8 @@ def per_client(federation: Federation) -> Tensor:
         weight = weight / totals[target.cpu()]
     else:
         raise ArgumentError(
-            "fit(per_client=True) needs to know which client a test row belongs to; give "
+            "Evaluate(per_client=True) needs to know which client a test row belongs to; give "
             "Federation(test_owner=...)."
         )
-    weight = weight[weight.sum(1) > 0]  # clients that the test set can say something about
+    weight = weight[weight.sum(1) > 0]  # clients with rows in the test set
     return (weight / weight.sum(1, keepdim=True)).to(target.device)

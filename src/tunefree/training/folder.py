@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError, CheckpointError, ResumeError, convert_errors, first_line
 from ..core.files import pack_tensors, to_json, unpack_tensors, write_atomically
-from ..core.lock import locked
+from ..core.lock import lock_folder
 
 log = logging.getLogger("tunefree")
 
@@ -90,13 +90,18 @@ class Folder:
         """Whether a run was begun here."""
         return (self.path / "settings.json").exists()
 
+    @property
+    def name(self) -> str:
+        """The path, quoted, for messages."""
+        return repr(str(self.path))
+
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Be the only one who writes here, within; what a crash left half written is removed."""
+    def locked(self) -> Iterator[None]:
+        """Hold the folder's lock in the context; remove files that a crash left half written."""
         with ExitStack() as held:
             with self._writing():
                 self.path.mkdir(parents=True, exist_ok=True)
-                held.enter_context(locked(self.path))
+                held.enter_context(lock_folder(self.path))
                 for name in WRITTEN:
                     for left in self.path.glob(f".{name}.*"):
                         left.unlink(missing_ok=True)
@@ -114,6 +119,12 @@ class Folder:
         found = _read_json(self.path / "settings.json")
         if not isinstance(found, dict):
             raise CheckpointError(f"{self.path / 'settings.json'} is damaged: not an object.")
+        if str(found.get("tunefree", "")).startswith("0.1."):
+            raise CheckpointError(
+                f"The run in {self.name} was written by tunefree {found['tunefree']}, whose "
+                "folders this version cannot read; train again in another folder, or install "
+                f"tunefree {found['tunefree']} to read it."
+            )
         return found
 
     def compare(self, settings: dict[str, Any]) -> None:
@@ -126,7 +137,7 @@ class Folder:
         ]
         if changes:
             raise ResumeError(
-                f"The run in {str(self.path)!r} has other settings: {'; '.join(changes)}. Give the "
+                f"The run in {self.name} has other settings: {'; '.join(changes)}. Give the "
                 "same settings to continue it, or another folder for a new run."
             )
 
@@ -154,7 +165,7 @@ class Folder:
             yield
         except OSError as error:
             raise ArgumentError(
-                f"fit(out=...) must be a folder that can be written, got {str(self.path)!r}: "
+                f"fit(out=...) must be a folder that can be written, got {self.name}: "
                 f"{error.strerror or error}."
             ) from None
 
@@ -165,7 +176,7 @@ class Folder:
         except OSError as error:
             kept = f"rounds up to {self._whole[0]['rounds']} are" if self._whole else "settings are"
             raise CheckpointError(
-                f"The run in {str(self.path)!r} cannot be written: {error.strerror or error}. Its "
+                f"The run in {self.name} cannot be written: {error.strerror or error}. Its "
                 f"{kept} safe there; make room, or make it writable, and call fit again to go on."
             ) from None
 
@@ -240,7 +251,7 @@ class Folder:
                     error,
                 )
         raise CheckpointError(
-            f"No checkpoint in {str(self.path)!r} is whole; start again in another folder."
+            f"No checkpoint in {self.name} is whole; start again in another folder."
         )
 
 

@@ -53,7 +53,7 @@ def test_a_schedule_parses_to_itself():
         ("exponential:1.5", "Schedule(floor=..., rate=...) must be at most 1, got 0.1, 1.5."),
         ("cosine:-0.5", "Schedule(floor=...) must be a finite number >= 0, got -0.5."),
         ("cosine:2", "Schedule(floor=..., rate=...) must be at most 1, got 2.0, 0.998."),
-        ("warmup:-1", "Schedule(warmup=...) must be a whole number >= 0, got -1."),
+        ("warmup:-1", "Schedule(warmup=...) must be an int >= 0, got -1."),
     ],
 )
 def test_bad_text(text, words):

@@ -122,11 +122,11 @@ def test_plan_and_width():
             {"steps": 1, "epochs": 1},
             "Cut(steps=..., epochs=...) needs exactly one of the two, got steps=1 and epochs=1.",
         ),
-        ({"steps": 0}, "Cut(steps=...) must be a whole number >= 1, got 0."),
-        ({"epochs": 1.5}, "Cut(epochs=...) must be a whole number >= 1, got 1.5."),
+        ({"steps": 0}, "Cut(steps=...) must be an int >= 1, got 0."),
+        ({"epochs": 1.5}, "Cut(epochs=...) must be an int >= 1, got 1.5."),
         (
             {"batch": -1, "steps": 1},
-            "Cut(batch=...) must be a whole number >= 1, got -1.",
+            "Cut(batch=...) must be an int >= 1, got -1.",
         ),
     ],
 )

@@ -321,7 +321,7 @@ def test_bad_calls():
         fed.hold_out(0.01)
     with pytest.raises(DataError, match=r"label_counts\(\) needs class labels"):
         fed.label_counts()
-    with pytest.raises(ArgumentError, match=r"clients=...\) must be a whole number >= 1, got 0"):
+    with pytest.raises(ArgumentError, match=r"clients=...\) must be an int >= 1, got 0"):
         Federation(X, Y, OWNER, clients=0)
     with pytest.raises(ArgumentError, match=r"classes=...\) must be at least 1, got 0"):
         Federation(X, Y, OWNER, classes=0)

@@ -299,7 +299,7 @@ def test_sst2_words(empty, monkeypatch):
     assert data.x["mask"].tolist() == [[True] * 3, [True, True, False]]
     assert data.test[0]["ids"].tolist() == [[4, 1, 2]]
     assert load("sst2", empty, min_count=2).words == ("<pad>", "<unk>", "film", "good")
-    with pytest.raises(ArgumentError, match=r"sst2\(max_tokens=...\) must be a whole number >= 1"):
+    with pytest.raises(ArgumentError, match=r"sst2\(max_tokens=...\) must be an int >= 1"):
         load("sst2", empty, max_tokens=0)
 
 
@@ -336,7 +336,7 @@ def test_shakespeare_sentences(empty, monkeypatch):
     write_plays(empty, monkeypatch, "  ANN. Short.\n  BOB. Short.\n")
     with pytest.raises(DataError, match=r"but no role has 81 characters"):
         load("shakespeare", empty)
-    with pytest.raises(ArgumentError, match=r"stride=...\) must be a whole number >= 1, got 0"):
+    with pytest.raises(ArgumentError, match=r"stride=...\) must be an int >= 1, got 0"):
         load("shakespeare", empty, stride=0)
     with pytest.raises(ArgumentError, match=r"test_fraction=...\) must be at least 0 and below 1"):
         load("shakespeare", empty, test_fraction=1)

@@ -144,16 +144,16 @@ def test_own_partitioner():
         ),
         (
             lambda: Dirichlet(1.0, min_samples=0),
-            "Dirichlet(min_samples=...) must be a whole number >= 1, got 0.",
+            "Dirichlet(min_samples=...) must be an int >= 1, got 0.",
         ),
-        (lambda: Shards(0), "Shards(k=...) must be a whole number >= 1, got 0."),
+        (lambda: Shards(0), "Shards(k=...) must be an int >= 1, got 0."),
         (
             lambda: ByOwner(min_samples=0),
-            "ByOwner(min_samples=...) must be a whole number >= 1, got 0.",
+            "ByOwner(min_samples=...) must be an int >= 1, got 0.",
         ),
         (
             lambda: Iid().assign(Y, 0, 0),
-            "split(clients=...) must be a whole number >= 1, got 0.",
+            "split(clients=...) must be an int >= 1, got 0.",
         ),
         (
             lambda: Iid().assign(Y, None, 0),

@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 import tunefree as tf
+from running import bound
 from tunefree.simulation.feed import _one_thread
-from tunefree.training.bind import bind
-from tunefree.training.fit import options
 
 
 @pytest.fixture
@@ -35,10 +34,8 @@ def feed(batch):
     x, y = torch.randn(28, 4), torch.randint(3, (28,))
     fed = tf.Federation(x, y, owner, held=(x[:9], y[:9]))
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
-    job = bind(
-        options(model=model, federation=fed, method="fedlin", rounds=1, batch=batch, device="cpu")
-    )
-    return job.crew.feed
+    job = bound(model=model, federation=fed, method="fedlin", rounds=1, batch=batch, device="cpu")
+    return job.pool.feed
 
 
 @pytest.mark.parametrize("whose", [None, torch.tensor([2, 0])])

@@ -29,10 +29,10 @@ def resident():
         return int(file.read().split()[1]) * resource.getpagesize()
 
 outside, before = faults(), resident()
-with heap.keeping():
+with heap.keep_heap():
     faults(1)
     inside = faults()
-    with heap.keeping():
+    with heap.keep_heap():
         pass  # the inner one gives nothing back
     within = resident()
 print(outside, inside, within - before, resident() - before)
@@ -57,7 +57,7 @@ def test_the_setting_is_put_back_after_an_error_and_once_by_all_threads(monkeypa
     both = threading.Barrier(2)
 
     def work():
-        with heap.keeping():
+        with heap.keep_heap():
             both.wait(10)
             both.wait(10)
 
@@ -67,12 +67,12 @@ def test_the_setting_is_put_back_after_an_error_and_once_by_all_threads(monkeypa
     for thread in threads:
         thread.join()
     assert told == [0, 65536]
-    with pytest.raises(ZeroDivisionError), heap.keeping():
+    with pytest.raises(ZeroDivisionError), heap.keep_heap():
         raise ZeroDivisionError
     assert told == [0, 65536, 0, 65536]
 
 
 def test_elsewhere_nothing_is_done(monkeypatch):
     monkeypatch.setattr(heap, "_glibc", lambda: None)
-    with heap.keeping():
+    with heap.keep_heap():
         assert torch.ones(3).sum() == 3

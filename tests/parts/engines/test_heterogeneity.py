@@ -28,9 +28,17 @@ def by_hand(module, data, weights):
 def test_against_gradients_by_hand(weights, chunk):
     data = federation()
     run = tf.fit(
-        net(0), data, tf.methods.get("fedavg", lr=0.1, weights=weights), rounds=2, steps=2, batch=4,
-        dtype=torch.float64, device="cpu", heterogeneity=True, chunk=chunk,
-    )  # fmt: skip
+        net(0),
+        data,
+        tf.methods.get("fedavg", lr=0.1, weights=weights),
+        rounds=2,
+        steps=2,
+        batch=4,
+        dtype=torch.float64,
+        device="cpu",
+        evaluate=tf.Evaluate(heterogeneity=True),
+        engine=tf.Engine(chunk=chunk),
+    )
     plain = [1.0] * data.clients if weights == "uniform" else data.sizes.tolist()
     zeta, ratio = by_hand(run.model, data, plain)
     assert run.history[-1]["zeta"] == pytest.approx(zeta, rel=1e-9)

@@ -386,7 +386,7 @@ def test_a_disk_that_fills_up_is_said_and_changes_nothing(monkeypatch, tmp_path)
 def test_bad_arguments(tmp_path):
     with pytest.raises(ArgumentError, match=r"Unknown place 'disc'\."):
         ClientMemory(FIRST, 9, place="disc")
-    with pytest.raises(ArgumentError, match=r"Memory\(most=\.\.\.\) must be a whole number >= 1"):
+    with pytest.raises(ArgumentError, match=r"Memory\(most=\.\.\.\) must be an int >= 1"):
         ClientMemory(FIRST, 9, most=0)
     (tmp_path / "file").touch()
     with pytest.raises(TunefreeError, match="cannot be kept in"):

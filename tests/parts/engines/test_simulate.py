@@ -5,11 +5,10 @@ import torch
 from torch import nn
 
 import tunefree as tf
+from running import bound
 from tunefree.core.errors import ArgumentError
 from tunefree.core.random import cohort
 from tunefree.rounds import init_server_state, run_round
-from tunefree.training.bind import bind
-from tunefree.training.fit import options
 from tunefree.wire import Ledger
 
 SIZES = (3, 7, 1, 12)
@@ -28,8 +27,8 @@ def data(seed=0, held=True):
 
 def crew(fed, **given):
     model = nn.Linear(D, 1, bias=False)
-    job = bind(options(model=model, federation=fed, dtype=torch.float64, **given))
-    return job.crew, job.start
+    job = bound(model=model, federation=fed, dtype=torch.float64, **given)
+    return job.pool, job.start
 
 
 def by_hand(x, y, w):
@@ -59,7 +58,7 @@ def test_asks_mean_over_all_data_of_those_asked(who, weights, batch):
     ids = torch.tensor([0, 3])
     want = expected(fed, ids.tolist() if who == "cohort" else range(4), w, weights)
     for what, value in want.items():
-        (got,) = sim.ask(ids, 0, what, [w], who, None, Ledger())
+        (got,) = sim.query(ids, 0, what, [w], who, None, Ledger())
         torch.testing.assert_close(got, value, rtol=1e-12, atol=1e-12)
 
 
@@ -68,7 +67,7 @@ def test_asks_are_counted():
     ids = torch.tensor([0, 1, 3])
     for what, numbers in (("loss", 1), ("grad_sq", 1), ("grad", D)):
         ledger = Ledger()
-        sim.ask(ids, 0, what, [w, 2 * w], "cohort", None, ledger)
+        sim.query(ids, 0, what, [w, 2 * w], "cohort", None, ledger)
         assert ledger.bytes_down == 2 * 3 * D * 8
         assert ledger.bytes_up == 2 * 3 * numbers * 8
 
@@ -79,10 +78,10 @@ def test_the_servers_own_sample_costs_nothing():
     ledger = Ledger()
     loss, grad = by_hand(*fed.held, w)
     torch.testing.assert_close(
-        sim.ask(torch.tensor([0]), 0, "loss", [w], "held", None, ledger)[0], loss
+        sim.query(torch.tensor([0]), 0, "loss", [w], "held", None, ledger)[0], loss
     )
     torch.testing.assert_close(
-        sim.ask(torch.tensor([0]), 0, "grad", [w], "held", None, ledger)[0], grad
+        sim.query(torch.tensor([0]), 0, "grad", [w], "held", None, ledger)[0], grad
     )
     assert ledger.bytes_up == ledger.bytes_down == 0
 
@@ -90,16 +89,14 @@ def test_the_servers_own_sample_costs_nothing():
 def test_no_sample_no_answer():
     sim, w = crew(data(held=False))
     with pytest.raises(ArgumentError, match=r"give Federation\(held=...\)"):
-        sim.ask(torch.tensor([0]), 0, "loss", [w], "held", None, Ledger())
+        sim.query(torch.tensor([0]), 0, "loss", [w], "held", None, Ledger())
 
 
 def test_scaffold_option_one_keeps_the_gradient_over_all_data():
     fed = data()
     method = tf.methods.get("scaffold", option="I", lr=0.01)
     sim, w = crew(fed, method=method, batch=2, steps=3)
-    plan = bind(
-        options(model=nn.Linear(D, 1, bias=False), federation=fed, method=method, steps=3)
-    ).plan
+    plan = bound(model=nn.Linear(D, 1, bias=False), federation=fed, method=method, steps=3).plan
     run_round(
         method, plan, init_server_state(method, w, plan), sim, cohort(0, 0, 4, 4), torch.arange(4)
     )

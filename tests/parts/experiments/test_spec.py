@@ -94,7 +94,7 @@ def test_the_same_words_are_the_same_run(tmp_path):
         ('model = "mlp"', 'model = "mpl"', "Unknown model 'mpl'."),
         ("hidden = [8]", "hiden = [8]", "Unknown argument of model 'mlp' 'hiden'."),
         ("dirichlet:1", "dirichle:1", "Unknown split 'dirichle'."),
-        ("rounds = 3\n", "rounds = 0\n", "[scale.small](rounds=...) must be a whole number >= 1"),
+        ("rounds = 3\n", "rounds = 0\n", "[scale.small](rounds=...) must be an int >= 1"),
         ('better = ["Auto"]', 'better = ["auto!"]', "Unknown row of a claim 'auto!'."),
         ('by = "last"', 'by = "latest"', "A number must be written best, last"),
         ('"best", "last"]', '"best"]', "Unknown number of FedAvg in expected.toml 'last'."),

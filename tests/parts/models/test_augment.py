@@ -89,7 +89,7 @@ def test_parse():
 def test_bad_arguments():
     with pytest.raises(ArgumentError) as error:
         CropFlip(pad=-1)
-    assert str(error.value) == "CropFlip(pad=...) must be a whole number >= 0, got -1."
+    assert str(error.value) == "CropFlip(pad=...) must be an int >= 0, got -1."
     with pytest.raises(ArgumentError) as error:
         CropFlip()(images(2), torch.arange(3))
     assert "got (2, 3, 7, 5) with keys of shape (3,)." in str(error.value)

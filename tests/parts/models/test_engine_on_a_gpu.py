@@ -90,7 +90,7 @@ def test_precisions(precision, tolerance, compile, model):
     once = {"rounds": 1, "steps": 1, "model": model}
     # of many steps, no rounding stays small: maxima change place
     exact = fit(device="cpu", dtype=torch.float64, **once)
-    run = fit(precision=precision, compile=compile, **once)
+    run = fit(engine=tf.Engine(precision=precision), compile=compile, **once)
     assert run.settings["precision"] == precision
     moved = exact.x - exact.problem.start
     error = (run.x.cpu().double() - exact.x).norm() / moved.norm()
@@ -115,7 +115,7 @@ def test_large_weights_move_while_their_gradients_are_formed(precision, monkeypa
         descend(part, low, left, right, lr)
 
     monkeypatch.setattr(kernels, "descend", watched)
-    run = fit(model=wide, precision=precision, compile=True)
+    run = fit(model=wide, engine=tf.Engine(precision=precision), compile=True)
     assert run.settings["engine"] == "vmap, compiled"
     assert set(moved) == {((4, 32, 640), precision == "bf16", 6)}
     exact = fit(model=wide, device="cpu", dtype=torch.float64)
@@ -168,7 +168,7 @@ def test_clients_that_fail_and_lie():
 
 def test_the_same_bits_again():
     for precision in ("tf32", "bf16"):
-        one, two = (fit(precision=precision).x for _ in range(2))
+        one, two = (fit(engine=tf.Engine(precision=precision)).x for _ in range(2))
         assert torch.equal(one, two)
 
 
@@ -195,11 +195,13 @@ def test_the_chunk_comes_from_free_memory(monkeypatch):
     monkeypatch.setattr(chunk, "free", lambda device: 0)
     small = fit(dtype=torch.float64)
     assert small.settings["chunk"] == 1
-    torch.testing.assert_close(small.x, fit(dtype=torch.float64, chunk=4).x, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(
+        small.x, fit(dtype=torch.float64, engine=tf.Engine(chunk=4)).x, rtol=1e-9, atol=1e-11
+    )
 
 
 def test_precision_leaves_the_globals_alone():
     places = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [p.allow_tf32 for p in places]
-    fit(precision="tf32")
+    fit(engine=tf.Engine(precision="tf32"))
     assert [p.allow_tf32 for p in places] == before

@@ -80,7 +80,7 @@ def test_instance_norm_with_running_statistics_is_refused():
 def test_bad_groups():
     with pytest.raises(ArgumentError) as error:
         groupnorm(net(), groups=0)
-    assert str(error.value) == "groupnorm(groups=...) must be a whole number >= 1, got 0."
+    assert str(error.value) == "groupnorm(groups=...) must be an int >= 1, got 0."
 
 
 def test_lazy_layers_need_a_batch_first():

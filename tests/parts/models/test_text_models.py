@@ -305,7 +305,7 @@ def test_lora_is_seeded_and_keeps_shared_layers():
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ({"rank": 0}, "lora(rank=...) must be a whole number >= 1, got 0."),
+        ({"rank": 0}, "lora(rank=...) must be an int >= 1, got 0."),
         ({"scale": 0.0}, "lora(scale=...) must be a finite number > 0, got 0.0."),
         ({"targets": ("qkv",)}, "names from classifier, dense, key, query, value, got ('qkv',)."),
         ({"targets": "query"}, "lora(targets=...) must be a list of names"),

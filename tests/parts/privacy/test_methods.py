@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tunefree as tf
+from tunefree.core.errors import ArgumentError
 from tunefree.privacy import Bounds, Privacy, Secure, epsilon
 from tunefree.server.aggregate import weighted_mean
 from tunefree.testing._problem import CLASSES, SIZES, trial
@@ -80,7 +81,7 @@ def test_with_noise_a_run_repeats_and_ends(name):
 def test_a_channel_that_has_no_bound_stops_the_run():
     made = method("fedexp")
     tight = private(tf.methods.get("fedavg"), 1.0, 1.0, 1.0)
-    with pytest.raises(tf.errors.ArgumentError, match="'delta_sq' has no bound"):
+    with pytest.raises(ArgumentError, match="'delta_sq' has no bound"):
         run(made, tight)
 
 
@@ -125,5 +126,5 @@ def test_secret_cohorts_do_not_go_with_memory():
     pytest.importorskip("dp_accounting", reason="needs tunefree[privacy]")
     made = method("scaffold")
     secret = private(made, 1.0, 3.0, 8.0, delta=1e-3, cohorts="secret")
-    with pytest.raises(tf.errors.ArgumentError, match="take cohorts='known'"):
+    with pytest.raises(ArgumentError, match="take cohorts='known'"):
         run(made, secret)

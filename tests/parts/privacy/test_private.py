@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tunefree.core.errors import ArgumentError
 from tunefree.privacy import Bounds, Privacy, Secure
-from tunefree.privacy.noise import seeded, system
+from tunefree.privacy.noise import seeded_noise, system_noise
 
 BOUNDS = Bounds(
     vectors={"delta": 2.0, "control": 0.5}, scalars={"loss": (0.0, 5.0), "sq": (-1.0, 3.0)}
@@ -36,7 +36,7 @@ def blocks(unit):
 )
 @settings(deadline=None)
 def test_no_client_adds_more_than_one_nor_changes_more_than_two(a, b, dtype):
-    one, two = (blocks(BOUNDS.unit(rows(v, dtype))) for v in (a, b))
+    one, two = (blocks(BOUNDS.scale(rows(v, dtype))) for v in (a, b))
     for u, v in zip(one, two, strict=True):
         assert math.hypot(*u.tolist()) <= 1
         assert math.hypot(*v.tolist()) <= 1
@@ -45,31 +45,31 @@ def test_no_client_adds_more_than_one_nor_changes_more_than_two(a, b, dtype):
 
 def test_two_clients_can_be_two_apart():
     """The bound that the accounting uses is met, so that no smaller one would do."""
-    up, down = (BOUNDS.unit(rows([s * 9.0] * 8)) for s in (1, -1))
+    up, down = (BOUNDS.scale(rows([s * 9.0] * 8)) for s in (1, -1))
     for u, v in zip(blocks(up), blocks(down), strict=True):
         assert float((u - v).norm()) == pytest.approx(2)
 
 
 def test_vectors_are_clipped_together_and_small_ones_left_alone():
     small = rows([0.6, 0.0, 0.0, 0.2, 0.0, 0.0, 2.0, 1.0])
-    unit = BOUNDS.unit(small)
+    unit = BOUNDS.scale(small)
     assert unit["delta"][0, 0] == 0.3
     assert unit["control"][0, 0] == 0.4
     assert (unit["loss"], unit["sq"]) == (-0.2, 0.0)
-    large = BOUNDS.unit(rows([6.0, 0.0, 0.0, 2.0, 0.0, 0.0, 2.0, 1.0]))  # in units (3, 4)
+    large = BOUNDS.scale(rows([6.0, 0.0, 0.0, 2.0, 0.0, 0.0, 2.0, 1.0]))  # in units (3, 4)
     assert large["delta"][0, 0] == pytest.approx(0.6)
     assert large["control"][0, 0] == pytest.approx(0.8)
     for name, value in small.items():
-        torch.testing.assert_close(BOUNDS.restore(name, unit[name]), value)
+        torch.testing.assert_close(BOUNDS.unscale(name, unit[name]), value)
 
 
 def test_a_broken_client_counts_as_nothing_and_others_are_untouched():
     good = rows([0.6, 0.0, 0.0, 0.2, 0.0, 0.0, 2.0, 1.0])
     bad = rows([math.nan, 0.0, 0.0, 0.2, 0.0, 0.0, math.inf, 1.0])
-    both = BOUNDS.unit({n: torch.cat([good[n], bad[n]]) for n in good})
+    both = BOUNDS.scale({n: torch.cat([good[n], bad[n]]) for n in good})
     assert not both["control"][1].any()
     assert both["loss"].tolist() == [-0.2, 0.0]
-    assert torch.equal(both["delta"][:1], BOUNDS.unit(good)["delta"])
+    assert torch.equal(both["delta"][:1], BOUNDS.scale(good)["delta"])
 
 
 D = 10_000
@@ -119,7 +119,12 @@ def test_same_seed_same_bits_and_nothing_else_is():
         mean(privacy(seed=None)),
     ):
         assert not (one["delta"] == other["delta"]).any()
-    drawn = seeded(0, 0)("a", 1000), seeded(0, 0)("b", 1000), system("a", 1000), system("a", 1000)
+    drawn = (
+        seeded_noise(0, 0)("a", 1000),
+        seeded_noise(0, 0)("b", 1000),
+        system_noise("a", 1000),
+        system_noise("a", 1000),
+    )
     corr = torch.corrcoef(torch.stack(drawn)) - torch.eye(4)
     assert float(corr.abs().max()) < 6 / math.sqrt(1000)
 

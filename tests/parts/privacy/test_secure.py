@@ -10,9 +10,9 @@ import torch
 from tunefree.core.errors import ArgumentError
 from tunefree.privacy import (
     Channel,
-    Collector,
-    Member,
+    ProtocolClient,
     ProtocolError,
+    ProtocolServer,
     ProtocolTerms,
     Quantizer,
     SecureMean,
@@ -21,7 +21,7 @@ from tunefree.privacy import (
     shamir,
 )
 from tunefree.privacy.keys import mask
-from tunefree.privacy.member import pairwise
+from tunefree.privacy.protocol_client import pairwise_key
 from tunefree.privacy.secure import mean_error
 from tunefree.server.aggregate import Mean
 
@@ -45,8 +45,8 @@ class Session:
     """A session that was played, with all that the server saw."""
 
     def __init__(self, values, stop=(), again=lambda m: m):
-        self.values, self.server = values, Collector(TERMS)
-        self.members = {i: Member(i, TERMS) for i in values}
+        self.values, self.server = values, ProtocolServer(TERMS)
+        self.members = {i: ProtocolClient(i, TERMS) for i in values}
         self.seen = {k: {} for k in ("keys", "shares", "masked", "opened")}
         away = {i for kind, i in stop if kind == "keys"}
 
@@ -58,19 +58,24 @@ class Session:
                 take(i, self.seen[kind][i])
 
         s, m = self.server, self.members
-        step("keys", lambda i: m[i].advertise(), s.advertised)
+        step("keys", lambda i: m[i].advertise(), s.receive_keys)
         self.roster = s.roster()
-        step("shares", lambda i: m[i].share(self.roster), s.shared)
+        step("shares", lambda i: m[i].share(self.roster), s.receive_shares)
         self.states = {i: one.state() for i, one in m.items()}
         self.inboxes = {i: s.inbox(i) for i in self.seen["shares"]}
-        step("masked", lambda i: m[i].mask(self.inboxes[i], values[i]), s.masked)
+        step("masked", lambda i: m[i].mask(self.inboxes[i], values[i]), s.receive_masked)
         self.left = s.survivors()
-        step("opened", lambda i: m[i].open(self.left), s.opened)
+        step("opened", lambda i: m[i].open(self.left), s.receive_opened)
 
     def again(self, until, but):
         """Return a server that has seen all before a stage, and of that stage all but some."""
-        server = Collector(self.server.terms)
-        takes = (server.advertised, server.shared, server.masked, server.opened)
+        server = ProtocolServer(self.server.terms)
+        takes = (
+            server.receive_keys,
+            server.receive_shares,
+            server.receive_masked,
+            server.receive_opened,
+        )
         closes = (server.roster, lambda: server.inbox(2), server.survivors, None)
         for kind, take, close in zip(self.seen, takes, closes, strict=True):
             for i, message in self.seen[kind].items():
@@ -130,25 +135,27 @@ def test_a_threshold_must_be_above_half():
 
 def test_a_client_may_insist_on_more_company():
     session = Session(numbers(), stop=[("keys", 2), ("keys", 3)])
-    shy = Member.resume(TERMS, session.states[5], least=4)
+    shy = ProtocolClient.resume(TERMS, session.states[5], least=4)
     with pytest.raises(ThresholdError, match="hides among 4, not 3"):
         shy.mask(session.inboxes[5], session.values[5])
 
 
 def test_members_go_on_in_another_process():
     values = numbers()
-    session = Session(values, stop=[("masked", 5)], again=lambda m: Member.resume(TERMS, m.state()))
-    assert np.array_equal(session.server.total(), added(values, (2, 3, 8, 13)))
+    session = Session(
+        values, stop=[("masked", 5)], again=lambda m: ProtocolClient.resume(TERMS, m.state())
+    )
+    assert np.array_equal(session.server.unmask_sum(), added(values, (2, 3, 8, 13)))
     for bad in (b"", b"{}", session.states[2][:-9], session.states[2].replace(b"shared", b"x")):
         with pytest.raises(ProtocolError, match="not the state"):
-            Member.resume(TERMS, bad)
+            ProtocolClient.resume(TERMS, bad)
 
 
 def test_what_the_server_sees_of_one_client_is_noise():
     """Also once every seed is opened, and for each group of clients but all of them."""
     values = {i: np.zeros(D, "<u8") for i in PEOPLE}
     session = Session(values)
-    assert not session.server.total().any()
+    assert not session.server.unmask_sum().any()
     bare = {i: words(m) - mask(session.seed(i), D, 64) for i, m in session.seen["masked"].items()}
     assert not added(bare, PEOPLE).any()
     for i in PEOPLE:
@@ -163,7 +170,7 @@ def test_one_other_mask_changes_every_number():
     whole = words(session.seen["masked"][5])
     body = session.inboxes[5][25:]  # without its last sender
     less = session.inboxes[5][:25] + struct.pack("<I", 3) + body[4:-152]
-    one = Member.resume(TERMS, session.states[5])
+    one = ProtocolClient.resume(TERMS, session.states[5])
     assert (words(one.mask(less, session.values[5])) != whole).all()
 
 
@@ -175,7 +182,7 @@ def test_nothing_of_a_client_is_in_what_crosses_or_is_kept():
     for i in PEOPLE:
         assert values[i].tobytes()[:64] not in crossed
         assert session.seed(i) not in crossed
-    session.server.total()
+    session.server.unmask_sum()
     arrays = [v for v in vars(session.server).values() if isinstance(v, np.ndarray)]
     assert len(arrays) == 1  # the sum
     for message in session.seen["masked"].values():
@@ -189,12 +196,12 @@ def test_late_numbers_stay_masked():
     session = Session(numbers(), stop=[("masked", 3)])
     late = session.members[3].mask(session.inboxes[3], session.values[3])
     with pytest.raises(ProtocolError, match="out of turn"):
-        session.server.masked(3, late)
+        session.server.receive_masked(3, late)
     place = {v: x for x, v in enumerate(PEOPLE, start=1)}
     some = {place[v]: part for v, part in list(session.server._opened[3].items())[:3]}
     key, peeled = shamir.join(some), words(late)  # as a curious server would
     for v in (2, 5, 8, 13):
-        part = mask(pairwise(key, session.server._keys[v][32:], session.server._binding), D, 64)
+        part = mask(pairwise_key(key, session.server._keys[v][32:], session.server._binding), D, 64)
         peeled = peeled - part if v > 3 else peeled + part
     assert (peeled != session.values[3]).all()
     assert np.array_equal(peeled - mask(session.seed(3), D, 64), session.values[3])
@@ -212,7 +219,7 @@ def test_a_member_answers_each_question_once():
         with pytest.raises(ProtocolError, match="is 'opened'"):
             ask()
     with pytest.raises(ProtocolError, match="before"):
-        session.server.opened(2, session.seen["opened"][2])
+        session.server.receive_opened(2, session.seen["opened"][2])
 
 
 def test_survivors_that_would_open_too_much_are_refused():
@@ -250,16 +257,16 @@ def test_malformed_messages_are_refused(kind):
     with pytest.raises(ProtocolError, match="before"):
         take(5, whole)
     if kind == "opened":
-        assert np.array_equal(server.total(), added(session.values, PEOPLE))
+        assert np.array_equal(server.unmask_sum(), added(session.values, PEOPLE))
 
 
 def test_messages_out_of_turn_are_refused():
     session = Session(numbers())
-    server = Collector(TERMS)
+    server = ProtocolServer(TERMS)
     for take, kind in (
-        (server.shared, "shares"),
-        (server.masked, "masked"),
-        (server.opened, "opened"),
+        (server.receive_shares, "shares"),
+        (server.receive_masked, "masked"),
+        (server.receive_opened, "opened"),
     ):
         with pytest.raises(ProtocolError, match="out of turn"):
             take(5, session.seen[kind][5])
@@ -272,10 +279,10 @@ def test_malformed_messages_of_a_server_are_refused(kind):
     huge = whole[:25] + b"\xff\xff\xff\xff" + whole[29:]
     foreign = whole[:29] + b"\xfe\xff\xff\xff" + whole[33:]
     for wrong in (b"", whole[:20], whole[:-1], whole + b"x", whole[:5] + b"x" * 16, huge, foreign):
-        member = Member(2, TERMS)
+        member = ProtocolClient(2, TERMS)
         member.advertise()
         if kind == "inbox":
-            member = Member.resume(TERMS, session.states[2])
+            member = ProtocolClient.resume(TERMS, session.states[2])
         elif kind == "survivors":
             member = session.members[2]
         ask = {
@@ -295,16 +302,18 @@ def test_wrong_shares_are_noticed(stop, change):
     said = bytearray(session.members[13].open(session.left))
     place = [1, 3, 5] if not stop else [2, 3, 5]  # of the three that are joined, with 13 fifth
     at = slice(25 + 4 + 5, 25 + 4 + 5 + 66)  # 13's share of 2's secret
-    share = int.from_bytes(said[at], "big") + change * pow(shamir.factors(place)[5], -1, shamir.P)
+    share = int.from_bytes(said[at], "big") + change * pow(
+        shamir.lagrange_factors(place)[5], -1, shamir.P
+    )
     said[at] = (share % shamir.P).to_bytes(66, "big")
     server = session.again("opened", but={i for i in PEOPLE if PEOPLE.index(i) + 1 not in place})[0]
-    server.opened(13, bytes(said))
+    server.receive_opened(13, bytes(said))
     with pytest.raises(ProtocolError, match="of member 2"):
-        server.total()
+        server.unmask_sum()
 
 
 def test_keys_of_another_in_the_roster_are_refused():
-    member = Member(2, TERMS)
+    member = ProtocolClient(2, TERMS)
     member.advertise()
     with pytest.raises(ProtocolError, match="not the keys that member 2 sent"):
         member.share(Session(numbers()).roster)

@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from tunefree import Run
+from tunefree import Run, __version__
 
 HOSTILE = "</script><script>alert(1)</script><!--"
 
@@ -21,7 +21,7 @@ def settings(method="fedavg", seed=0, **more):
     own = {"name": method, "step": {"part": "Constant", "lr": 0.1}}
     model = {"name": "Mlp", "parameters": 12}
     asked = {"method": method, "seed": seed, "rounds": 3, "set": ["lr=0.1"]}
-    fixed = {"tunefree": "0.1.0", "torch": "2", "device": "cpu", "start": f"s{seed}"}
+    fixed = {"tunefree": __version__, "torch": "2", "device": "cpu", "start": f"s{seed}"}
     rest = {"seed": seed, "rounds": 3, "cohort": 2, "command": asked}
     return {**fixed, "data": data, "model": model, "method": own, **rest, **more}
 

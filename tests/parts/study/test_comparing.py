@@ -26,14 +26,15 @@ def compare(methods=("fedavg", "auto"), seeds=2, model=model, fed=None, **settin
 
 @pytest.fixture
 def fits(monkeypatch):
-    """Counts the calls of `fit`, with their arguments."""
+    """Counts the runs that are trained."""
     calls = []
 
-    def fit(**arguments):
-        calls.append(arguments)
-        return tf.fit(**arguments)
+    def train(*given, **more):
+        calls.append(given)
+        return real(*given, **more)
 
-    monkeypatch.setattr(work, "fit", fit)
+    real = work.train
+    monkeypatch.setattr(work, "train", train)
     return calls
 
 
@@ -175,7 +176,7 @@ BAD = {
     "method": ({"methods": ["fedagv"]}, "Unknown method 'fedagv'"),
     "argument": ({"round": 3}, "Unknown argument of compare 'round'. Did you mean 'rounds'?"),
     "own": ({"seed": 3}, "Unknown argument of compare 'seed'"),
-    "value": ({"rounds": 0}, r"fit(rounds=...) must be a whole number >= 1"),
+    "value": ({"rounds": 0}, r"fit(rounds=...) must be an int >= 1"),
     "target": ({"target": "high"}, r"compare(target=...) must be a finite number"),
     "full": ({"methods": ["fedavg", "scaffnew"]}, "Cannot use scaffnew with 2 of 4 clients"),
     "grid": ({"methods": ["auto:tuned"]}, "auto has nothing to choose"),

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tunefree.core.text import human
 from tunefree.study import text
 
 NASTY = [
@@ -77,7 +78,7 @@ def test_numbers():
     assert text.spread(None, None) == ""
     assert text.spread(0.12345, None) == "0.1235"
     assert text.spread(0.5, 0.01) == "0.5000 ± 0.0100"
-    assert [text.human(n) for n in (12, 1500, 2.5e6, 3e9, 4e15)] == [
+    assert [human(n) for n in (12, 1500, 2.5e6, 3e9, 4e15)] == [
         "12 B", "1.5 kB", "2.5 MB", "3.0 GB", "4000.0 TB",
     ]  # fmt: skip
     assert text.p_text(0.0001) == "p < 0.001"

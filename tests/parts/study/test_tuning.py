@@ -37,7 +37,12 @@ def test_the_best_of_a_grid_by_validation(tmp_path):
     assert scores == pytest.approx([sum(finals[0]) / 2, sum(finals[1]) / 2, None])
     assert [row["chosen"] for row in found.table()] == [False, True, False]
     assert "diverged" in found.table()[2]["note"]
-    assert tune(grid={"lr": (0.3,)}, validation=0.4).runs[0].settings["validation"] == 0.4
+    assert (
+        tune(grid={"lr": (0.3,)}, evaluate=tf.Evaluate(validation=0.4))
+        .runs[0]
+        .settings["validation"]
+        == 0.4
+    )
 
 
 def test_the_cost_is_the_sum_over_everything(tmp_path):
@@ -54,14 +59,15 @@ def test_the_cost_is_the_sum_over_everything(tmp_path):
 def test_a_method_that_breaks_is_paid_for(monkeypatch):
     """Failures' rounds are counted too."""
 
-    def fit(*, callbacks, **arguments):
+    def train(*given, callbacks, **more):
         def break_off(event):
             if event.round == 1:
                 raise RuntimeError("no")
 
-        return tf.fit(callbacks=[*callbacks, break_off], **arguments)
+        return real(*given, callbacks=[*callbacks, break_off], **more)
 
-    monkeypatch.setattr(work, "fit", fit)
+    real = work.train
+    monkeypatch.setattr(work, "train", train)
     found = tune(grid={"lr": (0.1, 0.3)})
     assert found.cost["gradients"] == 2 * 2 * 2 * 2  # settings, rounds, cohort, steps
     assert found.ranked() == []
@@ -82,9 +88,16 @@ def test_losses_where_there_is_no_accuracy():
     q = Quadratics()
     settings = {"rounds": 4, "steps": 4, "batch": None, "cohort": None}
     found = tf.tune(
-        q.model([0.0, 0.0]), q.federation(), "fedavg", {"lr": (1e-6, 0.5 / q.smoothness, WILD)},
-        progress=False, device="cpu", dtype=torch.float64, validation=0.2, **settings,
-    )  # fmt: skip
+        q.model([0.0, 0.0]),
+        q.federation(),
+        "fedavg",
+        {"lr": (1e-06, 0.5 / q.smoothness, WILD)},
+        progress=False,
+        device="cpu",
+        dtype=torch.float64,
+        evaluate=tf.Evaluate(validation=0.2),
+        **settings,
+    )
     assert found.measure == "validation_loss"
     assert found.settings["lr"] == 0.5 / q.smoothness
 
@@ -123,7 +136,7 @@ def test_halving_sees_the_whole_schedule(tmp_path):
 
 def test_halving_again_decides_the_same(tmp_path, monkeypatch):
     found = tune(grid=GRID, out=tmp_path, halving=True)
-    monkeypatch.setattr(work, "fit", None)  # nothing is trained
+    monkeypatch.setattr(work, "train", None)  # nothing is trained
     again = tune(grid=GRID, out=tmp_path, halving=True)
     assert again.table() == found.table()
     loaded = tf.Tuning.load(tmp_path)
@@ -198,7 +211,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_errors_come_before_anything_is_trained(monkeypatch, case):
-    monkeypatch.setattr(work, "fit", None)
+    monkeypatch.setattr(work, "train", None)
     settings, sentence = BAD[case]
     if case == "test":
         settings = settings | {"batch": None, "cohort": None, "loss": "mse"}

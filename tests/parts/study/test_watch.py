@@ -10,7 +10,7 @@ from parts.study.test_comparing import SMALL, model
 from tunefree.study import Failure, work
 from tunefree.study.comparing import contest
 from tunefree.study.names import entrants
-from tunefree.study.source import GivenSetup
+from tunefree.study.source import PythonStudy
 from tunefree.study.watch import Terminal
 from tunefree.study.work import Task
 
@@ -21,7 +21,7 @@ def watched(terminal, methods=("fedavg", "auto:nope"), out=None, **settings):
     watch = Terminal(console)
     update = watch._bar.update  # drawn at once, not when its clock says so
     watch._bar.update = lambda *args, **more: update(*args, **more | {"refresh": True})
-    setup = GivenSetup(model, labelled(), SMALL | settings)
+    setup = PythonStudy.create(model, labelled(), SMALL | settings)
     contest(entrants(methods), [0, 1], setup, out=out, watch=watch)
     return watch, file.getvalue()
 
@@ -64,6 +64,6 @@ def test_a_failure_is_a_line():
 def test_torchrun_is_refused(monkeypatch):
     from tunefree.simulation.ranks import Ranks
 
-    monkeypatch.setattr(work, "join", lambda: Ranks(0, 2))
+    monkeypatch.setattr(work, "init_ranks", lambda: Ranks(0, 2))
     with pytest.raises(work.ArgumentError, match="leave torchrun out"):
         watched(False, ["fedavg"])

@@ -158,7 +158,7 @@ def test_malformed():
 @pytest.mark.parametrize("value", [0, -1, 1.5, "1", None])
 @pytest.mark.parametrize("name", ["rank", "passes"])
 def test_arguments_refused(name, value):
-    with pytest.raises(ArgumentError, match=rf"LowRank\({name}=...\) must be a whole number >= 1"):
+    with pytest.raises(ArgumentError, match=rf"LowRank\({name}=...\) must be an int >= 1"):
         LowRank(**{name: value})
     with pytest.raises(ArgumentError, match=r"LowRank\(rank=...\) must be below 2\^32"):
         LowRank(2**32)

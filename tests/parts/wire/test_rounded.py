@@ -110,7 +110,7 @@ def test_qsgd_levels_refused(levels):
 
 @pytest.mark.parametrize("bucket", [0, -1, 2.5, "512"])
 def test_qsgd_buckets_refused(bucket):
-    with pytest.raises(ArgumentError, match=r"QSGD\(bucket=...\) must be a whole number >= 1"):
+    with pytest.raises(ArgumentError, match=r"QSGD\(bucket=...\) must be an int >= 1"):
         QSGD(bucket=bucket)
 
 

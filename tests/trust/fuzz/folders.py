@@ -12,21 +12,22 @@ from experiments import play, record
 from safetensors.torch import save
 
 import tunefree as tf
+from running import bound
 from trust.fuzz.mutate import edited, odd_json
 from trust.fuzz.target import Target, chosen, put, room, swapped, target
 from tunefree.cli import run as run_command
 from tunefree.core.files import unpack_tensors
-from tunefree.flower.store import Store
+from tunefree.flower.store import MemoryStore
 from tunefree.report import gather
 from tunefree.report.page import as_data
 from tunefree.report.shape import payload
 from tunefree.study import compare, tune
 from tunefree.study.comparison import Comparison
 from tunefree.study.tuning import Tuning
-from tunefree.training.bind import bind
-from tunefree.training.fit import options, train
+from tunefree.training.command import build_run
 from tunefree.training.folder import Folder
 from tunefree.training.run import Run
+from tunefree.training.trainer import Trainer
 
 FEW = 100_000  # inputs for folders
 
@@ -54,7 +55,7 @@ def _safetensors() -> Target:
 
 @target("bytes node memory")
 def _store() -> Target:
-    store = Store(room() / "store", "0123456789abcdef", 3)
+    store = MemoryStore(room() / "store", "0123456789abcdef", 3)
     path = store._file("12-5f0c9a3e", "memory")
     path.parent.mkdir(parents=True)
     data = tensors()
@@ -200,10 +201,10 @@ def _checkpoint() -> Target:
 def _resume() -> Target:
     kept = Kept(run_folder("resume", method="scaffold"), RUN)
     model, fed = problem()
-    job = bind(options(model=model, federation=fed, method="scaffold", **small()))
+    job = bound(model=model, federation=fed, method="scaffold", **small())
 
     def read(home: Path) -> None:
-        train(job, Folder(home), resume=True, checkpoint_every=None, callbacks=())
+        Trainer(job, Folder(home)).train()
 
     return kept.target(read)
 
@@ -219,16 +220,16 @@ def _report() -> Target:
     return kept.target(read)
 
 
-@target("folder recipe")
-def _recipe() -> Target:
-    home = room() / "recipe"
+@target("folder command")
+def _command() -> Target:
+    home = room() / "command"
     words = {"data": "toy", "split": "owner", "model": "regression", "rounds": 1, "set": ["lr=0.1"]}
     home.mkdir()
     (home / "settings.json").write_text(json.dumps({"command": words | {"method": "fedavg"}}))
     kept = Kept(home, ("settings.json",))
 
     def read(home: Path) -> None:
-        run_command.arguments(run_command._recipe_of(home))
+        build_run(run_command._read_command(home))
 
     return kept.target(read)
 

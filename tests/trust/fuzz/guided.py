@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-PARTS = ("data", "wire", "folder", "run", "recipe", "words", "report", "study", "reproduce")
+PARTS = ("data", "wire", "folder", "run", "command", "words", "report", "study", "reproduce")
 PARTS += ("engines.flower", "privacy", "errors", "penalties", "robust", "faults")
 
 

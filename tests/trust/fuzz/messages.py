@@ -1,4 +1,4 @@
-"""What servers and nodes of a federation get: parcels, terms, letters of a secure sum."""
+"""What servers and nodes of a federation get: payloads, terms, messages of secure aggregation."""
 
 import json
 from random import Random
@@ -8,12 +8,13 @@ import torch
 import tunefree as tf
 from trust.fuzz.mutate import edited, odd_json
 from trust.fuzz.target import Target, chosen, kept_head, target
+from tunefree.core.errors import DataError
 from tunefree.core.layout import Layout
 from tunefree.core.plan import Plan, Round
 from tunefree.flower import check
-from tunefree.flower.parcel import Payload, Raw, dense, unpacked
-from tunefree.flower.terms import ProtocolTerms, digest_method
-from tunefree.privacy import letters
+from tunefree.flower.payload import EncodedArray, Payload, encode_dense, unpack_channels
+from tunefree.flower.terms import RunTerms, digest_method
+from tunefree.privacy import messages
 
 LAYOUT = Layout(("w", "b"), ((3, 2), (2,)))
 X = torch.zeros(LAYOUT.size, dtype=torch.float64)
@@ -22,23 +23,23 @@ ASKED = check.RequestContext(1, 0, "0-5f0c9a3e")
 METHODS = (tf.methods.get("fedexp"), tf.Method(wire="topk:0.3"), tf.methods.get("scaffold"))
 
 
-def said(parcel: Payload) -> bytes:
-    arrays = {n: [a.dtype, list(a.shape), a.form, a.data.hex()] for n, a in parcel.arrays.items()}
-    parts = (parcel.facts, arrays, parcel.scalars, parcel.measured)
+def said(payload: Payload) -> bytes:
+    arrays = {n: [a.dtype, list(a.shape), a.form, a.data.hex()] for n, a in payload.arrays.items()}
+    parts = (payload.header, arrays, payload.scalars, payload.metrics)
     return json.dumps(parts).encode()
 
 
 def heard(data: bytes) -> Payload:
-    """Return the parcel of a text; what Flower's records cannot hold becomes something they can."""
+    """Return the payload of a text, or refuse what Flower's records cannot hold."""
     try:
-        facts, arrays, scalars, measured = json.loads(data)
+        header, arrays, scalars, measured = json.loads(data)
         raw = {
-            str(n): Raw(str(d), tuple(map(int, shape)), str(form), bytes.fromhex(code))
+            str(n): EncodedArray(str(d), tuple(map(int, shape)), str(form), bytes.fromhex(code))
             for n, (d, shape, form, code) in arrays.items()
         }
-        return Payload(*(dict(part) for part in (facts,)), raw, dict(scalars), dict(measured))
+        return Payload(*(dict(part) for part in (header,)), raw, dict(scalars), dict(measured))
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
-        raise tf.errors.DataError("Flower would not carry this.") from None
+        raise DataError("Flower would not carry this.") from None
 
 
 def answer(method: tf.Method) -> Payload:
@@ -46,16 +47,16 @@ def answer(method: tf.Method) -> Payload:
     arrays = {}
     for name in names:
         if name in method.vectors:
-            wire = check.wire_at(method, name, ROUND)
+            wire = check.wire_for_round(method, name, ROUND)
             row = torch.ones_like(X)
             ids = torch.tensor([ASKED.client])
             if wire.lossless:
-                arrays[name] = dense(row)
+                arrays[name] = encode_dense(row)
             else:
-                code = wire.encode(row, check.sender(name, ids, ROUND), LAYOUT)
-                arrays[name] = Raw("uint8", (len(code),), "wire", code)
+                code = wire.encode(row, check.make_sender(name, ids, ROUND), LAYOUT)
+                arrays[name] = EncodedArray("uint8", (len(code),), "wire", code)
     scalars = {name: float(X.numel()) for name in names if name not in method.vectors}
-    tally = [1.0] * len(check.TALLY)
+    tally = [1.0] * len(check.WORK_COUNTS)
     measured = {"loss": [1.0], "lr": [0.1], "tally": tally, "passes": 1.0, "counted": 8.0}
     return Payload(dict(vars(ASKED)), arrays, scalars, measured)
 
@@ -64,7 +65,7 @@ def answer(method: tf.Method) -> Payload:
 def _upload() -> Target:
     def read(data: bytes) -> None:
         method = METHODS[(data[0] if data else 0) % len(METHODS)]
-        found = check.upload(heard(data[1:]), ASKED, method, X, ROUND, 1e4)
+        found = check.read_upload(heard(data[1:]), ASKED, method, X, ROUND, 1e4)
         assert all(bool(torch.isfinite(v).all()) for v in found.rows.values())
 
     return Target(read, chosen([said(answer(m)) for m in METHODS]), kept_head(odd_json))
@@ -72,13 +73,13 @@ def _upload() -> Target:
 
 @target("message probe")
 def _probe() -> Target:
-    facts, measured = dict(vars(ASKED)), {"passes": 1.0}
-    grad = Payload(facts, {"point 0": dense(X)}, {}, measured)
-    loss = Payload(facts, {}, {"point 0": 1.0}, measured)
+    header, measured = dict(vars(ASKED)), {"passes": 1.0}
+    grad = Payload(header, {"point 0": encode_dense(X)}, {}, measured)
+    loss = Payload(header, {}, {"point 0": 1.0}, measured)
 
     def read(data: bytes) -> None:
         what = ("grad", "loss")[(data[0] if data else 0) % 2]
-        check.probed(heard(data[1:]), ASKED, what, [X], 1e4)
+        check.read_probe(heard(data[1:]), ASKED, what, [X], 1e4)
 
     return Target(read, chosen([said(grad), said(loss)]), kept_head(odd_json))
 
@@ -86,23 +87,23 @@ def _probe() -> Target:
 @target("message broadcast")
 def _broadcast() -> Target:
     def read(data: bytes) -> None:
-        parcel = heard(data)
-        unpacked(parcel.arrays, parcel.scalars, X)
+        payload = heard(data)
+        unpack_channels(payload.arrays, payload.scalars, X)
 
-    return Target(read, [said(Payload({}, {"x": dense(X)}, {"mu": 0.5}, {}))], odd_json)
+    return Target(read, [said(Payload({}, {"x": encode_dense(X)}, {"mu": 0.5}, {}))], odd_json)
 
 
 @target("message terms")
 def _terms() -> Target:
     method = tf.methods.get("fedavg", lr=0.1)
     words = {"name": "fedavg", "set": {"lr": 0.1}}
-    made = ProtocolTerms(
+    made = RunTerms(
         3, 2, 5, 2.0, 0, 4, False, 4, 2, None, "mse", "float32", None, words,
         digest_method(method), "0123456789abcdef",
     )  # fmt: skip
 
     def read(data: bytes) -> None:
-        found = ProtocolTerms.read(data.decode("utf-8", "replace"))
+        found = RunTerms.read(data.decode("utf-8", "replace"))
         found.choose(None)
         found.plan(LAYOUT)
         found.cut  # noqa: B018
@@ -110,16 +111,16 @@ def _terms() -> Target:
     return Target(read, [made.text().encode()], odd_json)
 
 
-@target("message letters")
-def _letters() -> Target:
-    terms = letters.ProtocolTerms(bytes(16), 2, 4)
-    row = [(i, bytes([i]) * letters.KEYS) for i in range(3)]
-    seeds = [letters.write("roster", terms, letters.SERVER, letters.rows(row))]
+@target("message secure aggregation")
+def _secagg() -> Target:
+    terms = messages.ProtocolTerms(bytes(16), 2, 4)
+    row = [(i, bytes([i]) * messages.KEYS) for i in range(3)]
+    seeds = [messages.encode_message("roster", terms, messages.SERVER, messages.encode_rows(row))]
 
     def read(data: bytes) -> None:
-        body = letters.read("roster", terms, letters.SERVER, data)
-        found = letters.read_rows("roster", body, letters.KEYS, 2**20)
-        assert all(len(part) == letters.KEYS for part in found.values())
+        body = messages.decode_message("roster", terms, messages.SERVER, data)
+        found = messages.decode_rows("roster", body, messages.KEYS, 2**20)
+        assert all(len(part) == messages.KEYS for part in found.values())
 
     def change(data: bytes, random: Random) -> bytes:
         return (

@@ -15,9 +15,9 @@ import tunefree as tf
 from trust.fuzz.mutate import FLOATS, NUMBERS, edited, odd_json
 from trust.fuzz.target import Target, chosen, kept_head, kept_length, room, target
 from tunefree.flower import serve
-from tunefree.flower.seat import SecAggTerms
-from tunefree.flower.store import Store
-from tunefree.privacy import Collector, Member, ProtocolTerms, Secure
+from tunefree.flower.secagg_client import SecAggTerms
+from tunefree.flower.store import MemoryStore
+from tunefree.privacy import ProtocolClient, ProtocolServer, ProtocolTerms, Secure
 from tunefree.training.folder import Folder
 
 TERMS = ProtocolTerms(bytes(16), 2, 3)
@@ -46,19 +46,19 @@ class Session:
     """Three members; the third sends no numbers."""
 
     def __init__(self) -> None:
-        self.server, members = Collector(TERMS), [Member(i, TERMS) for i in range(3)]
+        self.server, members = ProtocolServer(TERMS), [ProtocolClient(i, TERMS) for i in range(3)]
         first = members[0]
         self.states = [first.state()]  # of one member, at each stage
         for i, member in enumerate(members):
-            self.server.advertised(i, member.advertise())
+            self.server.receive_keys(i, member.advertise())
         self.roster = self.server.roster()
         self.states.append(first.state())
         for i, member in enumerate(members):
-            self.server.shared(i, member.share(self.roster))
+            self.server.receive_shares(i, member.share(self.roster))
         self.inbox = self.server.inbox(0)
         self.states.append(first.state())
         for i, member in enumerate(members[:2]):
-            self.server.masked(i, member.mask(self.server.inbox(i), VALUES))
+            self.server.receive_masked(i, member.mask(self.server.inbox(i), VALUES))
         self.survivors = self.server.survivors()
         self.states.append(first.state())
         self.opened = [member.open(self.survivors) for member in members[:2]]
@@ -77,7 +77,7 @@ def _member() -> Target:
     }
 
     def read(data: bytes) -> None:
-        member = Member.resume(TERMS, data)
+        member = ProtocolClient.resume(TERMS, data)
         steps[member.stage](member)
 
     return Target(read, told.states, odd_values)
@@ -85,16 +85,16 @@ def _member() -> Target:
 
 @target("message deal")
 def _deal() -> Target:
-    made = [SecAggTerms.working(Secure(), 5, method, X, False) for method in METHODS]
-    made += [SecAggTerms.asking(Secure(bits=32), 5, what, [X, X]) for what in ("grad", "loss")]
+    made = [SecAggTerms.for_training(Secure(), 5, method, X, False) for method in METHODS]
+    made += [SecAggTerms.for_probe(Secure(bits=32), 5, what, [X, X]) for what in ("grad", "loss")]
 
     def read(data: bytes) -> None:
         method = METHODS[(data[0] if data else 0) % len(METHODS)]
-        deal = SecAggTerms.read(data[1:].decode("utf-8", "replace"), method, X, False)
-        rows = {c.name: torch.zeros(c.shape) for c in deal.grid.channels}
-        assert deal.grid.encode(rows).shape == (deal.terms.length,)
+        deal = SecAggTerms.from_text(data[1:].decode("utf-8", "replace"), method, X, False)
+        rows = {c.name: torch.zeros(c.shape) for c in deal.quantizer.channels}
+        assert deal.quantizer.encode(rows).shape == (deal.terms.length,)
 
-    return Target(read, chosen([deal.fact().encode() for deal in made]), kept_head(odd_values))
+    return Target(read, chosen([deal.to_text().encode() for deal in made]), kept_head(odd_values))
 
 
 @target("bytes nodes")
@@ -107,7 +107,7 @@ def _nodes() -> Target:
         known = serve._known(Folder(path.parent), 3)
         assert known is not None
         assert torch.tensor(known.sizes).min() > 0
-        Store(path.parent, known.run, 0)
+        MemoryStore(path.parent, known.run, 0)
 
     made = {"run": "0123456789abcdef" * 2, "sizes": [5, 7, 1]}
     return Target(read, [json.dumps(made).encode()], odd_values)
@@ -119,9 +119,9 @@ def _opened() -> Target:
 
     def read(data: bytes) -> None:
         server, at = copy.deepcopy(told.server), (data[0] if data else 0) % 2
-        server.opened(1 - at, told.opened[1 - at])
-        server.opened(at, data[1:])
-        assert (server.total() == 2 * VALUES).all()
+        server.receive_opened(1 - at, told.opened[1 - at])
+        server.receive_opened(at, data[1:])
+        assert (server.unmask_sum() == 2 * VALUES).all()
 
     def change(data: bytes, random: Random) -> bytes:
         kind = random.random()

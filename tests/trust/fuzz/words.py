@@ -24,7 +24,7 @@ from tunefree.data import partition, sources
 from tunefree.report import watch
 from tunefree.study import names
 from tunefree.study.searching import read_grid
-from tunefree.training import recipe
+from tunefree.training import command
 
 SPLIT = b"\n"
 PARTS = (
@@ -77,7 +77,9 @@ target("words attack")(lambda: _text(attacks.parse, "sign-flip:0.2", "large-norm
 target("words seeds")(lambda: _text(lambda t: names.seeds(names.read_seeds(t)), "3", "0,4,7"))
 target("words grid")(lambda: _text(lambda t: read_grid("fedavg", [t]), "lr=0.1,1", "clip=none,1"))
 target("words setting")(
-    lambda: _text(lambda t: recipe.read_settings("fedproxlod", (t,)), "weights=samples", "clip=1")
+    lambda: _text(
+        lambda t: command.parse_method_settings("fedproxlod", (t,)), "weights=samples", "clip=1"
+    )
 )
 
 LINES = (

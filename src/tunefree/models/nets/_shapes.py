@@ -17,7 +17,7 @@ def labels(who: str, classes: int) -> int:
     """Return the number of classes of a classifier; one class is a regression, not ours."""
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
         raise ArgumentError(
-            f"{who}(classes=...) must be a whole number >= 2, got {classes!r}; "
+            f"{who}(classes=...) must be an int >= 2, got {classes!r}; "
             "for real-valued targets use the 'regression' model."
         )
     return classes

@@ -1,4 +1,4 @@
-"""A federation on this machine: a SuperLink and SuperNodes as processes, stopped by their ids."""
+"""A SuperLink and SuperNodes as processes on this machine."""
 
 import os
 import shutil
@@ -9,60 +9,34 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import TracebackType
 
-from ..core.errors import ArgumentError, TunefreeError
+from tunefree.core.errors import ArgumentError, TunefreeError
 
-LINK = "loop"  # what the SuperLink is called in Flower's configuration
-REFUSED = 6.0  # seconds after which a node that was killed may connect again
-
-
-def new(folder: Path, name: str | None = None) -> Path:
-    """Write an app's folder: pyproject.toml, server, client and README.
-
-    Args:
-        folder: Where; it must be empty or missing.
-        name: What the app is called; by default as its folder.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ArgumentError(f"{str(folder)!r} must be an empty or a new folder.")
-    title = name or folder.resolve().name
-    known = "".join(c if c.isalnum() or c == "-" else "-" for c in title.lower()).strip("-")
-    _copy(files(__package__).joinpath("files"), folder, known or "federation")
-    return folder
+LINK = "loop"  # name of the SuperLink in Flower's configuration
+RECONNECT_SECONDS = 6.0  # after which a killed node may connect again
+LIMIT = 60.0  # seconds for a command that should take a few
 
 
-def _copy(source: Traversable, target: Path, name: str) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for item in source.iterdir():
-        if item.is_dir():
-            _copy(item, target / item.name, name)
-        elif item.name.endswith(".txt"):
-            path = target / item.name.removesuffix(".txt")
-            path.write_text(item.read_text().replace("NAME", name))
-
-
-def threads() -> int:
-    """Return how many threads each process here computes with."""
+def num_threads() -> int:
+    """Return the number of threads of each process."""
     return int(os.environ.get("OMP_NUM_THREADS", "1"))
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody uses now."""
+    """Return an unused port of the loopback interface."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
 
 
 class Loopback:
-    """A SuperLink and SuperNodes on this machine.
+    """A SuperLink and SuperNodes on this machine; leaving the `with` block stops them.
 
     Args:
         home: Folder for Flower's files, logs and the nodes' memory.
-        clients: Number of clients, told to nodes as `num-partitions`.
+        clients: Number of clients; nodes get it as `num-partitions`.
         secure: Whether to use TLS and registered node keys (needs openssl and ssh-keygen).
     """
 
@@ -73,7 +47,7 @@ class Loopback:
         self._link: subprocess.Popen[bytes] | None = None
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
         self._all: list[subprocess.Popen[bytes]] = []
-        self._orphans: set[tuple[int, str]] = set()  # whose parent was killed
+        self._orphans: set[tuple[int, str]] = set()  # children of killed processes
         config = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\n'
         config += f'address = "127.0.0.1:{self.port}"\n'
         config += f'root-certificates = "{self.home}/ca.crt"\n' if secure else "insecure = true\n"
@@ -101,13 +75,13 @@ class Loopback:
     @property
     def _environment(self) -> dict[str, str]:
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-        one = {"OMP_NUM_THREADS": str(threads())}
+        one = {"OMP_NUM_THREADS": str(num_threads())}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         own = {"FLWR_HOME": str(self.home / "flwr"), "PATH": path}
         return {**os.environ, **quiet, **one, **own}
 
     def _start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        """Start a process that Ctrl-C does not reach; it is stopped by its id."""
+        """Start a process in a session of its own, so that Ctrl-C does not reach it."""
         with (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [program(words[0]), *words[1:]],
@@ -134,7 +108,7 @@ class Loopback:
             "--disable-runtime-dependency-installation",
             *("--port", str(self.port), "--database", str(self.home / "superlink.db")),
         )
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             if self._link.poll() is not None:
                 break
@@ -161,7 +135,7 @@ class Loopback:
         )
 
     def _certificates(self) -> tuple[str, ...]:
-        """Make an authority and a certificate for the loopback; return the words that name them."""
+        """Create an authority and a certificate, once; return the options that name them."""
         if not (self.home / "server.crt").exists():
             self._call(
                 *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-sha256", "-days", "30"),
@@ -184,7 +158,7 @@ class Loopback:
         return tuple(w for k, v in named.items() for w in (f"--ssl-{k}", str(self.home / v)))
 
     def _key(self, i: int) -> tuple[str, ...]:
-        """Make and register a node's key, once; return the words that name it."""
+        """Create and register a node's key, once; return the options that name it."""
         key = self.home / f"key-{i}"
         if not key.exists():
             self._call("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(key))
@@ -194,29 +168,34 @@ class Loopback:
 
     def _call(self, *words: str) -> None:
         done = subprocess.run(
-            words, cwd=self.home, env=self._environment, capture_output=True, text=True
+            words,
+            cwd=self.home,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
         )
         if done.returncode:
-            said = (done.stderr or done.stdout).strip()[-500:]
-            raise TunefreeError(f"{Path(words[0]).name} failed: {said}")
+            output = (done.stderr or done.stdout).strip()[-500:]
+            raise TunefreeError(f"{Path(words[0]).name} failed: {output}")
 
     def kill_node(self, i: int) -> None:
-        """Kill a SuperNode with -9; what it started is left behind, and stopped at the end."""
+        """Kill a SuperNode by SIGKILL; its children go on, and `stop` kills them."""
         self._kill(self._nodes.pop(i))
 
     def kill_link(self) -> None:
-        """Kill the SuperLink with -9; the ServerApp is left behind, and stopped at the end."""
+        """Kill the SuperLink by SIGKILL; the ServerApp goes on, and `stop` kills it."""
         assert self._link is not None
         self._kill(self._link)
         self._link = None
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        self._orphans |= _family(process.pid)
+        self._orphans |= _descendants(process.pid)
         process.kill()
-        process.wait()
+        process.wait(LIMIT)
 
     def run(self, app: Path, **config: object) -> subprocess.Popen[bytes]:
-        """Begin a run of an app and stream its log; wait for the process to know how it ended."""
+        """Start `flwr run` for an app, with its log in run.log; the process ends with the run."""
         words = [
             f'{k}="{v}"' if isinstance(v, str | Path) else f"{k}={str(v).lower()}"
             for k, v in config.items()
@@ -226,16 +205,16 @@ class Loopback:
         )
 
     def stop(self) -> None:
-        """Stop everything that was started here."""
-        grown = {born for pid, _ in self._orphans for born in _family(pid)}
+        """Stop all processes that were started, and their children."""
+        grown = {born for pid, _ in self._orphans for born in _descendants(pid)}
         for process in reversed(self._all):
-            _end(process)
+            _stop(process)
         _kill_all(self._orphans | grown)
         self._all, self._orphans = [], set()
 
 
 def program(name: str) -> str:
-    """Return the path of one of Flower's programs, beside this Python or on the path."""
+    """Return the path of one of Flower's programs, beside this Python or on $PATH."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -243,43 +222,43 @@ def program(name: str) -> str:
     return found
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Stop a process and all that it started, by their ids; Flower's children leave its group."""
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process and its descendants, by their ids; Flower's children leave its group."""
     if process.poll() is not None:
         return
-    family = _family(process.pid)
+    descendants = _descendants(process.pid)
     process.terminate()
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
-        family |= _family(process.pid)
+        descendants |= _descendants(process.pid)
         process.kill()
-        process.wait()
-    _kill_all(family)
+        process.wait(LIMIT)
+    _kill_all(descendants)
 
 
-def _kill_all(family: set[tuple[int, str]]) -> None:
-    """Kill those of these processes that are still there, and not others of the same number."""
-    for pid, _ in family & _everyone().keys():
+def _kill_all(processes: set[tuple[int, str]]) -> None:
+    """Kill those of the processes that still run, and no later process with the same id."""
+    for pid, _ in processes & _running().keys():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def _everyone() -> dict[tuple[int, str], int]:
-    """Return every process, by number and time of birth, with its parent's number."""
+def _running() -> dict[tuple[int, str], int]:
+    """Return the parent's id of every process, by its own id and its start time."""
     words = ["ps", "-A", "-o", "pid=,ppid=,lstart="]
-    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    found = (line.split(None, 2) for line in lines)
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=LIMIT)
+    found = (line.split(None, 2) for line in done.stdout.splitlines())
     return {(int(pid), began.strip()): int(parent) for pid, parent, began in found}
 
 
-def _family(pid: int) -> set[tuple[int, str]]:
-    """Return the children of a process, and theirs."""
-    everyone = _everyone()
+def _descendants(pid: int) -> set[tuple[int, str]]:
+    """Return the children of a process, and their descendants."""
+    running = _running()
     out: set[tuple[int, str]] = set()
     parents = {pid}
     while parents:
-        born = {who for who, parent in everyone.items() if parent in parents} - out
+        born = {who for who, parent in running.items() if parent in parents} - out
         out |= born
         parents = {number for number, _ in born}
     return out

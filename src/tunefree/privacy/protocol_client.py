@@ -25,26 +25,26 @@ import numpy as np
 
 from ..core.errors import check_int
 from . import shamir
-from .grid import BITS, Whole
 from .keys import KEY, ProtocolError, agree, digest, mask, new_key, public_key, seal, unseal
-from .letters import (
+from .messages import (
     KEYS,
     SEALED,
     SERVER,
     ProtocolTerms,
     ThresholdError,
-    read,
-    read_rows,
-    rows,
-    write,
+    decode_message,
+    decode_rows,
+    encode_message,
+    encode_rows,
 )
+from .quantizer import BITS, UnsignedArray
 
 STAGES = ("new", "advertised", "shared", "masked", "opened")
 SECRETS = ("seal", "mask", "seed", "own", "binding")
-MOST = 2**20  # members of a session
+MAX_MEMBERS = 2**20  # members of a session
 
 
-class Member:
+class ProtocolClient:
     """One client's part in one session.
 
     Args:
@@ -54,7 +54,7 @@ class Member:
     """
 
     def __init__(self, client: int, terms: ProtocolTerms, least: int = 2) -> None:
-        check_int("Member", "least", least, 2)
+        check_int("ProtocolClient", "least", least, 2)
         self.client, self.terms, self.stage, self.least = client, terms, "new", least
         self._seal_key, self._mask_key = new_key(), new_key()
         self._seed = secrets.token_bytes(KEY)
@@ -63,26 +63,28 @@ class Member:
         self._own: bytes = b""  # the shares of its own secrets that it keeps
         self._inbox: dict[int, bytes] = {}
 
-    def _turn(self, stage: str) -> None:
+    def _expect_stage(self, stage: str) -> None:
         if self.stage != stage:
             raise ProtocolError(f"Member {self.client} is {self.stage!r}, not {stage!r}.")
 
-    def _among(self, members: int) -> None:
+    def _check_company(self, members: int) -> None:
         self.terms.check_left(members)
         if members < self.least:
             raise ThresholdError(f"Member {self.client} hides among {self.least}, not {members}.")
 
     def advertise(self) -> bytes:
         """Return the public keys."""
-        self._turn("new")
+        self._expect_stage("new")
         self.stage = "advertised"
         keys = public_key(self._seal_key) + public_key(self._mask_key)
-        return write("keys", self.terms, self.client, keys)
+        return encode_message("keys", self.terms, self.client, keys)
 
     def share(self, roster: bytes) -> bytes:
         """Return, sealed for each member of the roster, a share of this one's secrets."""
-        self._turn("advertised")
-        members = read_rows("roster", read("roster", self.terms, SERVER, roster), KEYS, MOST)
+        self._expect_stage("advertised")
+        members = decode_rows(
+            "roster", decode_message("roster", self.terms, SERVER, roster), KEYS, MAX_MEMBERS
+        )
         self.terms.check(len(members))
         own = public_key(self._seal_key) + public_key(self._mask_key)
         if members.get(self.client) != own:
@@ -97,49 +99,57 @@ class Member:
             if v == self.client:
                 self._own = key_share + seed_share
             else:
-                sealed[v] = seal(self._common(v, self.client, v), key_share + seed_share, b"")
+                sealed[v] = seal(
+                    self._seal_key_with(v, self.client, v), key_share + seed_share, b""
+                )
         self.stage = "shared"
-        body = commitment(self._binding, self._seed) + rows(sealed.items())
-        return write("shares", self.terms, self.client, body)
+        body = commit_seed(self._binding, self._seed) + encode_rows(sealed.items())
+        return encode_message("shares", self.terms, self.client, body)
 
-    def _common(self, other: int, sender: int, receiver: int) -> bytes:
+    def _seal_key_with(self, other: int, sender: int, receiver: int) -> bytes:
         """Return the key that seals what one of two members writes to the other."""
         way = struct.pack("<II", sender, receiver)
         theirs = self._roster[other][:KEY]
         return agree(self._seal_key, theirs, b"seal" + self._binding + way)
 
-    def mask(self, inbox: bytes, values: Whole) -> bytes:
+    def mask(self, inbox: bytes, values: UnsignedArray) -> bytes:
         """Return the numbers under masks; `inbox` says who shared, and so who takes part."""
-        self._turn("shared")
-        found = read_rows("inbox", read("inbox", self.terms, SERVER, inbox), SEALED, MOST)
+        self._expect_stage("shared")
+        found = decode_rows(
+            "inbox", decode_message("inbox", self.terms, SERVER, inbox), SEALED, MAX_MEMBERS
+        )
         if self.client in found or not found.keys() <= self._roster.keys():
             raise ProtocolError("The inbox has shares of somebody who is not another member.")
         t = self.terms
-        self._among(len(found) + 1)
+        self._check_company(len(found) + 1)
         if values.shape != (t.length,) or values.dtype != BITS[t.bits]:
             raise ProtocolError(f"A member adds {t.length} whole numbers of {t.bits} bits.")
         self._inbox, self.stage = found, "masked"
         total = values + mask(self._seed, t.length, t.bits)
         for v in found:
-            common = pairwise(self._mask_key, self._roster[v][KEY:], self._binding)
+            common = pairwise_key(self._mask_key, self._roster[v][KEY:], self._binding)
             part = mask(common, t.length, t.bits)
             total = np.add(total, part) if self.client < v else np.subtract(total, part)
-        return write("masked", t, self.client, total.astype(BITS[t.bits], copy=False).tobytes())
+        return encode_message(
+            "masked", t, self.client, total.astype(BITS[t.bits], copy=False).tobytes()
+        )
 
     def open(self, survivors: bytes) -> bytes:
         """Return the shares that unmask the survivors' sum, and nothing but that."""
-        self._turn("masked")
+        self._expect_stage("masked")
         t = self.terms
-        left = read_rows("survivors", read("survivors", t, SERVER, survivors), 0, MOST)
+        left = decode_rows(
+            "survivors", decode_message("survivors", t, SERVER, survivors), 0, MAX_MEMBERS
+        )
         if not left.keys() <= self._inbox.keys() | {self.client}:
             raise ProtocolError("The survivors include somebody who did not share.")
         if self.client not in left:
             raise ProtocolError(f"Member {self.client} sent its numbers, but is left out.")
-        self._among(len(left))
+        self._check_company(len(left))
         self.stage = "opened"
         mine = {self.client: self._own}
         for v, sealed in self._inbox.items():
-            text = unseal(self._common(v, v, self.client), sealed, b"")
+            text = unseal(self._seal_key_with(v, v, self.client), sealed, b"")
             if text is not None and len(text) == 2 * shamir.SHARE:
                 mine[v] = text
         out = {
@@ -147,7 +157,7 @@ class Member:
             for v, text in mine.items()
         }
         self._seal_key = self._mask_key = self._seed = bytes(KEY)
-        return write("opened", t, self.client, rows(out.items()))
+        return encode_message("opened", t, self.client, encode_rows(out.items()))
 
     def state(self) -> bytes:
         """Return all of it as text, for a process that ends between two messages; keep it secret.
@@ -161,7 +171,7 @@ class Member:
         return json.dumps({"client": self.client, "stage": self.stage, **text}).encode()
 
     @classmethod
-    def resume(cls, terms: ProtocolTerms, state: bytes, least: int = 2) -> "Member":
+    def resume(cls, terms: ProtocolTerms, state: bytes, least: int = 2) -> "ProtocolClient":
         """Return the member of a state."""
         try:
             found = json.loads(state)
@@ -190,11 +200,11 @@ class Member:
         return member
 
 
-def pairwise(private: bytes, public: bytes, binding: bytes) -> bytes:
+def pairwise_key(private: bytes, public: bytes, binding: bytes) -> bytes:
     """Return the key of the mask that two members have in common."""
     return agree(private, public, b"mask" + binding)
 
 
-def commitment(binding: bytes, seed: bytes) -> bytes:
+def commit_seed(binding: bytes, seed: bytes) -> bytes:
     """Return what tells a right seed from a wrong one, and nothing else about it."""
     return digest(b"seed", binding, seed)

@@ -1,9 +1,9 @@
-"""Clients on other machines, as the server's round sees them.
+"""The pool of clients on Flower's nodes.
 
-The crew writes to the nodes, waits for those who answer in time, looks at what they send and
-returns means, so that `rounds.play` is the same as in a simulation. A vector that a cohort was sent
-earlier in a round is sent again, since every message may find a new process on a node; the ledger
-counts it each time.
+It sends requests to the nodes, waits for answers, validates them and returns means, so that
+`rounds.run_round` is the same as in a simulation. A vector that a cohort was sent earlier in a
+round is sent again, since a node may handle every message in a new process; the ledger counts it
+each time.
 """
 
 from collections import Counter
@@ -25,17 +25,17 @@ from ..server.aggregate import Aggregation, client_weights, weighted_mean
 from ..simulation.desk import WORK_COUNTS, ClientContext, work_costs
 from ..simulation.ranks import Ranks
 from ..wire import Ledger
-from .check import RequestContext, Upload, counts, passes, probed, upload
+from .check import RequestContext, Upload, read_passes, read_probe, read_upload, read_work
 from .exchange import Exchange
-from .masked import Session, check_settings
-from .memories import Memories, new_version
-from .parcel import Fact, Packed, Payload, Raw, dense, packed
-from .seat import MEASURED, SecAggTerms
+from .payload import EncodedArray, HeaderValue, PackedChannels, Payload, encode_dense, pack_channels
+from .secagg_client import MEASURED, SecAggTerms
+from .secagg_server import SecAggSession, check_secure_settings
+from .versions import MemoryVersions, new_version
 
 
 @dataclass(frozen=True)
 class _CohortUploads:
-    """What the answers of a cohort come to."""
+    """The means and counts of a cohort's answers."""
 
     answered: list[int]
     means: Channels
@@ -54,7 +54,7 @@ class FlowerClients:
         start: The first model, from which first memories are made.
         run: The run's name, under which nodes keep their memory.
         terms: What nodes must know of the run, as text.
-        exchange: How to reach them, and how to deal with those who fail.
+        exchange: How to reach them, and how to treat those that fail.
         held: Evaluates on the server's own sample, where it has one.
         aggregate: Makes the aggregators of what clients send.
         secure: Adds up what clients send under masks, instead.
@@ -79,8 +79,8 @@ class FlowerClients:
         self._exchange, self._held, self._aggregate = exchange, held, aggregate
         self._secure = secure
         if secure is not None:
-            check_settings(method, aggregate, exchange.patience.lost)
-        self._memories = Memories(bool(init_client_memory(method, start, plan)))
+            check_secure_settings(method, aggregate, exchange.policy.lost)
+        self._versions = MemoryVersions(bool(init_client_memory(method, start, plan)))
         self._passes = 0.0
         self._sent: tuple[Ledger | None, Counter[str]] = (None, Counter())
 
@@ -112,22 +112,24 @@ class FlowerClients:
         people = ids.tolist() if who == "cohort" else list(range(self.plan.clients))
         version = new_version(t)
         points = {f"point {j}": x for j, x in enumerate(at)}
-        arrays = {name: dense(x) for name, x in points.items()}
+        arrays = {name: encode_dense(x) for name, x in points.items()}
 
         def write(i: int) -> Payload:
             self._count(ledger, points)
-            return Payload(self._facts("probe", i, t, version) | {"what": what}, arrays)
+            return Payload(self._header("probe", i, t, version) | {"what": what}, arrays)
 
-        def read(i: int, parcel: Payload) -> tuple[list[Tensor], float]:
-            largest = self._exchange.patience.largest
-            return probed(parcel, RequestContext(i, t, version), what, at, largest)
+        def read(i: int, payload: Payload) -> tuple[list[Tensor], float]:
+            largest = self._exchange.policy.largest
+            return read_probe(payload, RequestContext(i, t, version), what, at, largest)
 
         need = self._need(len(people), t)
         if self._secure is not None:
-            deal = SecAggTerms.asking(self._secure, len(people), what, at)
-            session = Session(deal, self._shares, people, self._exchange, t, version, ledger)
-            facts = partial(self._facts, t=t, version=version)
-            said = session.play(facts, write, passes, None, need)
+            secagg_terms = SecAggTerms.for_probe(self._secure, len(people), what, at)
+            session = SecAggSession(
+                secagg_terms, self._shares, people, self._exchange, t, version, ledger
+            )
+            header = partial(self._header, t=t, version=version)
+            said = session.run(header, write, read_passes, None, need)
             self._passes += sum(said.values())
             hidden = session.means(at[0])
             return [hidden[name] for name in points]
@@ -149,7 +151,7 @@ class FlowerClients:
         gather = self._plainly if self._secure is None else self._masked
         got = gather(people, down, t, version, ledger)
         weight = float(self._shares[got.answered].sum())
-        self._memories.answered(got.answered, version)
+        self._versions.record_answers(got.answered, version)
         if self.method.echo:
             self._echo(got.answered, got.means, t, version, ledger)
         counted = dict(zip(WORK_COUNTS, got.tally.tolist(), strict=True))
@@ -163,14 +165,14 @@ class FlowerClients:
         self, people: list[int], down: Channels, t: Round, version: str, ledger: Ledger
     ) -> _CohortUploads:
         """Let the cohort work, look at what each sends, and make the means of it."""
-        ready, x = packed(down), down["x"]
+        ready, x = pack_channels(down), down["x"]
 
         def write(i: int) -> Payload:
             return self._order(i, down, ready, t, version, ledger)
 
-        def read(i: int, parcel: Payload) -> Upload:
+        def read(i: int, payload: Payload) -> Upload:
             asked = RequestContext(i, t.index, version)
-            return upload(parcel, asked, self.method, x, t, self._exchange.patience.largest)
+            return read_upload(payload, asked, self.method, x, t, self._exchange.policy.largest)
 
         need, renew = self._need(len(people), t.index), partial(self._renew, down, ledger)
         found = self._exchange.run(people, t.index, write, read, need, ledger, renew)
@@ -184,7 +186,7 @@ class FlowerClients:
             mean.add(p, one.rows)
             turns = {"loss": list(one.loss), "lr": list(one.lr)}
             measured.add(p, {n: (reduce(torch.add, v) / len(v))[None] for n, v in turns.items()})
-            total += torch.tensor(one.tally, dtype=torch.float64)
+            total += torch.tensor(one.work, dtype=torch.float64)
             passes += one.passes
             for name, size in one.sizes.items():
                 ledger.send_up(name, size, 0.0)
@@ -196,13 +198,17 @@ class FlowerClients:
     ) -> _CohortUploads:
         """Let the cohort work, and see the sum of what it sends alone."""
         assert self._secure is not None
-        ready, x = packed(down), down["x"]
-        deal = SecAggTerms.working(self._secure, len(people), self.method, x, t.preparing)
-        session = Session(deal, self._shares, people, self._exchange, t.index, version, ledger)
-        found = session.play(
-            partial(self._facts, t=t.index, version=version),
+        ready, x = pack_channels(down), down["x"]
+        secagg_terms = SecAggTerms.for_training(
+            self._secure, len(people), self.method, x, t.preparing
+        )
+        session = SecAggSession(
+            secagg_terms, self._shares, people, self._exchange, t.index, version, ledger
+        )
+        found = session.run(
+            partial(self._header, t=t.index, version=version),
             lambda i: self._order(i, down, ready, t, version, ledger),
-            counts,
+            read_work,
             partial(self._renew, down, ledger),
             self._need(len(people), t.index),
         )
@@ -216,51 +222,51 @@ class FlowerClients:
         return _CohortUploads([i for i in people if i in found], means, measured, total, passes)
 
     def _order(
-        self, i: int, down: Channels, ready: Packed, t: Round, version: str, ledger: Ledger
+        self, i: int, down: Channels, ready: PackedChannels, t: Round, version: str, ledger: Ledger
     ) -> Payload:
         """Return a client's task of a round."""
         arrays, scalars = ready
         parts = {f"down.{name}": raw for name, raw in arrays.items()}
         self._count(ledger, down)
-        if self._memories.starts(i, t.index):
-            parts["start.x"] = dense(self._start)
+        if self._versions.needs_start(i, t.index):
+            parts["start.x"] = encode_dense(self._start)
             self._count(ledger, {"start": self._start})
-        facts = self._facts("train", i, t.index, version) | {"base": self._memories.base(i)}
-        facts |= {"fraction": t.fraction, "factor": t.factor}
-        owed = self._memories.owed(i)
+        header = self._header("train", i, t.index, version) | {"base": self._versions.base_of(i)}
+        header |= {"fraction": t.fraction, "factor": t.factor}
+        owed = self._versions.unconfirmed(i)
         if owed is not None:
-            facts["echo"] = owed
+            header["echo"] = owed
             parts |= self._echoed(owed, ledger)
-        return Payload(facts, parts, scalars)
+        return Payload(header, parts, scalars)
 
-    def _echoed(self, version: str, ledger: Ledger) -> dict[str, Raw]:
-        means = self._memories.means(version)
+    def _echoed(self, version: str, ledger: Ledger) -> dict[str, EncodedArray]:
+        means = self._versions.means_of(version)
         self._count(ledger, {f"mean {name}": v for name, v in means.items()})
-        return {f"echo.{name}": dense(v) for name, v in means.items()}
+        return {f"echo.{name}": encode_dense(v) for name, v in means.items()}
 
     def _echo(
         self, answered: list[int], means: Channels, t: Round, version: str, ledger: Ledger
     ) -> None:
         """Send the means back; whoever does not confirm them gets them with its next task."""
-        self._memories.echo(version, {name: means[name] for name in self.method.echo})
+        self._versions.store_means(version, {name: means[name] for name in self.method.echo})
 
         def write(i: int) -> Payload:
-            facts = self._facts("keep", i, t.index, version) | {"echo": version}
-            return Payload(facts, self._echoed(version, ledger))
+            header = self._header("keep", i, t.index, version) | {"echo": version}
+            return Payload(header, self._echoed(version, ledger))
 
-        def read(i: int, parcel: Payload) -> bool:
-            RequestContext(i, t.index, version).check(parcel)
+        def read(i: int, payload: Payload) -> bool:
+            RequestContext(i, t.index, version).check(payload)
             return True
 
-        kept = self._exchange.run(answered, t.index, write, read, 0, ledger, away="behind")
-        self._memories.confirmed(answered, kept, version)
+        kept = self._exchange.run(answered, t.index, write, read, 0, ledger, label="behind")
+        self._versions.record_confirmations(answered, kept, version)
 
-    def _facts(self, kind: str, client: int, t: int, version: str) -> dict[str, Fact]:
+    def _header(self, kind: str, client: int, t: int, version: str) -> dict[str, HeaderValue]:
         same = {"run": self._run, "terms": self._terms}
         return {"kind": kind, "client": client, "round": t, "version": version, **same}
 
     def _need(self, cohort: int, t: int) -> int:
-        return self._exchange.patience.need(cohort, self.method.full or t < 0)
+        return self._exchange.policy.min_answers(cohort, self.method.full or t < 0)
 
     def _count(self, ledger: Ledger, channels: Channels) -> None:
         """Count what one client is sent, instead of what was counted for the round as planned."""
@@ -272,20 +278,20 @@ class FlowerClients:
 
     def _renew(self, down: Channels, ledger: Ledger, i: int) -> bool:
         """Let a client begin anew at the present model; whether it can be asked again."""
-        if not self._memories.renew(i):
+        if not self._versions.reset(i):
             return False
         if self.method.prepares:
             first, version = Round(self.plan, index=-1), new_version(-1)
-            order = self._order(i, down, packed(down), first, version, ledger)
-            said = self._exchange.roll.write({i: order}).get(i)
-            if not isinstance(said, Payload) or said.facts.get("lost"):
+            order = self._order(i, down, pack_channels(down), first, version, ledger)
+            said = self._exchange.registry.send({i: order}).get(i)
+            if not isinstance(said, Payload) or said.header.get("lost"):
                 return False
-            self._memories.prepared(i, version)
+            self._versions.record_preparation(i, version)
         return True
 
     def commit(self) -> None:
         """Name the versions that count from now on; nodes learn of it with their next task."""
-        self._memories.commit()
+        self._versions.commit()
 
     def announce(self, ids: Tensor | None) -> None:
         """Nothing is read ahead."""
@@ -296,11 +302,11 @@ class FlowerClients:
 
     def state(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs."""
-        return self._memories.tensors()
+        return self._versions.tensors()
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Take it from a checkpoint."""
-        self._memories.restore(tensors, self._start.device)
+        self._versions.restore(tensors, self._start.device)
 
     def measure(self, x: Vector) -> dict[str, float]:
         """Return nothing: the clients' gradients stay with them."""

@@ -18,25 +18,25 @@ from collections.abc import Container
 import numpy as np
 
 from . import shamir
-from .grid import BITS, Whole
 from .keys import KEY, ProtocolError, mask, public_key
-from .letters import (
+from .messages import (
     KEYS,
     OPENED,
     SEALED,
     SERVER,
     ProtocolTerms,
     ThresholdError,
-    read,
-    read_rows,
-    rows,
-    sized,
-    write,
+    check_length,
+    decode_message,
+    decode_rows,
+    encode_message,
+    encode_rows,
 )
-from .member import commitment, pairwise
+from .protocol_client import commit_seed, pairwise_key
+from .quantizer import BITS, UnsignedArray
 
 
-class Collector:
+class ProtocolServer:
     """The server's part in one session.
 
     Args:
@@ -52,31 +52,33 @@ class Collector:
         self._sealed: dict[int, dict[int, bytes]] = {}  # by sender, then by receiver
         self._sharing = True
         self._arrived: set[int] = set()
-        self._sum: Whole = np.zeros(terms.length, BITS[terms.bits])
+        self._sum: UnsignedArray = np.zeros(terms.length, BITS[terms.bits])
         self._left: bytes | None = None
         self._opened: dict[int, dict[int, bytes]] = {}  # by whose secret, then by who opened
         self._openers: set[int] = set()
         self._known: tuple[tuple[int, ...], dict[int, int]] = ((), {})
 
-    def advertised(self, client: int, message: bytes) -> None:
+    def receive_keys(self, client: int, message: bytes) -> None:
         """Take a member's public keys."""
-        body = read("keys", self.terms, client, message)
+        body = decode_message("keys", self.terms, client, message)
         self._expect(client, self._roster is None, self._keys)
-        self._keys[client] = sized("keys", body, KEYS)
+        self._keys[client] = check_length("keys", body, KEYS)
 
     def roster(self) -> bytes:
         """Return the members' keys, for each of them; nobody is let in after that."""
         if self._roster is None:
             self.terms.check(len(self._keys))
-            self._roster = write("roster", self.terms, SERVER, rows(self._keys.items()))
+            self._roster = encode_message(
+                "roster", self.terms, SERVER, encode_rows(self._keys.items())
+            )
             self._binding = self.terms.bind(self._roster)
         return self._roster
 
-    def shared(self, client: int, message: bytes) -> None:
+    def receive_shares(self, client: int, message: bytes) -> None:
         """Take a member's sealed shares."""
-        body = read("shares", self.terms, client, message)
+        body = decode_message("shares", self.terms, client, message)
         self._expect(client, self._roster is not None and self._sharing, self._sealed, self._keys)
-        found = read_rows("shares", body[KEY:], SEALED, len(self._keys))
+        found = decode_rows("shares", body[KEY:], SEALED, len(self._keys))
         if found.keys() != self._keys.keys() - {client}:
             raise ProtocolError(f"Member {client} did not share with each of the others.")
         self._checks[client], self._sealed[client] = bytes(body[:KEY]), found
@@ -88,14 +90,14 @@ class Collector:
             raise ProtocolError(f"Member {client} did not share.")
         self._sharing = False
         mine = {u: sealed[client] for u, sealed in self._sealed.items() if u != client}
-        return write("inbox", self.terms, SERVER, rows(mine.items()))
+        return encode_message("inbox", self.terms, SERVER, encode_rows(mine.items()))
 
-    def masked(self, client: int, message: bytes) -> None:
+    def receive_masked(self, client: int, message: bytes) -> None:
         """Add a member's masked numbers to the sum."""
-        body = read("masked", self.terms, client, message)
+        body = decode_message("masked", self.terms, client, message)
         early = self._left is None and not self._sharing
         self._expect(client, early, self._arrived, self._sealed)
-        data = sized("masked", body, self._sum.nbytes)
+        data = check_length("masked", body, self._sum.nbytes)
         self._sum = self._sum + np.frombuffer(data, self._sum.dtype)
         self._arrived.add(client)
 
@@ -103,15 +105,15 @@ class Collector:
         """Return whose numbers arrived, for each of them; those of others are too late now."""
         if self._left is None:
             self.terms.check_left(len(self._arrived))
-            listed = rows((u, b"") for u in self._arrived)
-            self._left = write("survivors", self.terms, SERVER, listed)
+            listed = encode_rows((u, b"") for u in self._arrived)
+            self._left = encode_message("survivors", self.terms, SERVER, listed)
         return self._left
 
-    def opened(self, client: int, message: bytes) -> None:
+    def receive_opened(self, client: int, message: bytes) -> None:
         """Take the shares that a member opened."""
-        body = read("opened", self.terms, client, message)
+        body = decode_message("opened", self.terms, client, message)
         self._expect(client, self._left is not None, self._openers, self._arrived)
-        found = read_rows("opened", body, OPENED, len(self._sealed))
+        found = decode_rows("opened", body, OPENED, len(self._sealed))
         if client not in found or not found.keys() <= self._sealed.keys():
             raise ProtocolError(f"Member {client} opened what is not of this session.")
         for v, part in found.items():
@@ -121,25 +123,25 @@ class Collector:
         for v, part in found.items():
             self._opened.setdefault(v, {})[client] = part[1:]
 
-    def total(self) -> Whole:
+    def unmask_sum(self) -> UnsignedArray:
         """Return the sum of the survivors' numbers, modulo 2^k."""
         seeds = {u: self._secret(u) for u in sorted(self._arrived)}
         gone = {u: self._secret(u) for u in sorted(self._sealed.keys() - self._arrived)}
         t, out = self.terms, self._sum
         for u, seed in seeds.items():
-            if commitment(self._binding, seed) != self._checks[u]:
+            if commit_seed(self._binding, seed) != self._checks[u]:
                 raise ProtocolError(f"The shares of member {u}'s seed are wrong.")
             out = out - mask(seed, t.length, t.bits)
         for d, key in gone.items():
             if public_key(key) != self._keys[d][KEY:]:
                 raise ProtocolError(f"The shares of member {d}'s key are wrong.")
             for u in sorted(self._arrived):
-                part = mask(pairwise(key, self._keys[u][KEY:], self._binding), t.length, t.bits)
+                part = mask(pairwise_key(key, self._keys[u][KEY:], self._binding), t.length, t.bits)
                 out = out - part if u < d else out + part
         return out
 
     @property
-    def people(self) -> tuple[int, ...]:
+    def survivor_ids(self) -> tuple[int, ...]:
         """Whose numbers are in the sum, ascending."""
         return tuple(sorted(self._arrived))
 
@@ -160,7 +162,7 @@ class Collector:
     def _factors(self, persons: tuple[int, ...]) -> dict[int, int]:
         """Return Shamir's factors, which are the same for everybody as long as the same opened."""
         if self._known[0] != persons:
-            self._known = persons, shamir.factors(persons)
+            self._known = persons, shamir.lagrange_factors(persons)
         return self._known[1]
 
     def _expect(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunefree.core.errors import ArgumentError, DataError
-from tunefree.privacy import Channel, Quantizer, grid_for
+from tunefree.privacy import Channel, Quantizer, make_quantizer
 
 
 @given(
@@ -21,16 +21,16 @@ from tunefree.privacy import Channel, Quantizer, grid_for
 @settings(deadline=None)
 def test_sums_are_read_within_a_step_for_each_client(people, bits, bound, seed, extreme):
     draw = np.random.default_rng(seed)
-    grid = Quantizer((Channel("a", (3,), bound), Channel("b", (), bound)), people, bits)
-    step = grid.step(grid.channels[0])
+    quantizer = Quantizer((Channel("a", (3,), bound), Channel("b", (), bound)), people, bits)
+    step = quantizer.step(quantizer.channels[0])
     total, exact = np.zeros(4, f"<u{bits // 8}"), [Fraction(0)] * 4
     for _ in range(people):
         v = np.full(4, bound) if extreme else draw.uniform(-bound, bound, 4)
         w = 1.0 if extreme else float(draw.uniform(0.01, 1))
         rows = {"a": torch.tensor(v[:3]), "b": torch.tensor(v[3])}
-        total = total + grid.encode(rows, w)
+        total = total + quantizer.encode(rows, w)
         exact = [e + Fraction(w) * Fraction(x) for e, x in zip(exact, v.tolist(), strict=True)]
-    found = grid.decode(total)
+    found = quantizer.decode(total)
     got = [*found["a"].tolist(), float(found["b"])]
     assert all(abs(Fraction(g) - e) <= people * step for g, e in zip(got, exact, strict=True))
     if bits == 32 and people > 1:  # the step is not finer than what fits, nor twice as coarse
@@ -38,9 +38,9 @@ def test_sums_are_read_within_a_step_for_each_client(people, bits, bound, seed, 
 
 
 def test_the_worst_sum_does_not_wrap():
-    grid = Quantizer((Channel("a", (1,), 1.0),), 7, 32)
-    one = grid.encode({"a": torch.tensor([-1.0])})
-    assert float(grid.decode(one * np.uint32(7))["a"]) == pytest.approx(-7, abs=1e-6)
+    quantizer = Quantizer((Channel("a", (1,), 1.0),), 7, 32)
+    one = quantizer.encode({"a": torch.tensor([-1.0])})
+    assert float(quantizer.decode(one * np.uint32(7))["a"]) == pytest.approx(-7, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -53,22 +53,22 @@ def test_the_worst_sum_does_not_wrap():
     ],
 )
 def test_what_does_not_fit_is_refused(value, said):
-    grid = Quantizer((Channel("a", (2,), 1.0),), 4)
+    quantizer = Quantizer((Channel("a", (2,), 1.0),), 4)
     with pytest.raises(DataError, match=said):
-        grid.encode({"a": torch.tensor(value)})
+        quantizer.encode({"a": torch.tensor(value)})
 
 
 def test_other_channels_totals_weights_and_bits_are_refused():
-    grid = Quantizer((Channel("a", (2,), 1.0),), 4)
+    quantizer = Quantizer((Channel("a", (2,), 1.0),), 4)
     with pytest.raises(DataError, match="channels must be"):
-        grid.encode({"b": torch.zeros(2)})
+        quantizer.encode({"b": torch.zeros(2)})
     with pytest.raises(DataError, match="2 numbers of 64 bits"):
-        grid.decode(np.zeros(3, "<u8"))
+        quantizer.decode(np.zeros(3, "<u8"))
     with pytest.raises(ArgumentError, match=r"weight=\.\.\."):
-        grid.encode({"a": torch.zeros(2)}, 1.5)
+        quantizer.encode({"a": torch.zeros(2)}, 1.5)
     with pytest.raises(ArgumentError, match="32 or 64"):
         Quantizer((), 4, 16)
     with pytest.raises(ArgumentError, match="fewer than 256 steps"):
         Quantizer((), 2**24, 32)
     with pytest.raises(ArgumentError, match="'b' has no bound"):
-        grid_for({"a": torch.zeros(1, 2), "b": torch.zeros(1)}, {"a": 1.0}, 4)
+        make_quantizer({"a": torch.zeros(1, 2), "b": torch.zeros(1)}, {"a": 1.0}, 4)

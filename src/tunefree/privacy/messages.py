@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..core.errors import ArgumentError, check_int
-from .grid import BITS
 from .keys import KEY, TAG, ProtocolError, digest
+from .quantizer import BITS
 from .shamir import SHARE
 
 KINDS = ("keys", "roster", "shares", "inbox", "masked", "survivors", "opened")
@@ -79,21 +79,21 @@ class ThresholdError(ProtocolError):
     """Too few members are left; nothing can be opened."""
 
 
-def usual(members: int) -> int:
+def default_threshold(members: int) -> int:
     """Return a threshold above two thirds, which also holds if a third of the members collude.
 
-    >>> [usual(m) for m in (2, 3, 10, 100)]
+    >>> [default_threshold(m) for m in (2, 3, 10, 100)]
     [2, 3, 7, 67]
     """
     return max(2, 2 * members // 3 + 1)
 
 
-def write(kind: str, terms: ProtocolTerms, sender: int, body: bytes) -> bytes:
+def encode_message(kind: str, terms: ProtocolTerms, sender: int, body: bytes) -> bytes:
     """Return a message."""
     return _HEAD.pack(_MAGIC, KINDS.index(kind), terms.session, sender) + body
 
 
-def read(kind: str, terms: ProtocolTerms, sender: int, data: bytes) -> memoryview:
+def decode_message(kind: str, terms: ProtocolTerms, sender: int, data: bytes) -> memoryview:
     """Return a message's body; refuse another kind, session or sender."""
     if len(data) < _HEAD.size:
         raise ProtocolError(f"A message has at least {_HEAD.size} bytes, got {len(data)}.")
@@ -107,27 +107,27 @@ def read(kind: str, terms: ProtocolTerms, sender: int, data: bytes) -> memoryvie
     return memoryview(data)[_HEAD.size :]
 
 
-def sized(kind: str, body: memoryview, want: int) -> bytes:
+def check_length(kind: str, body: memoryview, want: int) -> bytes:
     """Return a body that has the length it must have."""
     if len(body) != want:
         raise ProtocolError(f"The body of {kind!r} must have {want} bytes, got {len(body)}.")
     return bytes(body)
 
 
-def rows(items: Iterable[tuple[int, bytes]]) -> bytes:
+def encode_rows(items: Iterable[tuple[int, bytes]]) -> bytes:
     """Return a list of numbered parts of equal length."""
     parts = [struct.pack("<I", number) + part for number, part in sorted(items)]
     return struct.pack("<I", len(parts)) + b"".join(parts)
 
 
-def read_rows(kind: str, body: memoryview, width: int, most: int) -> dict[int, bytes]:
+def decode_rows(kind: str, body: memoryview, width: int, most: int) -> dict[int, bytes]:
     """Return a list's parts by number; each has `width` bytes, and there are at most `most`."""
     if len(body) < 4:
         raise ProtocolError(f"The list of {kind!r} has no length.")
     (count,) = struct.unpack_from("<I", body)
     if count > most:
         raise ProtocolError(f"The list of {kind!r} has {count} parts, more than {most}.")
-    sized(kind, body[4:], count * (4 + width))
+    check_length(kind, body[4:], count * (4 + width))
     out: dict[int, bytes] = {}
     last = -1
     for j in range(count):

@@ -6,7 +6,7 @@ Client i sends q_i = round(w_i v_i / s), with weights 0 < w_i <= 1, and the serv
 
 (half a step of rounding each, and less than that again for what float64 rounds on the way). A
 channel's entries are at most its bound B; the step s is the least power of two for which the sum of
-all `people` still fits: m (B / s) < 2^(k-1), and B / s <= 2^50, so that float64 holds it.
+all `max_clients` still fits: m (B / s) < 2^(k-1), and B / s <= 2^50, so that float64 holds it.
 """
 
 import math
@@ -22,10 +22,10 @@ from torch import Tensor
 from ..core.errors import ArgumentError, DataError, check_at_least, check_int
 from ..core.types import Channels
 
-Whole = NDArray[np.unsignedinteger[Any]]
+UnsignedArray = NDArray[np.unsignedinteger[Any]]
 BITS: dict[int, np.dtype[Any]] = {32: np.dtype("<u4"), 64: np.dtype("<u8")}
 EXACT = 2**50  # steps that a number may be long
-LEAST = 2.0**-900  # a bound; float64 must hold its step, and one over it
+MIN_BOUND = 2.0**-900  # a bound; float64 must hold its step, and one over it
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Channel:
     bound: float
 
     def __post_init__(self) -> None:
-        check_at_least("Channel", "bound", self.bound, LEAST)
+        check_at_least("Channel", "bound", self.bound, MIN_BOUND)
 
     @property
     def size(self) -> int:
@@ -56,22 +56,22 @@ class Quantizer:
     """
 
     channels: tuple[Channel, ...]
-    people: int
+    max_clients: int
     bits: int = 64
 
     def __post_init__(self) -> None:
-        check_int("Quantizer", "people", self.people)
+        check_int("Quantizer", "people", self.max_clients)
         if self.bits not in BITS:
             raise ArgumentError(f"Grid(bits=...) must be 32 or 64, got {self.bits!r}.")
         if self._levels < 2**8:
             raise ArgumentError(
                 f"Grid(bits={self.bits}) leaves fewer than 256 steps for the numbers of "
-                f"{self.people} clients; take 64."
+                f"{self.max_clients} clients; take 64."
             )
 
     @property
     def _levels(self) -> int:
-        return int(min(EXACT, (2 ** (self.bits - 1) - 1) // self.people))
+        return int(min(EXACT, (2 ** (self.bits - 1) - 1) // self.max_clients))
 
     @property
     def length(self) -> int:
@@ -81,12 +81,12 @@ class Quantizer:
     def step(self, channel: Channel) -> float:
         """Return the distance between neighbouring numbers of a channel.
 
-        >>> Quantizer((), people=100, bits=32).step(Channel("delta", (5,), 1.0))
+        >>> Quantizer((), max_clients=100, bits=32).step(Channel("delta", (5,), 1.0))
         5.960464477539063e-08
         """
         return 2.0 ** math.ceil(math.log2(channel.bound / self._levels))
 
-    def encode(self, values: Channels, weight: float = 1.0) -> Whole:
+    def encode(self, values: Channels, weight: float = 1.0) -> UnsignedArray:
         """Return one client's channels, times its weight in (0, 1], as whole numbers modulo 2^k."""
         if not 0 < weight <= 1:
             raise ArgumentError(f"Grid.encode(weight=...) must be in (0, 1], got {weight!r}.")
@@ -113,7 +113,7 @@ class Quantizer:
         steps: NDArray[np.int64] = np.rint(array * (weight / self.step(channel))).astype(np.int64)
         return steps.reshape(-1)
 
-    def decode(self, total: Whole) -> Channels:
+    def decode(self, total: UnsignedArray) -> Channels:
         """Return the weighted sums of the channels, in float64, from the sum of whole numbers."""
         if total.shape != (self.length,) or total.dtype != BITS[self.bits]:
             raise DataError(f"A total must be {self.length} numbers of {self.bits} bits.")
@@ -126,8 +126,8 @@ class Quantizer:
         return out
 
 
-def grid_for(
-    rows: Channels, bound: float | Mapping[str, float], people: int, bits: int = 64
+def make_quantizer(
+    rows: Channels, bound: float | Mapping[str, float], max_clients: int, bits: int = 64
 ) -> Quantizer:
     """Return the grid of channels with these rows (m, ...).
 
@@ -144,4 +144,4 @@ def grid_for(
         Channel(n, tuple(v.shape[1:]), bound[n] if isinstance(bound, Mapping) else bound)
         for n, v in rows.items()
     )
-    return Quantizer(channels, people, bits)
+    return Quantizer(channels, max_clients, bits)

@@ -1,0 +1,1 @@
+"""A Flower federation on this machine: a SuperLink and SuperNodes as local processes."""

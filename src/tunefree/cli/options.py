@@ -1,0 +1,50 @@
+"""The options of a run on the command line, derived from `RunConfig` and `CommandConfig`."""
+
+from dataclasses import field, fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from ..training.command import CLI_OPTIONS, CommandConfig
+
+
+def make_options(*, hidden: tuple[str, ...] = (), **defaults: Any) -> Any:
+    """Return a dataclass of all options of a run, as cyclopts reads it.
+
+    Args:
+        hidden: Options that the command does not take.
+        **defaults: Defaults that differ from those of `tunefree run`.
+    """
+    own = {
+        f.name: (f.type, f.default, f.metadata["help"])
+        for f in fields(CommandConfig)
+        if f.name != "options"
+    }
+    run = {
+        name: (m["cli"], m["cli_default"], m["cli_help"])
+        for name, m in ((name, about.metadata) for name, about in CLI_OPTIONS.items())
+    }
+    last = {"data_dir": own.pop("data_dir")}
+    made = []
+    for name, (kind, default, help) in (own | run | last).items():
+        about = Parameter(parse=False) if name in hidden else Parameter(help=help)
+        made.append((name, Annotated[kind, about], field(default=defaults.get(name, default))))
+    kind = make_dataclass("Options", made, frozen=True, kw_only=True)
+    kind.__module__ = __name__  # cyclopts takes classes of the module `types` for built-in ones
+    return kind
+
+
+def read_options(options: Any, kind: Any) -> CommandConfig:
+    """Return the command that parsed options stand for; None stands for the defaults."""
+    given = kind() if options is None else options
+    found = {f.name: getattr(given, f.name) for f in fields(given)}
+    return CommandConfig().replace(**found)
+
+
+def next_folder(name: str) -> Path:
+    """Return the next free folder of a name under `runs`."""
+    number = 1
+    while (path := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return path

@@ -1,0 +1,138 @@
+"""Which node hosts which client, by the client number in the node's own configuration."""
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+from ..core.errors import TunefreeError
+from .payload import Payload
+
+log = logging.getLogger("tunefree")
+
+IDENTIFY_SECONDS = 60.0  # longest time that a new node has to identify itself
+MAX_SAMPLES = 1 << 40
+
+
+class Transport(Protocol):
+    """Carries payloads to nodes and back."""
+
+    def nodes(self) -> list[int]:
+        """Return the numbers of the connected nodes."""
+        ...
+
+    def exchange(self, payloads: dict[int, Payload], seconds: float) -> dict[int, Payload | str]:
+        """Return the answers by node, or an error message; late nodes are left out."""
+        ...
+
+    def pause(self) -> None:
+        """Sleep before nodes are looked for again."""
+        ...
+
+
+class NodeRegistry:
+    """Tracks the clients while nodes connect, leave and return with another node number.
+
+    Args:
+        transport: Carries payloads to the nodes.
+        clients: Number of clients N.
+        deadline: Seconds that a node has for an answer.
+    """
+
+    def __init__(self, transport: Transport, clients: int, deadline: float) -> None:
+        self._transport, self._clients, self._deadline = transport, clients, deadline
+        self._nodes: dict[int, int] = {}  # node of each connected client
+        self._rejected: set[int] = set()  # nodes with an unusable identity
+        # Nodes that did not identify themselves: number of attempts, and the next discovery to ask.
+        self._unresponsive: dict[int, tuple[int, int]] = {}
+        self._discoveries = 0
+        self.sizes: dict[int, int] = {}  # samples of each client, as first reported
+
+    def pause(self) -> None:
+        """Sleep before nodes are looked for again."""
+        self._transport.pause()
+
+    def discover(self) -> None:
+        """Ask newly connected nodes which client they host."""
+        connected = set(self._transport.nodes())
+        self._nodes = {i: node for i, node in self._nodes.items() if node in connected}
+        self._rejected &= connected
+        self._discoveries += 1
+        new = connected - set(self._nodes.values()) - self._rejected
+        new = {n for n in new if self._unresponsive.get(n, (0, 0))[1] <= self._discoveries}
+        if not new:
+            return
+        replies = self._identify(sorted(new))
+        for node in new - replies.keys():  # ask again after 2, 4, 8, ... further discoveries
+            attempts = self._unresponsive.get(node, (0, 0))[0] + 1
+            self._unresponsive[node] = attempts, self._discoveries + 2**attempts
+        for node, reply in sorted(replies.items()):
+            if isinstance(reply, str):
+                log.warning("Node %d did not identify itself: %s", node, reply.rstrip("."))
+                continue
+            self._register(node, reply.header.get("client"), reply.header.get("samples"))
+
+    def _register(self, node: int, client: object, samples: object) -> None:
+        if not _is_int_in(client, 0, self._clients - 1) or not _is_int_in(samples, 1, MAX_SAMPLES):
+            self._reject(node, f"client {client!r} with {samples!r} samples is invalid")
+            return
+        assert isinstance(client, int)
+        assert isinstance(samples, int)
+        if self.sizes.get(client, samples) != samples:
+            self._reject(
+                node,
+                f"client {client} had {self.sizes[client]} samples when the run began, now it has "
+                f"{samples}; start a new run for other data",
+            )
+            return
+        other = self._nodes.get(client)
+        if other is not None and self._is_responding(other):
+            self._reject(node, f"client {client} is on node {other} already, which answers")
+            return
+        self.sizes[client] = samples
+        self._nodes[client] = node
+
+    def _is_responding(self, node: int) -> bool:
+        return isinstance(self._identify([node]).get(node), Payload)
+
+    def _identify(self, nodes: list[int]) -> dict[int, Payload | str]:
+        requests = {node: Payload({"kind": "hello"}) for node in nodes}
+        return self._transport.exchange(requests, min(self._deadline, IDENTIFY_SECONDS))
+
+    def _reject(self, node: int, reason: str) -> None:
+        log.warning("Node %d is refused: %s.", node, reason)
+        self._rejected.add(node)
+
+    def wait_for_all(self, seconds: float) -> None:
+        """Wait until every client has connected once; raise an error after `seconds`."""
+        began = time.monotonic()
+        while True:
+            self.discover()
+            if len(self.sizes) == self._clients:
+                return
+            if time.monotonic() - began >= seconds:
+                missing = sorted(set(range(self._clients)) - self.sizes.keys())
+                raise TunefreeError(
+                    f"{len(missing)} of {self._clients} clients did not come within {seconds:g} s: "
+                    f"{', '.join(map(str, missing[:20]))}. Start their nodes, or set clients to "
+                    "the number of nodes."
+                )
+            self._transport.pause()
+
+    def connected(self, clients: Iterable[int]) -> list[int]:
+        """Return those of the clients whose node is connected."""
+        self.discover()
+        return [i for i in clients if i in self._nodes]
+
+    def send(self, payloads: dict[int, Payload]) -> dict[int, Payload | str]:
+        """Send payloads to clients and return the answers that arrive before the deadline."""
+        if not payloads:
+            return {}
+        clients = {self._nodes[i]: i for i in payloads}
+        requests = {node: payloads[i] for node, i in clients.items()}
+        replies = self._transport.exchange(requests, self._deadline)
+        return {clients[node]: reply for node, reply in replies.items() if node in clients}
+
+
+def _is_int_in(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

@@ -1,0 +1,148 @@
+"""A node's part in secure aggregation.
+
+A node may handle each message in a new process. Its state is a file that is removed before the
+answer is sent, so that no message is answered twice.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import ArgumentError, DataError
+from ..core.files import write_atomically
+from ..core.types import Channels, Vector
+from ..methods import Method
+from ..privacy import Channel, ProtocolClient, ProtocolError, ProtocolTerms, Quantizer, Secure
+from ..privacy.messages import default_threshold
+
+MEASURED = {"measured loss": "loss", "measured lr": "lr"}  # for the history; masked like channels
+FILE = "session.json"
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class SecAggTerms:
+    """The parameters of a session of secure aggregation, as the server sends them to nodes."""
+
+    terms: ProtocolTerms
+    quantizer: Quantizer
+    what: str = ""  # the probed quantity; empty for local training
+
+    @classmethod
+    def for_training(
+        cls, secure: Secure, clients: int, method: Method, x: Vector, preparing: bool
+    ) -> "SecAggTerms":
+        """Return the terms of a training request to at most `clients` clients."""
+        return cls._new(secure, clients, _training_shapes(method, x, preparing))
+
+    @classmethod
+    def for_probe(
+        cls, secure: Secure, clients: int, what: str, points: list[Vector]
+    ) -> "SecAggTerms":
+        """Return the terms of a request to measure `what` at some points."""
+        return cls._new(secure, clients, _probe_shapes(points[0], what, len(points)), what)
+
+    @classmethod
+    def _new(cls, secure: Secure, clients: int, shapes: Shapes, what: str = "") -> "SecAggTerms":
+        bounds = {n: _bound_of(secure, what or MEASURED.get(n, n)) for n in shapes}
+        channels = tuple(Channel(n, shape, bounds[n]) for n, shape in shapes.items())
+        quantizer = Quantizer(channels, clients, secure.bits)
+        threshold = default_threshold(clients) if secure.threshold is None else secure.threshold
+        terms = ProtocolTerms(secrets.token_bytes(16), threshold, quantizer.length, secure.bits)
+        return cls(terms, quantizer, what)
+
+    def to_text(self) -> str:
+        """Return the terms as JSON."""
+        return json.dumps(
+            {
+                "bounds": {c.name: c.bound for c in self.quantizer.channels},
+                "threshold": self.terms.threshold,
+                "people": self.quantizer.max_clients,
+                "bits": self.terms.bits,
+                "session": self.terms.session.hex(),
+                "what": self.what,
+            }
+        )
+
+    @classmethod
+    def from_text(cls, text: object, method: Method, x: Vector, preparing: bool) -> "SecAggTerms":
+        """Undo `to_text`, with the channels that this node derives from the method."""
+        try:
+            found = json.loads(str(text))
+            bounds, what = found["bounds"], str(found["what"])
+            if what:
+                shapes = _probe_shapes(x, what, len(bounds))
+            else:
+                shapes = _training_shapes(method, x, preparing)
+            channels = tuple(Channel(n, s, float(bounds[n])) for n, s in shapes.items())
+            quantizer = Quantizer(channels, int(found["people"]), int(found["bits"]))
+            session, threshold = bytes.fromhex(found["session"]), int(found["threshold"])
+            terms = ProtocolTerms(session, threshold, quantizer.length, quantizer.bits)
+            return cls(terms, quantizer, what)
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise DataError(f"The terms of a session are damaged: {error}") from None
+
+
+def _bound_of(secure: Secure, name: str) -> float:
+    if not isinstance(secure.bound, Mapping):
+        return secure.bound
+    if name not in secure.bound:
+        raise ArgumentError(f"Secure(bound=...) has none for the channel {name!r}.")
+    return secure.bound[name]
+
+
+def _probe_shapes(x: Vector, what: str, points: int) -> Shapes:
+    shape = tuple(x.shape) if what == "grad" else ()
+    return {f"point {j}": shape for j in range(points)}
+
+
+def _training_shapes(method: Method, x: Vector, preparing: bool) -> Shapes:
+    names = method.channels(preparing)
+    shapes: Shapes = {n: tuple(x.shape) if n in method.vectors else () for n in names}
+    return shapes | dict.fromkeys(MEASURED, ())
+
+
+class SecAggClient:
+    """A node's `ProtocolClient`, stored in a file between messages.
+
+    Args:
+        folder: Folder of this client and run.
+        client: The client's number.
+        terms: The session.
+        least: Fewest clients among which this client agrees to be summed.
+    """
+
+    def __init__(self, folder: Path, client: int, terms: SecAggTerms, least: int) -> None:
+        self._path, self._client, self._terms, self._least = folder / FILE, client, terms, least
+
+    def answer(self, kind: str, message: bytes) -> bytes:
+        """Answer a message of kind "keys", "shares" or "opened"."""
+        if kind == "keys":
+            client = ProtocolClient(self._client, self._terms.terms, self._least)
+            return self._store(client, client.advertise())
+        client = self._take()
+        if kind == "shares":
+            return self._store(client, client.share(message))
+        return client.open(message)
+
+    def mask(self, inbox: bytes, rows: Channels, weight: float) -> bytes:
+        """Return this client's rows (1, ...), times its weight, under masks."""
+        values = self._terms.quantizer.encode({n: v[0] for n, v in rows.items()}, weight)
+        client = self._take()
+        return self._store(client, client.mask(inbox, values))
+
+    def _take(self) -> ProtocolClient:
+        """Load and remove the stored client, so that a failure cannot make it answer twice."""
+        try:
+            state = self._path.read_bytes()
+        except OSError:
+            raise ProtocolError("This node takes part in no session.") from None
+        self._path.unlink()
+        return ProtocolClient.resume(self._terms.terms, state, self._least)
+
+    def _store(self, client: ProtocolClient, answer: bytes) -> bytes:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path, client.state())
+        return answer

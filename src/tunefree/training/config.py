@@ -1,0 +1,441 @@
+"""The configuration of a run.
+
+`fit`'s keyword arguments, the options of the command line, the settings of a Flower federation and
+`settings.json` all derive from the fields of `RunConfig`. To add an option, add a field here (in
+`RunConfig` or in one of its groups) and the code that uses it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from numbers import Integral
+from typing import Any, Literal, Self, get_args, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from .. import attacks, faults, methods, robust
+from ..attacks import Attack
+from ..core.errors import ArgumentError, check_between, check_int, unknown_name
+from ..core.types import Vector
+from ..data.batches import BatchPlan
+from ..faults import Faults
+from ..methods import Method
+from ..models import augment as augmentations
+from ..models.augment import CropFlip
+from ..models.engine import EngineName
+from ..models.problem import Loss, Precision
+from ..server.aggregate import Aggregation, weighted_mean
+from .run import Run
+
+Metric = Callable[[Tensor, Tensor], Tensor | float]
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    cli: Any = None,
+    cli_default: Any = MISSING,
+    cli_help: str | None = None,
+    least: int | None = None,
+    recorded: bool = True,
+    node: bool = False,
+) -> Any:
+    """Return the dataclass field of an option.
+
+    Args:
+        default: The default value.
+        help: What the option does, for the documentation of `fit` and the command line.
+        cli: Type of the option on the command line; None if it has none there.
+        cli_default: Default on the command line, if it is another.
+        cli_help: Help on the command line, if it differs.
+        least: For integers, the smallest value.
+        recorded: Whether `settings.json` holds the option and a resumed run must agree on it.
+        node: Whether the nodes of a Flower federation must know it.
+    """
+    about = {"help": help, "cli": cli, "cli_help": cli_help or help, "least": least}
+    about |= {"cli_default": default if cli_default is MISSING else cli_default}
+    about |= {"recorded": recorded, "node": node}
+    return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """What is measured beside the test set, and what is decided by it: `fit(evaluate=...)`.
+
+    Args:
+        validation: Fraction of every client's samples held out for validation, in (0, 1).
+        patience: Stop after this many evaluations without a better validation score.
+        keep_best: Ship the model with the best validation score instead of the method's output.
+        metrics: Further metrics by name, each f(outputs, targets) over the test set.
+        per_client: Report the worst client's score and the spread over clients.
+        heterogeneity: Report how much the clients' gradients differ, at every evaluation: `zeta`,
+            the root mean square of |grad f_i - grad f|, and `dissimilarity`, the mean of
+            |grad f_i|^2 over |grad f|^2. Costs a pass over all clients' data.
+    """
+
+    validation: float | None = option(
+        None,
+        "Fraction of each client's samples held out for validation, such as 0.1.",
+        cli=float | None,
+    )
+    patience: int | None = option(
+        None,
+        "Stop after this many evaluations without a better validation score.",
+        cli=int | None,
+        least=1,
+    )
+    keep_best: bool = option(
+        False, "Ship the model that was best on the validation data.", cli=bool
+    )
+    metrics: Mapping[str, Metric] | None = option(None, "Further metrics over the test set.")
+    per_client: bool = option(
+        False, "Report the worst client and the spread over clients.", cli=bool
+    )
+    heterogeneity: bool = option(
+        False, "Report how much the clients' gradients differ (zeta, dissimilarity).", cli=bool
+    )
+
+    def __post_init__(self) -> None:
+        _make_plain(self)
+        if self.validation is not None:
+            check_between("Evaluate", "validation", self.validation, 0, 1)
+        elif self.patience is not None or self.keep_best:
+            raise ArgumentError(
+                "Evaluate(patience=..., keep_best=...) choose by validation data; give "
+                "validation=0.1 or so."
+            )
+        metrics = self.metrics or {}
+        if not isinstance(metrics, Mapping) or not all(callable(m) for m in metrics.values()):
+            raise ArgumentError(
+                f"Evaluate(metrics=...) must map names to functions, got {metrics!r}."
+            )
+        if taken := {"loss", "accuracy"} & set(metrics):
+            raise ArgumentError(
+                f"Evaluate(metrics=...) cannot have the name {taken.pop()!r}, which is reserved."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How the simulated clients are computed: `fit(engine=...)`.
+
+    Args:
+        backend: "vmap" trains the clients of a chunk in one batched call, "loop" one after the
+            other, "auto" takes the faster.
+        chunk: Clients trained at once; None takes the whole cohort, fewer where that is faster.
+        precision: "fp32", "tf32" (on a GPU) or "bf16" inside the model's matrix products;
+            parameters and rules keep the dtype. "auto" is tf32 on a GPU.
+    """
+
+    backend: EngineName = option("auto", "vmap, loop or auto.", recorded=False)
+    chunk: int | None = option(None, "Clients trained at once.", least=1, recorded=False)
+    precision: Precision = option(
+        "auto",
+        "fp32, tf32 or bf16 inside the model's matrix products; auto is tf32 on a GPU.",
+        cli=Precision,
+    )
+
+    def __post_init__(self) -> None:
+        _make_plain(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Clients that fail or attack, in a simulation: `fit(scenario=...)`.
+
+    Args:
+        faults: A `tf.faults.Faults`, or its text such as "before=0.1,slow=0.2".
+        attack: One of `tf.attacks`, or its text such as "sign-flip:0.2".
+    """
+
+    faults: Faults | str | None = option(
+        None,
+        "How clients fail, such as before=0.1,after=0.1,slow=0.2,stale=0.1,delay=3 or "
+        "available=24/0.5 (reachable for half of every 24 rounds); none by default.",
+        cli=str,
+        cli_default="none",
+    )
+    attack: Attack | str | None = option(
+        None,
+        "Hostile clients and their attack: sign-flip:0.2, large-norm, gaussian, misreport, "
+        "label-flip, little-is-enough or inner-product, with a fraction of the clients or their "
+        "ids (0+3+7), and settings such as :scale=10; none by default.",
+        cli=str,
+        cli_default="none",
+    )
+
+    def __post_init__(self) -> None:
+        for name, kind, parse in (
+            ("faults", Faults, faults.parse),
+            ("attack", Attack, attacks.parse),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                value = parse(value)
+                object.__setattr__(self, name, value)
+            if not isinstance(value, kind | None):
+                given = "a tf.faults.Faults" if kind is Faults else "one of tf.attacks"
+                raise ArgumentError(f"Scenario({name}=...) must be {given}, got {value!r}.")
+
+    @property
+    def parsed_faults(self) -> Faults | None:
+        """The faults, parsed."""
+        assert not isinstance(self.faults, str)
+        return self.faults
+
+    @property
+    def parsed_attack(self) -> Attack | None:
+        """The attack, parsed."""
+        assert not isinstance(self.attack, str)
+        return self.attack
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The options of a run; `fit` takes them as keyword arguments and documents them."""
+
+    method: str | Method = option(
+        "auto",
+        'Method name, or a `tf.Method`; "auto" needs no learning rate.',
+        cli=str,
+        cli_help="Method name; `tunefree methods` lists them. auto needs no learning rate.",
+    )
+    rounds: int = option(100, "Communication rounds T, >= 1.", cli=int, least=1, node=True)
+    cohort: int | None = option(
+        None,
+        "Clients per round S; None is all clients.",
+        cli=int | None,
+        cli_help="Clients per round; half of them by default (all where the method needs all), "
+        "everyone with 0.",
+        least=1,
+        node=True,
+    )
+    steps: int | None = option(
+        None,
+        "Local steps K per client and round; 20 unless epochs is given.",
+        cli=int | None,
+        least=1,
+        node=True,
+    )
+    epochs: int | None = option(
+        None, "Passes over each client's data instead of steps.", cli=int | None, least=1, node=True
+    )
+    batch: int | None = option(
+        50,
+        "Samples per local step; None is all of a client's data.",
+        cli=int,
+        cli_help="Samples per local step; 0 is all of a client's data.",
+        least=1,
+        node=True,
+    )
+    loss: str | Loss = option(
+        "auto",
+        '"cross_entropy", "mse", "auto" by the labels, or a pure function f(output, target) -> '
+        "loss of each sample.",
+        cli=str,
+        cli_help="cross_entropy, mse, or auto by the labels.",
+        node=True,
+    )
+    seed: int = option(0, "Seed of everything random.", cli=int, least=0, node=True)
+    device: str | torch.device = option(
+        "auto", '"auto", "cpu", "cuda", ...; "auto" takes a GPU if there is one.', cli=str
+    )
+    dtype: torch.dtype = option(
+        torch.float32,
+        "torch.float32 or torch.float64.",
+        cli=Literal["float32", "float64"],
+        cli_default="float32",
+        cli_help="float32 or float64.",
+        node=True,
+    )
+    compile: bool | None = option(
+        None, "Compile the batched step; None decides by the amount of work.", recorded=False
+    )
+    eval_every: int = option(
+        1,
+        "Rounds between evaluations; the last round is always evaluated. With a penalty an "
+        "evaluation includes sparsity and stationarity, which costs a pass over all clients' data.",
+        cli=int,
+        cli_help="Rounds between evaluations.",
+        least=1,
+    )
+    augment: str | CropFlip | None = option(
+        None,
+        '"crop-flip", a `CropFlip`, or None.',
+        cli=str,
+        cli_default="none",
+        cli_help="none, or crop-flip for images.",
+        node=True,
+    )
+    aggregate: Aggregation | str = option(
+        weighted_mean,
+        "How the server averages uploads: `tf.privacy.Secure()` sums them under masks, a "
+        "`tf.privacy.Privacy` clips them and adds noise, a rule of `tf.robust` (or its text) "
+        "withstands hostile clients.",
+        cli=str,
+        cli_default="mean",
+        cli_help="mean, or a rule that withstands hostile clients: median, trimmed-mean:f=2, "
+        "geometric-median, krum:f=2, multi-krum:f=2, norm-clip or centred-clip, with nnm:f=2+ or "
+        "bucketing:size=2+ in front where clients differ; f may be a fraction such as 0.2.",
+    )
+    start: nn.Module | Run | None = option(
+        None, "Start from another module's or run's parameters.", recorded=False
+    )
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    engine: EngineName | Engine = field(default_factory=Engine)
+    scenario: Scenario = field(default_factory=Scenario)
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__ if type(self) is not RunConfig else "fit"
+        _make_plain(self, owner)
+        if isinstance(self.engine, str):
+            object.__setattr__(self, "engine", Engine(backend=self.engine))
+        for name, kind in (("evaluate", Evaluate), ("engine", Engine), ("scenario", Scenario)):
+            if not isinstance(getattr(self, name), kind):
+                raise ArgumentError(
+                    f"{owner}({name}=...) must be a tf.{kind.__name__}, got "
+                    f"{getattr(self, name)!r}."
+                )
+        if self.seed >= 1 << 63:
+            raise ArgumentError(f"{owner}(seed=...) must be below 2**63, got {self.seed!r}.")
+        if self.steps is not None and self.epochs is not None:
+            raise ArgumentError(
+                f"{owner} takes steps or epochs, got steps={self.steps} and epochs={self.epochs}."
+            )
+        if isinstance(self.aggregate, str):
+            object.__setattr__(self, "aggregate", robust.parse(self.aggregate))
+        if isinstance(self.augment, str):
+            object.__setattr__(self, "augment", augmentations.parse(self.augment))
+        if not isinstance(self.augment, CropFlip | None):
+            raise ArgumentError(
+                f"{owner}(augment=...) must be a name or a CropFlip, got {self.augment!r}."
+            )
+        if self.engine_options.backend == "loop" and self.compile:
+            raise ArgumentError(
+                "fit(engine='loop', compile=True) cannot be: only the batched engine is compiled; "
+                "leave one of them out."
+            )
+
+    @property
+    def engine_options(self) -> Engine:
+        """The options of the engine."""
+        assert isinstance(self.engine, Engine)
+        return self.engine
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The aggregation, parsed."""
+        assert not isinstance(self.aggregate, str)
+        return self.aggregate
+
+    @property
+    def augmentation(self) -> CropFlip | None:
+        """The augmentation, parsed."""
+        assert not isinstance(self.augment, str)
+        return self.augment
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        """How local work is divided into batches."""
+        steps = 20 if self.steps is None and self.epochs is None else self.steps
+        return BatchPlan(batch=self.batch, steps=steps, epochs=self.epochs)
+
+    def resolve_method(self) -> Method:
+        """Return the method itself."""
+        method = methods.get(self.method) if isinstance(self.method, str) else self.method
+        if not isinstance(method, Method):
+            raise ArgumentError(f"fit(method=...) must be a name or a Method, got {self.method!r}.")
+        return method
+
+    def flat(self) -> dict[str, Any]:
+        """Return every option by name, those of the groups included."""
+        return {name: getattr(owner, name) for name, (owner, _) in self._located().items()}
+
+    def replace(self, **options: Any) -> Self:
+        """Return a copy with other values; options of the groups are given by their own names."""
+        own: dict[str, Any] = {}
+        groups: dict[str, dict[str, Any]] = {}
+        for name, value in options.items():
+            group = GROUP_OF.get(name)
+            if group is None:
+                own[name] = value
+            else:
+                groups.setdefault(group, {})[name] = value
+        for group, inside in groups.items():
+            own[group] = replace(own.get(group, getattr(self, group)), **inside)
+        return replace(self, **own)
+
+    def record(self, *, node: bool = False) -> dict[str, Any]:
+        """Return the recorded options as plain data; with `node`, those that nodes must know."""
+        kind = "node" if node else "recorded"
+        found = {
+            name: _to_plain(getattr(owner, name))
+            for name, (owner, about) in self._located().items()
+            if about.metadata[kind]
+        }
+        return found | {"augment": augmentations.name_of(self.augmentation)} if node else found
+
+    def _located(self) -> dict[str, tuple[Any, Field[Any]]]:
+        return {
+            about.name: (self if group is None else getattr(self, group), about)
+            for group, about in OPTIONS
+        }
+
+
+def _located_options() -> list[tuple[str | None, Field[Any]]]:
+    """Return every option with the name of its group, None for the configuration's own."""
+    hints = get_type_hints(RunConfig)
+    groups = {n: k for n, k in hints.items() if is_dataclass(k)} | {"engine": Engine}
+    out: list[tuple[str | None, Field[Any]]] = []
+    for one in fields(RunConfig):
+        kind = groups.get(one.name)
+        out += [(None, one)] if kind is None else [(one.name, f) for f in fields(kind)]
+    return out
+
+
+OPTIONS = _located_options()
+GROUP_OF = {about.name: group for group, about in OPTIONS if group is not None}
+
+
+def check_option_names(owner: str, names: Mapping[str, Any]) -> None:
+    """Refuse keyword arguments that are no options of a run."""
+    known = {f.name for f in fields(RunConfig)}
+    for name in names:
+        if name in GROUP_OF:
+            group = GROUP_OF[name]
+            kind = {"evaluate": "Evaluate", "engine": "Engine", "scenario": "Scenario"}[group]
+            raise ArgumentError(f"{owner} takes {name} as {group}=tf.{kind}({name}=...).")
+        if name not in known:
+            raise unknown_name(f"argument of {owner}", name, known)
+
+
+def _make_plain(config: Any, owner: str | None = None) -> None:
+    """Check the integer options of a configuration and turn NumPy's integers into plain ones."""
+    for one in fields(config):
+        least, value = one.metadata.get("least"), getattr(config, one.name)
+        is_optional = type(None) in get_args(one.type)
+        if least is None or (value is None and is_optional):
+            continue
+        check_int(owner or type(config).__name__, one.name, value, least)
+        object.__setattr__(config, one.name, int(value))
+
+
+def _to_plain(value: Any) -> Any:
+    """Return an option's value as plain data, for records."""
+    if value is None or isinstance(value, str | bool | float | Integral):
+        return value
+    if value is weighted_mean:
+        return "mean"
+    if isinstance(value, torch.dtype | torch.device):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, Method):
+        return value.describe()
+    if isinstance(value, Mapping):
+        return sorted(value)
+    if callable(value) and hasattr(value, "__name__"):
+        return value.__name__
+    return repr(value)
+
+
+Measure = Callable[[Vector], dict[str, float]]

@@ -1,0 +1,247 @@
+"""The training loop of a run: rounds, evaluation, callbacks, checkpoints, stopping."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..core.errors import CheckpointError, Interrupted, ResumeError, convert_errors
+from ..core.types import Vector
+from ..rounds import init_server_state, output_model, run_round
+from ..simulation.heap import keep_heap
+from .bind import BoundRun
+from .callbacks import Callback, Event, begin_callbacks
+from .diverge import divergence_message, find_nonfinite
+from .folder import Folder
+from .history import History
+from .run import Run, validation_score
+
+log = logging.getLogger("tunefree")
+
+CHECKPOINT_SECONDS = 5.0  # without checkpoint_every, a checkpoint is written when this old
+
+
+class Trainer:
+    """Trains a bound run, from its start or from the checkpoint in its folder.
+
+    Args:
+        run: The run.
+        folder: Where settings, history and checkpoints are written; None writes nothing.
+        resume: Whether to continue the run in the folder; otherwise a used folder is refused.
+        checkpoint_every: Rounds between checkpoints; None writes one when the last is 5 s old.
+        callbacks: Called after each round.
+    """
+
+    def __init__(
+        self,
+        run: BoundRun,
+        folder: Folder | None = None,
+        *,
+        resume: bool = True,
+        checkpoint_every: int | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self._run, self._folder, self._resume = run, folder, resume
+        self._every, self._written = checkpoint_every, time.monotonic()
+        self._leads = run.ranks.leads
+        self._callbacks = callbacks if self._leads else ()
+        self._state = init_server_state(run.method, run.start, run.plan)
+        self._history = History()
+        self._best = _BestModel(run.start)
+        self._status = "unfinished"
+
+    def train(self) -> Run:
+        """Run the remaining rounds.
+
+        Raises:
+            Interrupted: If the run was stopped by Ctrl-C or by a callback; it holds the run so far.
+            ResumeError: If the folder holds a run with other settings.
+            CheckpointError: If the folder cannot be read or written.
+        """
+        if self._folder is None or not self._leads:
+            return self._train()
+        with self._folder.locked():
+            return self._train()
+
+    def _train(self) -> Run:
+        self._restore()
+        run = self._run
+        with begin_callbacks(self._callbacks, run.settings, self._history) as callbacks:
+            with keep_heap(), _catch_interrupt() as interrupted:
+                cause = self._run_rounds(callbacks.call, interrupted)
+            self._save(self._status)
+            result = self._result()
+            if self._folder is not None and self._status != "unfinished" and self._leads:
+                self._folder.export(result.model.state_dict())
+            callbacks.run = result
+        if self._status == "unfinished":
+            where = "" if self._folder is None else f" Call fit again with out={self._folder.name}."
+            raise Interrupted(
+                f"Stopped by {cause} after {self._state.round} rounds.{where}", result
+            )
+        return result
+
+    def _restore(self) -> None:
+        """Start the folder, or restore the run from its checkpoint."""
+        folder, run = self._folder, self._run
+        if folder is None:
+            return
+        found = run.ranks.agreed(self._open(folder) if self._leads else None)
+        if found is not None:
+            rounds, tensors, facts = found
+            with convert_errors(f"The run in {folder.name} cannot be continued", CheckpointError):
+                self._state = self._state.restored(rounds, tensors)
+                run.pool.load_state(tensors)
+                self._best.restore(facts["best"], tensors["best"].to(run.start.device))
+                rows = (r for r in folder.history() if r.get("round", rounds) < rounds)
+                self._history = History(rows)
+                self._status = str(facts["status"])
+            if len(self._history) < rounds:
+                missing = rounds - len(self._history)
+                log.warning("The history lacks %d of %d rounds.", missing, rounds)
+        if self._leads:
+            folder.rewrite_history(self._history)
+
+    def _open(self, folder: Folder) -> Any:
+        if not folder.started:
+            folder.start(self._run.settings)
+            return None
+        if not self._resume:
+            raise ResumeError(
+                f"fit(out={folder.name}, resume=False) needs an unused folder, but it holds a "
+                "run; choose another, or resume=True to continue it."
+            )
+        folder.compare(self._run.settings)
+        return folder.load()
+
+    def _run_rounds(
+        self, call: Callable[[Event], None], interrupted: Callable[[], bool]
+    ) -> str | None:
+        """Run rounds until the run ends or is stopped; return what stopped it."""
+        run, pool = self._run, self._run.pool
+        everyone = torch.arange(run.plan.clients)
+        cohort = pool.sample_cohort(self._state.round)
+        while self._status == "unfinished":
+            began, now = time.perf_counter(), self._state
+            is_last = now.round + 1 == run.plan.rounds
+            following = None if is_last else pool.sample_cohort(now.round + 1)
+            pool.announce(following)
+            after, row = run_round(run.method, run.plan, now, pool, cohort, everyone)
+            output = output_model(run.method, after)
+            if (what := find_nonfinite(after, row)) is not None:
+                self._status = "diverged"
+                log.warning("%s", divergence_message(what, now.round, run.method))
+                return None
+            pool.commit()
+            cohort = cohort if following is None else following
+            if is_last or after.round % run.config.eval_every == 0:
+                row |= run.evaluate(output) | run.privacy_cost(after.round)
+                if run.validation is not None:
+                    self._best.update(row, output)
+            self._state = after
+            row["seconds"] = time.perf_counter() - began
+            if self._folder is not None and self._leads:
+                self._folder.append(row)
+            event = Event(row["round"], after.x, output, row)
+            call(event)
+            self._history.append(row)  # with entries that callbacks added
+            patience = run.config.evaluate.patience
+            if is_last:
+                self._status = "finished"
+            elif patience is not None and self._best.waited >= patience:
+                self._status = "stopped early"
+            elif sum(run.ranks.counts([interrupted() or event.stop_requested])):
+                return "a callback" if event.stop_requested else "Ctrl-C"
+            elif self._is_checkpoint_due():
+                self._save("unfinished")
+        return None
+
+    def _is_checkpoint_due(self) -> bool:
+        if self._folder is None:
+            return False
+        if self._every is not None:
+            return self._state.round % self._every == 0
+        old = time.monotonic() - self._written > CHECKPOINT_SECONDS
+        return bool(self._run.ranks.agreed(old))
+
+    def _save(self, status: str) -> None:
+        """Write a checkpoint."""
+        if self._folder is None:
+            return
+        tensors = self._state.tensors() | self._run.pool.state()
+        tensors |= {"best": self._best.x, "shipped": self._shipped()}
+        if self._leads:
+            facts = {"status": status, "best": self._best.facts()}
+            self._folder.save(self._state.round, tensors, facts)
+        self._written = time.monotonic()
+
+    def _shipped(self) -> Vector:
+        if self._run.config.evaluate.keep_best and self._best.round >= 0:
+            return self._best.x
+        return output_model(self._run.method, self._state)
+
+    def _result(self) -> Run:
+        path = None if self._folder is None else self._folder.path
+        status = "interrupted" if self._status == "unfinished" else self._status
+        return Run(
+            self._state.x,
+            self._shipped(),
+            list(self._history),
+            self._run.settings,
+            status,
+            path,
+            self._run.problem,
+        )
+
+
+class _BestModel:
+    """The best validation score so far, and its model."""
+
+    def __init__(self, x: Vector) -> None:
+        self.score, self.round, self.waited, self.x = float("inf"), -1, 0, x
+
+    def update(self, row: dict[str, Any], output: Vector) -> None:
+        score = validation_score(row)
+        assert score is not None
+        if score < self.score:
+            self.score, self.round, self.waited, self.x = score, row["round"], 0, output
+        else:
+            self.waited += 1
+
+    def facts(self) -> dict[str, Any]:
+        return {"score": self.score, "round": self.round, "waited": self.waited}
+
+    def restore(self, facts: dict[str, Any], x: Vector) -> None:
+        score = facts["score"]
+        self.score = float("inf") if score is None else score
+        self.round, self.waited, self.x = facts["round"], facts["waited"], x
+
+
+@contextmanager
+def _catch_interrupt() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a request to stop after the round; the second stops at once.
+
+    Yields a function that tells whether Ctrl-C was pressed. Outside of the main thread, where
+    Python delivers no signals, nothing is changed.
+    """
+    pressed = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
