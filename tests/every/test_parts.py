@@ -236,7 +236,7 @@ def client_hooks(part):
     """Call every hook that directions and steps share, in a round's order."""
     own, first = pure(part.init, X, PLAN)
     own = expanded(own)
-    shared = pure(part.open, X, first, FIRST, ask)
+    shared = pure(part.start_round, X, first, FIRST, ask)
     down = {"x": X, "own_grad": rows(15), **{n: BY_SERVER[n] for n in part.reads}}
     down |= pure(part.down, shared)
     scratch = part.begin(rows(8), down) if isinstance(part, Step) else {}
@@ -330,7 +330,7 @@ def test_servers_are_pure(name):
     x, state = pure(part.prepare, x, means(part, 9), state, Round(PLAN, index=-1))
     for k in range(3):
         now = Round(PLAN, index=k, fraction=0.5)
-        state = pure(part.open, x, state, now, ask)
+        state = pure(part.start_round, x, state, now, ask)
         down = pure(part.down, x, state, now)
         assert set(down) - {"x"} <= {*part.sends, "accept"}
         x, after, trace = pure(part.step, x, means(part, 10 + k), state, now, ask)

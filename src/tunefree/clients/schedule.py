@@ -45,7 +45,7 @@ class Schedule:
         check_int("Schedule", "warmup", self.warmup, 0)
 
     @property
-    def needs_constant_lr(self) -> bool:
+    def is_constant(self) -> bool:
         """Whether the factor is always 1."""
         return self.shape == "constant" and self.warmup == 0
 

@@ -31,10 +31,10 @@ def test_factors(text, expected):
 
 
 def test_steady():
-    assert Schedule().needs_constant_lr
-    assert Schedule.parse("constant+warmup:0").needs_constant_lr
-    assert not Schedule.parse("warmup:2").needs_constant_lr
-    assert not Schedule.parse("cosine").needs_constant_lr
+    assert Schedule().is_constant
+    assert Schedule.parse("constant+warmup:0").is_constant
+    assert not Schedule.parse("warmup:2").is_constant
+    assert not Schedule.parse("cosine").is_constant
 
 
 def test_a_schedule_parses_to_itself():
