@@ -12,7 +12,7 @@ from torch import nn
 
 from .. import attacks, faults, methods, robust
 from ..core.errors import ArgumentError, CheckpointError, convert_errors
-from ..core.text import value
+from ..core.text import parse_value
 from ..core.types import tensor_list
 from ..data import Dataset, Federation, load, partition
 from ..methods import Method
@@ -135,7 +135,7 @@ def read_settings(name: str, words: tuple[str, ...]) -> dict[str, Any]:
         if not equals or not key:
             raise ArgumentError(f"--set must be KEY=VALUE, such as lr=0.1, got {word!r}.")
         kind = own[key].annotation if key in own else common.get(key, str)
-        out[key] = value(f"--set {word}", text, kind)
+        out[key] = parse_value(f"--set {word}", text, kind)
     return out
 
 
