@@ -31,7 +31,7 @@ from ..server import (
 )
 from ..server import PAdaMFed as PAdaMFedServer
 from ..server import ParFreFL as ParFreFLServer
-from ..server.mirror import read_mirror
+from ..server.mirror import MIRRORS
 from ..wire import Wire
 from .method import Method, read_wire
 from .registry import LR, register_method
@@ -119,7 +119,7 @@ def fedduadam(
 @register_method("FedDuA", choose={"lr": LR}, family="self-setting")
 def feddua(*, lr: float = 0.1, mirror: Mirror | str = "quadratic", beta1: float = 0.0) -> Method:
     """Self-set server step in any mirror map's geometry; client lr is a choice. FedDuA."""
-    server = FedDuA(read_mirror(mirror) if isinstance(mirror, str) else mirror, beta1)
+    server = FedDuA(MIRRORS.parse(mirror) if isinstance(mirror, str) else mirror, beta1)
     return Method(step=Constant(lr), server=server, output=LastTwo())
 
 
