@@ -129,11 +129,16 @@ def docstrings(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_headline_equations_are_those_of_the_docstrings(name):
-    headline, doc = pages.HEADLINES[name], docstrings(name)
-    assert headline.arxiv is None or f"arXiv:{headline.arxiv}" in doc
-    assert headline.equations
-    for text, latex in headline.equations:
+def test_the_arxiv_number_is_that_of_the_docstrings(name):
+    number = tf.methods.CATALOGUE[name].arxiv
+    assert number is None or f"arXiv:{number}" in docstrings(name)
+
+
+@pytest.mark.parametrize("name", pages.EQUATIONS)
+def test_latex_equations_are_those_of_the_docstrings(name):
+    doc = docstrings(name)
+    assert pages.EQUATIONS[name]
+    for text, latex in pages.EQUATIONS[name]:
         assert " ".join(text.split()) in doc
         assert maths.reduce(latex) == maths.bare(text)
         assert rf"\[{maths.expand(latex)}\]" in MADE[f"methods/{name}.md"]
@@ -157,8 +162,18 @@ def test_examples_in_docstrings(module):
     assert not found.failed
 
 
-def test_every_headline_is_of_a_method():
-    assert list(pages.HEADLINES) == METHODS
+def test_latex_equations_are_of_methods():
+    assert list(pages.EQUATIONS) == sorted(pages.EQUATIONS)
+    assert set(pages.EQUATIONS) <= set(METHODS)
+
+
+def test_a_page_without_latex_shows_the_docstrings_equations(monkeypatch):
+    monkeypatch.delitem(pages.EQUATIONS, "fedexp")
+    page = pages.method_page("fedexp")
+    above = page[: page.index("| what | is |")]
+    assert r"\[" not in above
+    assert "```{.text .equation}" in above
+    assert "x    <- x + eta delta" in above
 
 
 @pytest.mark.parametrize("room", ["", *(n for n in tf.__all__ if inspect.ismodule(getattr(tf, n)))])

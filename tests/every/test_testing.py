@@ -48,7 +48,7 @@ class Remembers(Direction):
         return {"mean": shared["mean"]}
 
     def local_problem(self, x, down, own, t):
-        return LocalProblem(tilt=self.pull * (down["mean"] - own["last"]))
+        return LocalProblem(shift=self.pull * (down["mean"] - own["last"]))
 
     def upload(self, work, x, down, own, t):
         return {"moved": work.delta}, {"last": work.delta}
@@ -57,7 +57,7 @@ class Remembers(Direction):
         return {"mean": mean["moved"]}
 
 
-@broken("rules_are_pure", "ChangesMemory.local changes its argument own.last")
+@broken("rules_are_pure", "ChangesMemory.local_problem changes its argument own.last")
 class ChangesMemory(Remembers):
     def local_problem(self, x, down, own, t):
         own["last"].mul_(0.9)
@@ -77,12 +77,12 @@ class ChangesX(Average):
         return x.add_(mean["delta"]), state, {}
 
 
-@broken("rules_are_pure", "ChangesInMap.local's land changes its argument y")
+@broken("rules_are_pure", "ChangesInMap.local_problem's project changes its argument y")
 class ChangesInMap(Plain):
     sets = ("project",)
 
     def local_problem(self, x, down, own, t):
-        return LocalProblem(land=lambda y, k: y.clamp_(-0.1, 0.1))
+        return LocalProblem(project=lambda y, k: y.clamp_(-0.1, 0.1))
 
 
 @broken("global_state_is_untouched", "Noisy.take changes torch's global generator")
@@ -162,7 +162,7 @@ class Grows(Remembers):
         return sent, memory | {"more": work.delta}
 
 
-@broken("memory_keeps_its_form", "Forgets.absorb returns {}, where {'mean': (57,)} is due")
+@broken("memory_keeps_its_form", "Forgets.update_shared returns {}, where {'mean': (57,)} is due")
 class Forgets(Remembers):
     def update_shared(self, mean, shared, t):
         return {}
@@ -185,12 +185,12 @@ class OneStepForAll(Constant):
 
 @broken(
     "dtype_and_device_are_kept",
-    "Single.local returns torch.float32 on cpu as 'tilt' in a run of torch.float64",
+    "Single.local_problem returns torch.float32 on cpu as 'shift' in a run of torch.float64",
 )
 class Single(Remembers):
     def local_problem(self, x, down, own, t):
-        bend = super().local_problem(x, down, own, t)
-        return replace(bend, tilt=bend.tilt.float())
+        problem = super().local_problem(x, down, own, t)
+        return replace(problem, shift=problem.shift.float())
 
 
 @broken("dtype_and_device_are_kept", "SingleServer.step returns torch.float32")
@@ -213,12 +213,12 @@ class Centred(Remembers):
     """Takes a mean over rows, which are those of a chunk."""
 
     def local_problem(self, x, down, own, t):
-        return LocalProblem(tilt=own["last"] - own["last"].mean(0))
+        return LocalProblem(shift=own["last"] - own["last"].mean(0))
 
 
 class ByPlace(Plain):
     def local_problem(self, x, down, own, t):
-        return LocalProblem(mu=0.5, centre=x)
+        return LocalProblem(mu=0.5, anchor=x)
 
     def upload(self, work, x, down, own, t):
         place = torch.arange(len(work.y), dtype=x.dtype)[:, None]

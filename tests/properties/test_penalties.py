@@ -172,11 +172,11 @@ def test_other_texts_get_a_sentence(text):
 @settings(max_examples=100, deadline=None)
 def test_blocks_change_nothing(n, block, seed):
     a, b = torch.randn(2, n, generator=torch.Generator().manual_seed(seed))
-    usual = blocks.BLOCK
-    blocks.BLOCK = 4 * block
+    usual = blocks._CACHE_BLOCK
+    blocks._CACHE_BLOCK = 4 * block
     try:
         made = blocks.blockwise(lambda a, b: (a + 2 * b, a > b), a, b)
     finally:
-        blocks.BLOCK = usual
+        blocks._CACHE_BLOCK = usual
     assert torch.equal(made[0], a + 2 * b)
     assert torch.equal(made[1], a > b)

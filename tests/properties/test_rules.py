@@ -16,10 +16,10 @@ PLAN = Plan(clients=M, cohort=M, rounds=5, steps=2.0, layout=Layout(("w",), ((D,
 NUMBER = st.floats(-50, 50, allow_subnormal=False).map(lambda v: round(v, 3))
 ROWS = arrays("float64", (M, D), elements=NUMBER).map(torch.from_numpy)
 VECTOR = arrays("float64", (D,), elements=NUMBER).map(torch.from_numpy)
-BEND = st.one_of(
-    st.builds(LocalProblem, tilt=ROWS),
-    st.builds(LocalProblem, mu=st.floats(0.01, 5), centre=VECTOR),
-    st.builds(LocalProblem, tilt=ROWS, mu=st.floats(0.01, 5), centre=VECTOR),
+PROBLEM = st.one_of(
+    st.builds(LocalProblem, shift=ROWS),
+    st.builds(LocalProblem, mu=st.floats(0.01, 5), anchor=VECTOR),
+    st.builds(LocalProblem, shift=ROWS, mu=st.floats(0.01, 5), anchor=VECTOR),
     st.just(LocalProblem()),
 )
 
@@ -32,21 +32,21 @@ def means(rows):
     return {"delta": rows.mean(0), "delta_sq": rows.square().sum(1).mean()}
 
 
-@given(st.lists(BEND, min_size=1, max_size=4), ROWS, ROWS)
+@given(st.lists(PROBLEM, min_size=1, max_size=4), ROWS, ROWS)
 @settings(max_examples=60, deadline=None)
-def test_bends_add_up(bends, y, g):
-    total = bends[0]
-    for bend in bends[1:]:
-        total = total + bend
+def test_local_problems_add_up(problems, y, g):
+    total = problems[0]
+    for problem in problems[1:]:
+        total = total + problem
     expected = g
-    for bend in bends:
-        expected = bend.bend(expected, y)
-    close(total.bend(g, y), expected)
+    for problem in problems:
+        expected = problem.correct(expected, y)
+    close(total.correct(g, y), expected)
     point = y.clone().requires_grad_()
     value = total.value(point)
     if isinstance(value, torch.Tensor):
         (slope,) = torch.autograd.grad(value.sum(), point)
-        close(total.bend(torch.zeros_like(y), y), slope)
+        close(total.correct(torch.zeros_like(y), y), slope)
 
 
 @given(st.lists(ROWS, min_size=1, max_size=4), st.sampled_from([0.0, 1e-9, 0.1]))

@@ -9,7 +9,6 @@ and operations apart, not where a bracket closes.
 
 import re
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 SHORT = {
@@ -29,26 +28,10 @@ PLAIN = {"in", "max", "min", "sum"}
 PLAIN |= {"alpha", "beta", "delta", "eta", "mu", "omega", "psi", "rho", "tau", "theta"}
 
 
-@dataclass(frozen=True)
-class Headline:
-    """What is known about a method beyond its code.
-
-    Args:
-        arxiv: Number of its paper, where a part's docstring gives it.
-        equations: Lines of its parts' docstrings, each with the same in LaTeX.
-    """
-
-    equations: tuple[tuple[str, str], ...]
-    arxiv: str | None = None
-
-
-def headlines() -> dict[str, Headline]:
-    """Return the headline of every method in equations.toml."""
+def equations() -> dict[str, list[tuple[str, str]]]:
+    """Return the equations of equations.toml by method: the docstring's line and its LaTeX."""
     found = tomllib.loads(Path(__file__).with_name("equations.toml").read_text())
-    return {
-        name: Headline(tuple((t, e) for t, e in row["equations"]), row.get("arxiv"))
-        for name, row in found.items()
-    }
+    return {name: [(t, e) for t, e in row["equations"]] for name, row in found.items()}
 
 
 def expand(latex: str) -> str:

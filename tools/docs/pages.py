@@ -22,7 +22,7 @@ from tunefree.simulation import units
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"Plain", "Everyone", "Dense", "Last"}  # parts that need no words on a method's page
-HEADLINES = maths.headlines()
+EQUATIONS = maths.equations()
 SETTINGS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())
 ERRORS = [n for n, v in vars(errors).items() if inspect.isclass(v) and issubclass(v, BaseException)]
 
@@ -50,31 +50,12 @@ def virtual() -> dict[str, str]:
 
 def groups() -> dict[str, list[str]]:
     """Return the methods by family, each once."""
-    out: dict[str, list[str]] = {}
-    for name in tf.methods.names():
-        out.setdefault(_family(name), []).append(name)
-    return dict(sorted(out.items(), key=lambda item: list(FAMILIES.values()).index(item[0])))
-
-
-FAMILIES = {
-    "free": "Nothing to choose",
-    "self_setting": "The server's step sets itself",
-    "server_side": "Averaging and adaptive servers",
-    "controls": "Control variates and momentum on clients",
-    "compressed": "Compressed",
-    "penalty": "With a regulariser",
-    "composite": "Clients solve problems of their own",
-}
-
-
-def _family(name: str) -> str:
-    entry, own = tf.methods.CATALOGUE[name], tf.methods.settings(name)
-    if not entry.choose:
-        return FAMILIES["free"]
-    for setting, family in (("compressor", "compressed"), ("penalty", "penalty")):
-        if setting in own:
-            return FAMILIES[family]
-    return FAMILIES[prose.module_of(entry.make).__name__.rpartition(".")[2]]
+    family = {name: tf.methods.CATALOGUE[name].family for name in tf.methods.names()}
+    out = {
+        title: [name for name, own in family.items() if own == key]
+        for key, title in tf.methods.FAMILIES.items()
+    }
+    return {title: names for title, names in out.items() if names}
 
 
 def method_of(name: str) -> tf.Method:
@@ -122,9 +103,10 @@ def _shown(value: Any) -> str:
 
 def method_page(name: str) -> str:
     """Return the page of a method."""
-    entry, method, headline = tf.methods.CATALOGUE[name], method_of(name), HEADLINES[name]
-    paper = prose.linked(f", arXiv:{headline.arxiv}" if headline.arxiv else "")
+    entry, method = tf.methods.CATALOGUE[name], method_of(name)
+    paper = prose.linked(f", arXiv:{entry.arxiv}" if entry.arxiv else "")
     words = inspect.cleandoc(entry.make.__doc__ or "").split("\n\n")[1:]
+    words = [text for text in words if not text.startswith("Args:")]
     sent = units(method)
     facts = {
         "paper": entry.paper + paper,
@@ -136,8 +118,12 @@ def method_page(name: str) -> str:
         "kept by a client": sent["client"],
         "kept by the server, beyond the model": sent["server"],
     }
-    lines = "\n".join(rf"\[{maths.expand(latex)}\]" for _, latex in headline.equations)
-    out = [f"# {name}", entry.summary, *map(prose.linked, map(prose.escape, words)), lines]
+    shown = {prose.module_of(p): p for _, p in parts(method) if type(p).__name__ not in QUIET}
+    out = [f"# {name}", entry.summary, *map(prose.linked, map(prose.escape, words))]
+    if name in EQUATIONS:
+        out += ["\n".join(rf"\[{maths.expand(latex)}\]" for _, latex in EQUATIONS[name])]
+    else:
+        out += prose.equations([module.__doc__ or "" for module in shown])
     out += [_table(("what", "is"), [(k, str(v)) for k, v in facts.items()])]
     out += ["d is the number of trainable parameters; single numbers are counted beside it."]
     out += ["## Run it", f"```sh\n{command(name)}\n```"]
@@ -145,7 +131,6 @@ def method_page(name: str) -> str:
     out += ["## Settings", _settings(name, method), "## Parts"]
     rows = [(place, reference(type(p)), f"`{p!r}`") for place, p in parts(method)]
     out += [_table(("part", "is", "as"), rows), "## Equations and differences from the papers"]
-    shown = {prose.module_of(p): p for _, p in parts(method) if type(p).__name__ not in QUIET}
     for module, part in shown.items():
         doc = module.__doc__ or ""
         out += [
@@ -168,7 +153,8 @@ def _measured(name: str) -> list[str]:
 
 def describe(name: str, setting: str, method: tf.Method) -> str:
     """Return what a setting of a method means."""
-    own = SETTINGS.get(name, {}).get(setting) or SETTINGS.get(setting)
+    own = prose.arguments(tf.methods.CATALOGUE[name].make.__doc__).get(setting)
+    own = own or SETTINGS.get(name, {}).get(setting) or SETTINGS.get(setting)
     if isinstance(own, str):
         return own
     found = [method.step, *method.directions, method.server, method.wire, method.output]
@@ -229,7 +215,13 @@ def home(value: Any) -> str | None:
         for own in public(room):
             if getattr(room, own) is value:
                 return f"tunefree.{name}.{own}"
-    return None
+    return f"{value.__module__}.{value.__name__}" if value in _parts_of_method_files() else None
+
+
+def _parts_of_method_files() -> list[type]:
+    """Return the parts that are defined beside the factories of their methods."""
+    every = (type(part) for name in tf.methods.names() for _, part in parts(method_of(name)))
+    return [c for c in dict.fromkeys(every) if c.__module__.startswith("tunefree.methods.")]
 
 
 def reference(value: Any) -> str:
@@ -271,13 +263,13 @@ def reference_page(name: str) -> str:
         value = getattr(room, own)
         made = callable(value) or is_dataclass(value)
         file = prose.module_of(value).__name__ if made else room.__name__
-        under.setdefault(file, []).append(own)
+        under.setdefault(file, []).append(f"tunefree.{name}.{own}")
+    if room is tf.methods:
+        for part in _parts_of_method_files():
+            under.setdefault(part.__module__, []).append(f"{part.__module__}.{part.__name__}")
     for file in sorted(under):
         doc = inspect.importlib.import_module(file).__doc__ or ""  # type: ignore[attr-defined]
         if file != room.__name__:
             out += [f"## {prose.escape(prose.headline(doc)).rstrip('.')}", prose.markdown(doc)]
-        out += [
-            f"::: tunefree.{name}.{own}\n    options:\n      heading_level: 3"
-            for own in under[file]
-        ]
+        out += [f"::: {address}\n    options:\n      heading_level: 3" for address in under[file]]
     return "\n\n".join(out) + "\n"

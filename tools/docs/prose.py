@@ -65,6 +65,16 @@ def markdown(doc: str, title: bool = False) -> str:
     return "\n\n".join(out)
 
 
+def equations(docs: list[str]) -> list[str]:
+    """Return the equations of docstrings as preformatted Markdown, without the prose.
+
+    >>> equations(["One line.\\n\\n    x <- x + delta\\n\\nMore."])
+    ['```{.text .equation}\\nx <- x + delta\\n```']
+    """
+    found = (text for doc in docs for kind, text in blocks(doc) if kind == "equation")
+    return [f"```{{.text .equation}}\n{text}\n```" for text in found]
+
+
 def headline(doc: str) -> str:
     """Return a docstring's first line."""
     return inspect.cleandoc(doc).splitlines()[0]

@@ -2,10 +2,10 @@
 
 from .attack import Attack, AttackContext
 from .blind import Gaussian, LabelFlip, LargeNorm, Misreport, SignFlip
+from .catalogue import names, parse
 from .crowd import Adversaries
 from .informed import InnerProduct, LittleIsEnough
 from .moments import Moments
-from .text import names, parse
 
 __all__ = [
     "Adversaries",

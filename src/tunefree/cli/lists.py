@@ -7,10 +7,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from .. import methods as catalogue
+from ..core.errors import ArgumentError, TunefreeError, convert_errors
 from ..data import describe
 from ..report.terminal import grid
 from ..simulation import units
-from .app import app, out
+from .app import app, err, out
 
 
 @app.command
@@ -26,7 +27,16 @@ def methods(
     as_json: bool
         Print as JSON.
     """
-    rows = [_about(n) for n in ([name] if name else catalogue.names())]
+    rows, unusable = [], []
+    for each in [name] if name else catalogue.names():
+        try:
+            rows.append(_about(each))
+        except TunefreeError as error:  # another package's method: the others are still listed
+            if name:
+                raise
+            unusable.append(str(error))
+    for sentence in unusable:
+        err.print(sentence, markup=False)
     if as_json:
         print(json.dumps(rows))
         return 0
@@ -66,12 +76,14 @@ def _about(name: str) -> dict[str, Any]:
     with_penalty = {"penalty": "l1:1e-4"} if "penalty" in own else {}
     method = catalogue.get(name, **with_penalty)
     entry = catalogue.CATALOGUE[name]
+    with convert_errors(f"The method {name!r} cannot be tried without data", ArgumentError):
+        counted = units(method)
     return {
         "name": name,
         "summary": entry.summary,
         "paper": entry.paper,
         "choose": list(entry.choose),
-        **{k: str(v) for k, v in units(method).items()},
+        **{k: str(v) for k, v in counted.items()},
         "everyone": method.full,
         "settings": {k: p.default for k, p in own.items()},
     }

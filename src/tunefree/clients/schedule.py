@@ -8,9 +8,10 @@ exponential:  rate^t
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..core.errors import ArgumentError, check_int, check_nonnegative, check_positive, unknown_name
+from ..core.text import parse_value
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Schedule:
         check_int("Schedule", "warmup", self.warmup, 0)
 
     @property
-    def needs_constant_lr(self) -> bool:
+    def is_constant(self) -> bool:
         """Whether the factor is always 1."""
         return self.shape == "constant" and self.warmup == 0
 
@@ -59,11 +60,15 @@ class Schedule:
 
     @staticmethod
     def parse(text: "str | Schedule") -> "Schedule":
-        """Read "constant", "cosine", "cosine:0.01", "exponential:0.998", "cosine+warmup:10"."""
+        """Return the schedule of a text; a schedule is returned as it is.
+
+        The texts are "constant", "cosine", "cosine:FLOOR", "exponential", "exponential:RATE" and
+        "warmup:ROUNDS", and a shape with a warm-up, as in "cosine+warmup:10".
+        """
         if isinstance(text, Schedule):
             return text
         numbers = {"cosine": "floor", "exponential": "rate", "warmup": "warmup"}
-        settings: dict[str, object] = {}
+        settings: dict[str, Any] = {}
         for word in str(text).split("+"):
             name, colon, number = word.partition(":")
             if name not in ("constant", *numbers):
@@ -75,13 +80,8 @@ class Schedule:
                     f"'exponential:0.998', got {text!r}."
                 )
             settings[field] = name
-            try:
-                if colon or name == "warmup":
-                    kind = int if name == "warmup" else float
-                    settings[numbers[name]] = kind(number)
-            except ValueError:
-                raise ArgumentError(
-                    "A schedule's number must follow its colon, as in 'exponential:0.998' or "
-                    f"'cosine+warmup:10', got {text!r}."
-                ) from None
-        return Schedule(**settings)  # type: ignore[arg-type]
+            if colon or name == "warmup":
+                kind = int if name == "warmup" else float
+                what = f"The {numbers[name]} of the schedule {text!r}"
+                settings[numbers[name]] = parse_value(what, number, kind)
+        return Schedule(**settings)

@@ -1,20 +1,172 @@
-"""Parts in words: "krum:f=2", "sign-flip:0.2:scale=3", "before=0.1,after=0.2"."""
+"""Text that stands for objects: "krum:f=2", "ef+topk:0.05", "before=0.1,after=0.2".
+
+A `Registry` maps names to dataclasses; its `parse` reads
+
+    NAME                        the dataclass with its defaults
+    NAME:VALUE:VALUE            field values, in the order of the fields
+    NAME:KEY=VALUE              field values by name
+    NAME:FLAG                   a bool field set to True, by its name
+    PREFIX:KEY=VALUE+TEXT       a dataclass around what TEXT stands for (its field `inner`)
+
+Values are converted to the type of their field. A field may convert its own text with
+`field(metadata={"read": f})`, where `f(what, text)` returns the value.
+"""
 
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from .errors import ArgumentError, unknown_name
 
 T = TypeVar("T")
 
+MAX_PREFIXES = 9
 
-def value(what: str, text: str, kind: Any) -> Any:
-    """Return what a text means where a value of this type is wanted.
 
-    >>> value("--set lr=0.1", "0.1", float | None), value("--set clip=none", "none", float | None)
+class Registry(Generic[T]):
+    """Dataclasses by name, and the parser of texts that stand for them.
+
+    Args:
+        kind: What the entries are, for error messages, such as "attack".
+        entries: Dataclasses by lower-case name.
+        constants: Objects by name that take no settings, such as {"none": None}.
+        prefixes: Dataclasses with a field `inner`, by name: "PREFIX+TEXT" is one around the object
+            of TEXT.
+        flags: Words that stand for the value of a field, such as {"global": ("per_layer", False)},
+            for the dataclasses with that field.
+
+    >>> from dataclasses import make_dataclass
+    >>> TopK = make_dataclass("TopK", [("ratio", float), ("per_layer", bool, True)])
+    >>> Feedback = make_dataclass("Feedback", [("inner", object)])
+    >>> wires = Registry("wire", {"topk": TopK}, prefixes={"ef": Feedback},
+    ...     flags={"global": ("per_layer", False)})
+    >>> wires.parse("topk:ratio=0.1"), wires.parse("ef+topk:0.1:global")
+    (TopK(ratio=0.1, per_layer=True), Feedback(inner=TopK(ratio=0.1, per_layer=False)))
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, Callable[..., T]],
+        *,
+        constants: Mapping[str, T] | None = None,
+        prefixes: Mapping[str, Callable[..., T]] | None = None,
+        flags: Mapping[str, tuple[str, Any]] | None = None,
+    ) -> None:
+        self.kind, self.entries = kind, entries
+        self.constants, self.prefixes = constants or {}, prefixes or {}
+        self.flags = flags or {}
+
+    def names(self) -> list[str]:
+        """Return the names that `parse` knows."""
+        prefixes = (f"{name}+{self.kind.upper()}" for name in self.prefixes)
+        return [*self.constants, *self.entries, *prefixes]
+
+    def parse(self, text: str) -> T:
+        """Return the object that a text stands for.
+
+        Raises:
+            ArgumentError: The name is unknown, or a setting is unknown, missing or malformed.
+        """
+        return self._parse(text.strip(), MAX_PREFIXES)
+
+    def _parse(self, text: str, prefixes_left: int) -> T:
+        head, plus, rest = text.partition("+")
+        prefix = self.prefixes.get(head.split(":")[0].lower())
+        if prefix is not None:
+            if not plus:
+                raise ArgumentError(
+                    f"The {self.kind} {text!r} goes in front of another one; write "
+                    f"{text}+{next(iter(self.entries))}, for example."
+                )
+            if not prefixes_left:
+                raise ArgumentError(
+                    f"The {self.kind} must have at most {MAX_PREFIXES} parts in front of it."
+                )
+            inner = self._parse(rest.strip(), prefixes_left - 1)
+            return self._make(prefix, head, inner=inner)
+        name = text.split(":")[0].lower()
+        if text.lower() in self.constants:
+            return self.constants[text.lower()]
+        if name not in self.entries:
+            raise unknown_name(self.kind, text.split(":")[0], self.names())
+        return self._make(self.entries[name], text)
+
+    def _make(self, cls: Callable[..., T], text: str, **given: T) -> T:
+        name, *words = text.split(":")
+        values = parse_arguments(name, words, cls, self.flags, skip=given)
+        missing = [f for f in required_fields(cls) if f not in values and f not in given]
+        if missing:
+            raise ArgumentError(
+                f"The {self.kind} {text!r} lacks {missing[0]}; write {name}:{missing[0]}=…"
+            )
+        return cls(**given, **values)
+
+
+def parse_arguments(
+    what: str,
+    words: Sequence[str],
+    cls: Any,
+    flags: Mapping[str, tuple[str, Any]] | None = None,
+    skip: typing.Container[str] = (),
+) -> dict[str, Any]:
+    """Return the arguments of a dataclass: values in the order of its fields, KEY=VALUE, or flags.
+
+    Args:
+        what: The name of the object, for error messages.
+        words: The texts of the arguments.
+        cls: The dataclass.
+        flags: Words that stand for the value of a field; the name of a bool field stands for True.
+        skip: Fields that are not given by text.
+
+    >>> from dataclasses import make_dataclass
+    >>> cls = make_dataclass("Faults", [("before", float), ("after", float), ("log", bool)])
+    >>> parse_arguments("--faults", ["0.1", "after=0.2", "log"], cls)
+    {'before': 0.1, 'after': 0.2, 'log': True}
+    """
+    known = {f.name: f for f in fields(cls) if f.init and f.name not in skip}
+    known_flags = {f.name: (f.name, True) for f in known.values() if f.type is bool}
+    known_flags |= {word: flag for word, flag in (flags or {}).items() if flag[0] in known}
+    out: dict[str, Any] = {}
+    for place, word in enumerate(words):
+        key, equals, text = word.partition("=")
+        flag = known_flags.get(word.strip().lower())
+        if flag is not None:
+            key = flag[0]
+        elif not equals:
+            key, text = [*known, ""][min(place, len(known))], word
+            if key in ("", *out):
+                instead = "write KEY=VALUE" if known else "it takes none"
+                raise ArgumentError(f"{what}: {word!r} is one value too many; {instead}.")
+        if key not in known:
+            raise unknown_name(f"setting of {what}", key, known)
+        if key in out:
+            raise ArgumentError(f"{what} has {key} twice; give it once.")
+        label, read = f"{what}: {key}", known[key].metadata.get("read")
+        if flag is not None:
+            out[key] = flag[1]
+        elif read is not None:
+            out[key] = read(label, text)
+        else:
+            out[key] = parse_value(label, text, known[key].type)
+    return out
+
+
+def required_fields(cls: Any) -> list[str]:
+    """Return the names of a dataclass's fields that have no default."""
+    return [
+        f.name
+        for f in fields(cls)
+        if f.init and f.default is MISSING and f.default_factory is MISSING
+    ]
+
+
+def parse_value(what: str, text: str, kind: Any) -> Any:
+    """Return the value of a type (int, float, bool, str or a union of them) that a text stands for.
+
+    >>> parse_value("lr", "0.1", float | None), parse_value("clip", "none", float | None)
     (0.1, None)
     """
     union = isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
@@ -35,54 +187,6 @@ def value(what: str, text: str, kind: Any) -> Any:
         word = "an int" if numbers == [int] else "a number"
         raise ArgumentError(f"{what} must be {word}.")
     return text
-
-
-def settings(what: str, words: Sequence[str], kind: type) -> dict[str, Any]:
-    """Return the arguments of a dataclass that words stand for: values in order, or KEY=VALUE.
-
-    >>> from dataclasses import make_dataclass
-    >>> settings("--faults", ["0.1", "after=0.2"], make_dataclass("F", [("before", float),
-    ...     ("after", float)]))
-    {'before': 0.1, 'after': 0.2}
-    """
-    known = {f.name: f for f in fields(kind) if f.init}
-    out: dict[str, Any] = {}
-    for place, word in enumerate(words):
-        key, equals, text = word.partition("=")
-        if not equals:
-            key, text = [*known, ""][min(place, len(known))], word
-            if key in ("", *out):
-                raise ArgumentError(f"{what}: {word!r} is one value too many; write KEY=VALUE.")
-        if key not in known:
-            raise unknown_name(f"setting of {what}", key, known)
-        if key in out:
-            raise ArgumentError(f"{what} has {key} twice; give it once.")
-        read = known[key].metadata.get("read")
-        wanted = known[key].type
-        said = f"{what}: {key}"
-        out[key] = value(said, text, wanted) if read is None else read(said, text)
-    return out
-
-
-def part(what: str, text: str, known: Mapping[str, type[T]]) -> T:
-    """Return the part that NAME, NAME:VALUE or NAME:KEY=VALUE stands for."""
-    name, *words = text.strip().split(":")
-    if name.lower() not in known:
-        raise unknown_name(what, name, known)
-    kind = known[name.lower()]
-    given = settings(name, words, kind)
-    missing = [n for n in _needed(kind) if n not in given]
-    if missing:
-        raise ArgumentError(f"The {what} {text!r} lacks {missing[0]}; write {name}:{missing[0]}=…")
-    return kind(**given)
-
-
-def _needed(kind: type) -> list[str]:
-    return [
-        f.name
-        for f in fields(kind)
-        if f.init and f.default is MISSING and f.default_factory is MISSING
-    ]
 
 
 def human(count: float) -> str:

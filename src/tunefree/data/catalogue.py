@@ -1,12 +1,14 @@
-"""The datasets by name: what each one is, and the function that loads it."""
+"""The datasets by name, built-in or of an installed package: what each is, and its loader."""
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from ..core.errors import unknown_name
+from ..core.errors import ArgumentError, DataError, convert_errors, unknown_name
+from ..core.plugins import Catalogue
 from . import a9a, digits, femnist, images, shakespeare, sources, sst2, synthetic, toy
 from .dataset import Dataset
 from .sources import DatasetSource, Folder
@@ -16,20 +18,21 @@ from .sources import DatasetSource, Folder
 class DatasetEntry:
     """One line of the table of datasets."""
 
-    load: Callable[..., Dataset]
+    load: Callable[..., Dataset]  # takes `folder` and the dataset's own options
     rows: str  # training + test
     classes: str
     owners: str
     size: str
     licence: str
     find: Callable[[Folder], Path | None] | None = None  # None: in the package
+    package: str | None = None  # the installed package that adds it, if it is not built in
 
 
 def _at(source: DatasetSource) -> Callable[[Folder], Path | None]:
     return partial(sources.locate, source)
 
 
-_TABLE: dict[str, DatasetEntry] = {
+_BUILT_IN: dict[str, DatasetEntry] = {
     "a9a": DatasetEntry(a9a.a9a, "32,561 + 16,281", "2", "", "3.5 MB", a9a.LICENCE, _at(a9a.A9A)),
     "cifar10": DatasetEntry(
         images.cifar10,
@@ -108,13 +111,23 @@ _TABLE: dict[str, DatasetEntry] = {
 }
 
 
+def _adapt(name: str, found: Any, package: str) -> DatasetEntry:
+    """Return the entry of an entry point in the group tunefree.datasets: a loader."""
+    if not callable(found):
+        raise ArgumentError(f"it must be a function that returns a Dataset, got {found!r}")
+    return DatasetEntry(found, "", "", "", "", "", package=package)
+
+
+_CATALOGUE = Catalogue("dataset", "tunefree.datasets", _BUILT_IN, _adapt)
+
+
 def names() -> tuple[str, ...]:
     """Return the name of every dataset.
 
     >>> "digits" in names()
     True
     """
-    return tuple(_TABLE)
+    return tuple(_CATALOGUE)
 
 
 def load(name: str, folder: Folder = None, **options: object) -> Dataset:
@@ -129,30 +142,39 @@ def load(name: str, folder: Folder = None, **options: object) -> Dataset:
     >>> load("digits").x.shape
     torch.Size([1438, 1, 8, 8])
     """
-    if name not in _TABLE:
-        raise unknown_name("dataset", name, _TABLE)
-    entry = _TABLE[name]
-    known = [option for option in inspect.signature(entry.load).parameters if option != "folder"]
+    if name not in _CATALOGUE:
+        raise unknown_name("dataset", name, _CATALOGUE)
+    entry = _CATALOGUE[name]
+    taken = inspect.signature(entry.load).parameters
+    known = [option for option in taken if option != "folder"]
     for option in options:
         if option not in known:
             raise unknown_name(f"option of dataset {name!r}", option, known)
-    return entry.load(**options) if entry.find is None else entry.load(folder, **options)
+    if entry.package is None:
+        return entry.load(**options) if entry.find is None else entry.load(folder, **options)
+    given = {"folder": folder, **options} if "folder" in taken else options
+    with convert_errors(f"The dataset {name!r} of {entry.package} failed"):
+        dataset = entry.load(**given)
+    if not isinstance(dataset, Dataset):
+        raise DataError(
+            f"The dataset {name!r} of {entry.package} must return a Dataset, got {dataset!r}."
+        )
+    return dataset
 
 
 def describe(folder: Folder = None) -> list[dict[str, str]]:
     """Return one row per dataset: name, rows, classes, owners, size, licence, and where it is."""
     out = []
-    for name, entry in _TABLE.items():
-        found = "in the package" if entry.find is None else str(entry.find(folder) or "missing")
-        out.append(
-            {
-                "name": name,
-                "rows": entry.rows,
-                "classes": entry.classes,
-                "owners": entry.owners,
-                "size": entry.size,
-                "licence": entry.licence,
-                "found": found,
-            }
-        )
+    for name in _CATALOGUE:
+        row = dict.fromkeys(("rows", "classes", "owners", "size", "licence"), "")
+        try:
+            entry = _CATALOGUE[name]
+        except ArgumentError as error:  # another package's dataset: the others are still listed
+            found = str(error)
+        else:
+            row = {key: getattr(entry, key) for key in row}
+            found = f"in the package {entry.package}" if entry.package else "in the package"
+            if entry.find is not None:
+                found = str(entry.find(folder) or "missing")
+        out.append({"name": name, **row, "found": found})
     return out

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError, check_int, unknown_name
+from ..core.errors import ArgumentError, DataError, check_int
 from ..core.random import bits, key, purpose
+from ..core.text import Registry
 from ._arrays import Array
 from ._dirichlet import cut_classes, deal_evenly, top_up
 
@@ -186,36 +187,20 @@ class ByOwner:
         return found[torch.argsort(draws, stable=True)[:count]].sort().values
 
 
+SPLITS: Registry[Partitioner] = Registry(
+    "split", {"iid": Iid, "dirichlet": Dirichlet, "shards": Shards, "owner": ByOwner}
+)
+
+
 def parse(text: str) -> Partitioner:
-    """Return the partitioner that a command-line word stands for.
+    """Return the partitioner that a text stands for.
 
     >>> parse("dirichlet:0.1:balanced")
     Dirichlet(alpha=0.1, balanced=True, min_samples=1)
     >>> parse("iid"), parse("shards:2"), parse("owner")
     (Iid(), Shards(k=2), ByOwner(min_samples=1))
     """
-    kind, *rest = text.strip().lower().split(":")
-    forms = {
-        "iid": "iid",
-        "dirichlet": "dirichlet:ALPHA or dirichlet:ALPHA:balanced",
-        "shards": "shards:K",
-        "owner": "owner",
-    }
-    if kind not in forms:
-        raise unknown_name("split", kind, forms)
-    try:
-        if kind == "iid" and not rest:
-            return Iid()
-        if kind == "owner" and not rest:
-            return ByOwner()
-        if kind == "shards" and len(rest) == 1:
-            return Shards(int(rest[0]))
-        if kind == "dirichlet" and (len(rest) == 1 or rest[1:] == ["balanced"]):
-            return Dirichlet(float(rest[0]), balanced=len(rest) == 2)
-    except ValueError as error:
-        if isinstance(error, ArgumentError):
-            raise
-    raise ArgumentError(f"The split {text!r} must be written {forms[kind]}.")
+    return SPLITS.parse(text)
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:

@@ -31,7 +31,7 @@ from ..clients.rule import LocalPhases
 from ..core.errors import ArgumentError, check_int, check_nonnegative
 from ..core.plan import Plan, Round
 from ..core.random import below, key, uniform
-from ..core.text import settings
+from ..core.text import parse_arguments
 from ..methods import Method
 from .available import Available, Cycle, Trace, read_available
 
@@ -162,4 +162,4 @@ def parse(text: str) -> Faults | None:
             "Faults must be written KEY=VALUE,KEY=VALUE, such as before=0.1,slow=0.2, got "
             f"{text!r}."
         )
-    return Faults(**settings("faults", words, Faults))
+    return Faults(**parse_arguments("faults", words, Faults))

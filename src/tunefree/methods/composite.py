@@ -23,10 +23,12 @@ from ..server import Average, Drift, Proximal, Splitting
 from ..server import DualAverage as DualAverageServer
 from ..server import FastFedDA as FastFedDAServer
 from .method import Method, read_penalty
+from .registry import LR, decades, register_method
 
 Solver = Literal["steps", "exact", "armijo"] | Step
 
 
+@register_method("FedCanon", choose={"lr": LR})
 def fedcanon(
     *, lr: float = 0.1, alpha: float | None = None, penalty: Penalty | str | None = None
 ) -> Method:
@@ -35,6 +37,7 @@ def fedcanon(
     return Method(direction=Canon(lr), step=Constant(lr), server=server)
 
 
+@register_method("FedCanon", choose={"lr": LR})
 def fedcanon2(
     *, lr: float = 0.1, alpha: float | None = None, penalty: Penalty | str | None = None
 ) -> Method:
@@ -44,6 +47,7 @@ def fedcanon2(
     return Method(direction=Canon(lr, True, alpha, h), step=Constant(lr), server=server)
 
 
+@register_method("Yuan 2021", choose={"lr": LR}, arxiv="2011.08474")
 def fedmid(
     *, lr: float = 0.1, server_lr: float = 1.0, penalty: Penalty | str | None = None
 ) -> Method:
@@ -53,6 +57,7 @@ def fedmid(
     return Method(direction=FedMiD(h, lr), step=Constant(lr), server=server)
 
 
+@register_method("Yuan 2021", choose={"lr": LR}, arxiv="2011.08474")
 def fedda(
     *, lr: float = 0.1, server_lr: float = 1.0, penalty: Penalty | str | None = None
 ) -> Method:
@@ -61,18 +66,21 @@ def fedda(
     return Method(direction=walk, step=Constant(lr), server=DualAverageServer(walk))
 
 
+@register_method("Bao 2022", choose={"lr": LR, "mu": decades(-4, -2)})
 def fastfedda(*, lr: float = 0.1, mu: float = 1e-3, penalty: Penalty | str | None = None) -> Method:
     """Dual averaging with growing weights; lr and mu are choices. Bao et al. 2022."""
     walk = FastFedDA(read_penalty(penalty), lr, mu)
     return Method(direction=walk, step=Constant(lr), server=FastFedDAServer(walk))
 
 
+@register_method("Zhang 2024", choose={"lr": LR}, arxiv="2309.01795")
 def za1(*, lr: float = 0.1, server_lr: float = 1.0, penalty: Penalty | str | None = None) -> Method:
     """Controls and decoupled proximal maps; lr is a choice. Zhang et al. 2024."""
     walk = ZA1(read_penalty(penalty), lr, server_lr)
     return Method(direction=walk, step=Constant(lr), server=ZA1Server(walk))
 
 
+@register_method("Tran-Dinh 2021", choose={"lr": LR, "mu": decades(-2, 1)}, arxiv="2103.03452")
 def feddr(
     *,
     lr: float = 0.1,
@@ -86,6 +94,7 @@ def feddr(
     return Method(direction=FedDR(mu, relax), step=read_solver(solver, lr), server=server)
 
 
+@register_method("Wang 2022", choose={"lr": LR, "mu": decades(-2, 1)}, arxiv="2203.15104")
 def fedadmm(
     *,
     lr: float = 0.1,
@@ -98,6 +107,9 @@ def fedadmm(
     return Method(direction=FedADMM(mu), step=read_solver(solver, lr), server=server)
 
 
+@register_method(
+    "Zhang 2021", choose={"lr": LR, "mu": decades(-2, 1)}, arxiv="2005.11418", family="subproblems"
+)
 def fedpd(
     *, lr: float = 0.1, mu: float = 1.0, skip: float = 0.0, solver: Solver = "steps"
 ) -> Method:
@@ -105,11 +117,17 @@ def fedpd(
     return Method(direction=FedPD(mu, skip), step=read_solver(solver, lr))
 
 
+@register_method(
+    "Acar 2021", choose={"lr": LR, "mu": decades(-3, -1)}, arxiv="2111.04263", family="subproblems"
+)
 def feddyn(*, lr: float = 0.1, mu: float = 0.01, solver: Solver = "steps") -> Method:
     """Clients remember their drift; lr and mu are choices. Acar et al. 2021."""
     return Method(direction=FedDyn(mu), step=read_solver(solver, lr), server=Drift())
 
 
+@register_method(
+    "Gao 2022", choose={"lr": LR, "mu": decades(-3, -1)}, arxiv="2203.11751", family="subproblems"
+)
 def feddc(*, lr: float = 0.1, mu: float = 0.01) -> Method:
     """FedDyn with control variates; lr and mu are choices. Gao et al. 2022."""
     return Method(direction=FedDC(mu, lr), step=Constant(lr), server=Drift())

@@ -1,140 +1,142 @@
-"""Which parts fit together: at construction, a sentence for those that do not."""
+"""Checks that the parts of a method fit together; an error says why they do not."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..clients import Constant, Step
+from ..clients import Constant, Direction, Schedule, Step
 from ..core.errors import ArgumentError
-from ..server import Average
-
-if TYPE_CHECKING:
-    from .method import Method
+from ..server import Average, Server
 
 STANDARD = ("delta", "delta_sq")  # means that exist whatever the parts
 
 
-def check_fit(method: "Method") -> None:
-    """Refuse parts that cannot work together, with a sentence that says why."""
-    step = type(method.step).__name__
-    if method.clip is not None and method.step.exact:
+def split_direction(direction: Direction) -> tuple[Direction, ...]:
+    """Return the directions that a `Sum` adds, or the direction itself."""
+    return tuple(getattr(direction, "parts", (direction,)))
+
+
+def check_fit(
+    direction: Direction, step: Step, server: Server, schedule: Schedule, clip: float | None
+) -> None:
+    """Raise `ArgumentError` for parts that cannot work together, with the reason."""
+    name = type(step).__name__
+    if clip is not None and step.exact:
         raise ArgumentError(
-            f"Cannot use clip={method.clip!r} with {step}. This is because its line search "
+            f"Cannot use clip={clip!r} with {name}. This is because its line search "
             "needs the gradient of the function it evaluates; leave clip out, or use a "
             "constant step."
         )
-    maps = [n for n in ("grad_at", "project") if n in method.direction.sets]
-    if maps and method.step.exact:
+    if step.exact and not {"grad_at", "project"}.isdisjoint(direction.sets):
         raise ArgumentError(
-            f"Cannot use {step} with {type(method.direction).__name__}. This is because its line "
+            f"Cannot use {name} with {type(direction).__name__}. This is because its line "
             "search needs the gradient of the function it evaluates, and the direction puts "
             "a proximal map into every step; use a constant step."
         )
-    if method.step.sets_lr and not method.rates.needs_constant_lr:
+    if step.sets_lr and not schedule.is_constant:
         raise ArgumentError(
-            f"Cannot use schedule={method.rates.shape!r} with {step}. This is because it sets "
+            f"Cannot use schedule={schedule.shape!r} with {name}. This is because it sets "
             "its own step size; leave the schedule out, or use a constant step."
         )
-    fixed = [
-        type(p).__name__
-        for p in (method.direction, method.step, method.server)
-        if p.needs_constant_lr
-    ]
-    if fixed and not method.rates.needs_constant_lr:
+    fixed = [type(p).__name__ for p in (direction, step, server) if p.needs_constant_lr]
+    if fixed and not schedule.is_constant:
         raise ArgumentError(
-            f"Cannot use schedule={method.rates.shape!r} with {fixed[0]}. This is because it "
+            f"Cannot use schedule={schedule.shape!r} with {fixed[0]}. This is because it "
             "counts on the same step size in every round; leave the schedule out."
         )
-    _check_channels(method, step)
-    _check_rates(method, step)
-    _check_pair(method)
-    if method.direction.prepares and type(method.step).start_round is not Step.start_round:
+    _check_channels(direction, step, server)
+    _check_step_sizes(direction, step, server)
+    _check_halves(direction, step, server)
+    if direction.prepares and type(step).start_round is not Step.start_round:
         raise ArgumentError(
-            f"Cannot use {step} with {type(method.direction).__name__}. This is because everyone "
+            f"Cannot use {name} with {type(direction).__name__}. This is because everyone "
             "works before round 0, when that step has not begun; use the step of the named "
             "method."
         )
 
 
-def _check_channels(method: "Method", step: str) -> None:
-    parts = (method.direction, method.step)
+def _check_channels(direction: Direction, step: Step, server: Server) -> None:
+    """Check that what a part reads is sent, and that no channel is sent twice."""
+    parts = (direction, step)
     own = [name for p in parts for name in (*p.uploads, *p.reports)]
     twice = sorted({name for name in own if own.count(name) > 1})
     if twice:
         raise ArgumentError(
-            f"Cannot combine {type(method.direction).__name__} with {step}. This is because "
-            f"both send the channel {twice[0]!r}; use one of them."
+            f"Cannot combine {type(direction).__name__} with {type(step).__name__}. This is "
+            f"because both send the channel {twice[0]!r}; use one of them."
         )
     sent = tuple(dict.fromkeys((*STANDARD, *own)))
-    missing = [name for name in method.server.needs if name not in sent]
+    missing = [name for name in server.needs if name not in sent]
     if missing:
         raise ArgumentError(
-            f"Cannot use {type(method.server).__name__} with {type(method.direction).__name__} and "
-            f"{step}. This is because it needs {', '.join(missing)}, and clients send only "
-            f"{', '.join(sent)}; use a direction or step that sends it."
+            f"Cannot use {type(server).__name__} with {type(direction).__name__} and "
+            f"{type(step).__name__}. This is because it needs {', '.join(missing)}, and clients "
+            f"send only {', '.join(sent)}; use a direction or step that sends it."
         )
-    lacking = [(p, n) for p in parts for n in p.reads if n not in method.server.sends]
+    lacking = [(p, n) for p in parts for n in p.reads if n not in server.sends]
     if lacking:
         part, name = lacking[0]
         raise ArgumentError(
-            f"Cannot use {type(part).__name__} with {type(method.server).__name__}. This is "
+            f"Cannot use {type(part).__name__} with {type(server).__name__}. This is "
             f"because it reads {name}, which that server rule does not send; use the server rule "
             "of the named method."
         )
 
 
-def _check_rates(method: "Method", step: str) -> None:
-    """Parts that divide by the client's step size must mean the same one."""
-    rates = {type(p).__name__: lr for p in method.leaves if (lr := _of(p, "lr")) is not None}
+def _check_step_sizes(direction: Direction, step: Step, server: Server) -> None:
+    """Check that parts which use the client's step size have the same one."""
+    parts = (*split_direction(direction), step, server)
+    rates = {type(p).__name__: lr for p in parts if (lr := _of(p, "lr")) is not None}
     if len(set(rates.values())) > 1:
         said = ", ".join(f"{name}(lr={lr!r})" for name, lr in rates.items())
         raise ArgumentError(f"Parts of one method must have the same lr, got {said}.")
-    others = [p for p in method.leaves if p is not method.step]
+    others = [p for p in parts if p is not step]
     knows = [type(p).__name__ for p in others if hasattr(p, "lr")]
-    if knows and not isinstance(method.step, Constant):
+    if knows and not isinstance(step, Constant):
         raise ArgumentError(
-            f"Cannot use {step} with {knows[0]}. This is because it divides by the client's "
-            "step size, which must be a constant; use Constant."
+            f"Cannot use {type(step).__name__} with {knows[0]}. This is because it divides by the "
+            "client's step size, which must be a constant; use Constant."
         )
 
 
-def _check_pair(method: "Method") -> None:
-    """Halves of one method must belong together and mean the same numbers."""
-    server, names = type(method.server).__name__, [type(p).__name__ for p in method.directions]
-    kinds = set[str]().union(*(_kinds(p) for p in method.directions))
-    for part in method.directions:
-        if part.goes_with and not set(part.goes_with) & _kinds(method.server):
+def _check_halves(direction: Direction, step: Step, server: Server) -> None:
+    """Check that the client's and the server's half of a method belong together."""
+    directions, rule = split_direction(direction), type(server).__name__
+    names = [type(p).__name__ for p in directions]
+    kinds = set[str]().union(*(_kinds(p) for p in directions))
+    for part in directions:
+        if part.goes_with and not set(part.goes_with) & _kinds(server):
             raise ArgumentError(
-                f"Cannot use {type(part).__name__} with {server}. This is because it is "
+                f"Cannot use {type(part).__name__} with {rule}. This is because it is "
                 f"defined with the server rule {' or '.join(part.goes_with)}; use that."
             )
-    if method.server.goes_with and not set(method.server.goes_with) & kinds:
+    if server.goes_with and not set(server.goes_with) & kinds:
         raise ArgumentError(
-            f"Cannot use {server} with {names[0]}. This is because it is defined with the "
-            f"direction {' or '.join(method.server.goes_with)}; use that."
+            f"Cannot use {rule} with {names[0]}. This is because it is defined with the "
+            f"direction {' or '.join(server.goes_with)}; use that."
         )
     for name in ("mu", "rates", "penalty", "alpha"):
-        wanted = _of(method.server, name)
-        for other in (*method.directions, method.step):
+        wanted = _of(server, name)
+        for other in (*directions, step):
             given = _of(other, name)
             if wanted is not None and given is not None and given != wanted:
                 raise ArgumentError(
                     f"Parts of one method must have the same {name}, got "
-                    f"{type(other).__name__}({name}={given!r}) and {server}({name}={wanted!r})."
+                    f"{type(other).__name__}({name}={given!r}) and {rule}({name}={wanted!r})."
                 )
-    walk = getattr(method.server, "walk", None)
-    if walk is not None and not any(_alike(p, walk) for p in method.directions):
+    walk = getattr(server, "walk", None)
+    if walk is not None and not any(_alike(p, walk) for p in directions):
         raise ArgumentError(
             f"Parts of one method must have the same settings, got {walk!r} on the server and "
-            f"{method.direction!r} on the clients."
+            f"{direction!r} on the clients."
         )
-    if getattr(method.server, "silent", False) != any(_of(p, "copy") for p in method.directions):
+    if getattr(server, "silent", False) != any(_of(p, "copy") for p in directions):
         raise ArgumentError(
             "FedCanon II needs both halves, Canon(copy=True) and Proximal(silent=True): "
             "clients that keep x are sent none, and others must be sent it."
         )
-    if "Scaffnew" in kinds and not _alike(method.server, Average()):
+    if "Scaffnew" in kinds and not _alike(server, Average()):
         raise ArgumentError(
-            f"Cannot use Scaffnew with {method.server!r}. This is because its controls count on "
+            f"Cannot use Scaffnew with {server!r}. This is because its controls count on "
             "plain averaging; use Average()."
         )
 

@@ -12,7 +12,7 @@ from ..penalties import Penalty, Zero
 from ..server import Average, Averaged, Last, LastTwo, Output, Server
 from ..server.aggregate import Weights
 from ..wire import Choose, Dense, ErrorFeedback, Wire, parse
-from .fits import STANDARD, check_fit
+from .fits import STANDARD, check_fit, split_direction
 
 OUTPUTS: dict[str, Output] = {"last": Last(), "last-two": LastTwo(), "averaged": Averaged()}
 
@@ -71,12 +71,12 @@ class Method:
         check_nonnegative("Method", "weight_decay", self.weight_decay)
         if self.clip is not None:
             check_positive("Method", "clip", self.clip)
-        check_fit(self)
+        check_fit(self.direction, self.step, self.server, self.rates, self.clip)
 
     @property
     def directions(self) -> tuple[Direction, ...]:
         """The direction, or those that it adds."""
-        return tuple(getattr(self.direction, "parts", (self.direction,)))
+        return split_direction(self.direction)
 
     @property
     def leaves(self) -> tuple[Any, ...]:

@@ -31,13 +31,15 @@ from ..server import (
 )
 from ..server import PAdaMFed as PAdaMFedServer
 from ..server import ParFreFL as ParFreFLServer
-from ..server.mirror import read_mirror
+from ..server.mirror import MIRRORS
 from ..wire import Wire
 from .method import Method, read_wire
+from .registry import LR, register_method
 
 Solver = Literal["steps", "exact", "armijo"] | Step
 
 
+@register_method("ours")
 def auto() -> Method:
     """Nothing to choose: live DoWG steps, FedDuAdagrad server, averaged output. Ours.
 
@@ -50,16 +52,19 @@ def auto() -> Method:
     )
 
 
+@register_method("Ivgi 2023", arxiv="2302.12022")
 def feddog(*, r_rel: float = 1e-2, server_lr: float = 1.0) -> Method:
     """DoG steps over the federation; no learning rate. After Ivgi et al. 2023."""
     return Method(step=DoG(r_rel), server=Average(server_lr))
 
 
+@register_method("Khaled 2023", arxiv="2305.16284")
 def feddowg(*, r_rel: float = 1e-2, server_lr: float = 1.0) -> Method:
     """DoWG steps over the federation; no learning rate. After Khaled et al. 2023."""
     return Method(step=DoG(r_rel, weighted=True), server=Average(server_lr))
 
 
+@register_method("FedSLS")
 def fedsls(
     *,
     c: float = 0.1,
@@ -75,6 +80,7 @@ def fedsls(
     return Method(step=armijo, server=Average(server_lr), output=LastTwo())
 
 
+@register_method("FedSLS")
 def fedexpsls(
     *,
     c: float = 0.1,
@@ -91,11 +97,13 @@ def fedexpsls(
     return Method(step=armijo, server=FedExP(eps, max_server_step), output=LastTwo())
 
 
+@register_method("FedDuA", choose={"lr": LR}, family="self-setting")
 def fedduadagrad(*, lr: float = 0.1, eps: float = 1e-9, eps_g: float = 0.0) -> Method:
     """Self-set server step in AdaGrad's geometry; client lr is a choice. FedDuA."""
     return Method(step=Constant(lr), server=FedDuAdagrad(eps, eps_g), output=LastTwo())
 
 
+@register_method("FedDuA", choose={"lr": LR}, family="self-setting")
 def fedduadam(
     *,
     lr: float = 0.1,
@@ -108,12 +116,14 @@ def fedduadam(
     return Method(step=Constant(lr), server=FedDuAdam(beta1, beta2, eps, eps_g), output=LastTwo())
 
 
+@register_method("FedDuA", choose={"lr": LR}, family="self-setting")
 def feddua(*, lr: float = 0.1, mirror: Mirror | str = "quadratic", beta1: float = 0.0) -> Method:
     """Self-set server step in any mirror map's geometry; client lr is a choice. FedDuA."""
-    server = FedDuA(read_mirror(mirror) if isinstance(mirror, str) else mirror, beta1)
+    server = FedDuA(MIRRORS.parse(mirror) if isinstance(mirror, str) else mirror, beta1)
     return Method(step=Constant(lr), server=server, output=LastTwo())
 
 
+@register_method("Mukherjee 2023", arxiv="2307.06306")
 def fedsps(
     *, c: float = 0.5, max_lr: float = 1.0, lower: float = 0.0, server_lr: float = 1.0
 ) -> Method:
@@ -149,6 +159,7 @@ def _lod(
     return Method(direction=Pull(), step=step, server=server)
 
 
+@register_method("FedProxLoD")
 def fedproxlod(
     *,
     merge: bool = True,
@@ -166,6 +177,7 @@ def fedproxlod(
     )
 
 
+@register_method("FedProxLoD")
 def fedproxwlod(
     *,
     merge: bool = True,
@@ -181,6 +193,7 @@ def fedproxwlod(
     return _lod(True, merge, global_loss, prox_step, r_rel, mu_init, reading, merge_weights, solver)
 
 
+@register_method("ParFreFL")
 def parfrefl(
     *,
     scale: float = 1.0,
@@ -193,6 +206,7 @@ def parfrefl(
     return Method(direction=ParFreFL(rates), step=Normalised(rates), server=ParFreFLServer(rates))
 
 
+@register_method("ParFreFL")
 def comparfrefl(
     *,
     compressor: Wire | str = "topk:0.05",
@@ -207,6 +221,7 @@ def comparfrefl(
     )
 
 
+@register_method("Yan 2025")
 def padamfed(
     *,
     scale: float = 1.0,

@@ -1,8 +1,7 @@
 """Penalties by name, for the command line: "l1:1e-4", "mcp:1e-4:3", "box:-1:1", "none"."""
 
-from dataclasses import Field, fields
-
-from ..core.errors import ArgumentError, unknown_name
+from ..core.errors import ArgumentError
+from ..core.text import Registry, parse_value
 from .box import Box
 from .elastic_net import ElasticNet
 from .group_lasso import GroupLasso
@@ -18,7 +17,7 @@ from .scaled import Scaled
 from .simplex import Simplex
 from .zero import Zero
 
-MOST = 9
+MAX_FACTORS = 10
 CATALOGUE: dict[str, type[Penalty]] = {
     "none": Zero,
     "l1": L1,
@@ -33,6 +32,7 @@ CATALOGUE: dict[str, type[Penalty]] = {
     "l2-ball": L2Ball,
     "simplex": Simplex,
 }
+PENALTIES: Registry[Penalty] = Registry("penalty", CATALOGUE)
 
 
 def names() -> list[str]:
@@ -41,9 +41,10 @@ def names() -> list[str]:
 
 
 def get(penalty: str | Penalty) -> Penalty:
-    """Return the penalty that a text means, or the penalty itself.
+    """Return the penalty that a text stands for; a penalty is returned as it is.
 
-    The text is a name and the class's arguments in order, all optional, with colons between.
+    The text is a name and the class's arguments in order or as KEY=VALUE, all optional, with
+    colons between.
 
     >>> get("mcp:1e-4:3")
     MCP(weight=0.0001, gamma=3.0)
@@ -58,47 +59,10 @@ def get(penalty: str | Penalty) -> Penalty:
         raise ArgumentError(
             f"A penalty must be a Penalty or text such as 'l1:1e-4', got {penalty!r}."
         )
-    factor, times, rest = penalty.partition("*")
-    if times:
-        if rest.count("*") > MOST:
-            raise ArgumentError(f"A penalty must be a multiple of a multiple {MOST} times at most.")
-        return Scaled(_number(factor, penalty), get(rest))
-    name, *words = penalty.strip().lower().split(":")
-    if name not in CATALOGUE:
-        raise unknown_name("penalty", name, CATALOGUE)
-    cls = CATALOGUE[name]
-    given = fields(cls)  # type: ignore[arg-type]  # every one is a dataclass
-    if len(words) > len(given):
-        raise ArgumentError(f"Penalty {penalty!r} has too many parts; write {_usage(name)}.")
-    return cls(*(_read(w, f, penalty, name) for w, f in zip(words, given, strict=False)))
-
-
-def _number(word: str, text: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        raise ArgumentError(
-            f"Penalty {text!r} must begin with a number before '*', got {word!r}."
-        ) from None
-
-
-def _usage(name: str) -> str:
-    return name + "".join(f"[:{f.name}]" for f in fields(CATALOGUE[name]))  # type: ignore[arg-type]
-
-
-def _read(word: str, field: Field[object], text: str, name: str) -> object:
-    if field.type is bool:
-        if word != field.name:
-            raise ArgumentError(
-                f"Penalty {text!r} must end with {field.name!r} or without it, got {word!r}."
-            )
-        return True
-    if field.type is not float:
-        return word
-    try:
-        return float(word)
-    except ValueError:
-        raise ArgumentError(
-            f"Penalty {text!r} must have a number for {field.name}, got {word!r}; "
-            f"write {_usage(name)}."
-        ) from None
+    *factors, name = penalty.lower().split("*")
+    if len(factors) > MAX_FACTORS:
+        raise ArgumentError(f"A penalty must have at most {MAX_FACTORS} factors before its name.")
+    out = PENALTIES.parse(name)
+    for factor in reversed(factors):
+        out = Scaled(parse_value(f"The factor {factor!r} of a penalty", factor, float), out)
+    return out

@@ -1,12 +1,12 @@
 """Means that withstand hostile clients, in front of any server rule: `fit(aggregate=...)`."""
 
+from .catalogue import names, parse
 from .clip import CentredClip, NormClip
 from .coordinates import Median, TrimmedMean
 from .geometric import GeometricMedian
 from .krum import Krum, MultiKrum
 from .mixing import NNM, Bucketing
 from .rule import Choosing, Gathered, Robust, Sight
-from .text import names, parse
 
 __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
     "Bucketing",

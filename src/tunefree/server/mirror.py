@@ -23,27 +23,14 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import ArgumentError, check_in_range, unknown_name
+from ..core.errors import ArgumentError, check_in_range
 from ..core.plan import Plan, Query, Round
+from ..core.text import Registry
 from ..core.types import Channels, State, Trace, Vector
 from ..core.vectors import inner
 from .rule import Server
 
 DOUBLINGS, HALVINGS = 60, 100
-
-
-def read_mirror(text: str) -> "Mirror":
-    """Return the map that a text stands for: quadratic, entropy or pnorm:P."""
-    name, _, p = text.partition(":")
-    if name == "pnorm":
-        try:
-            number = float(p or 1.5)
-        except ValueError:
-            raise ArgumentError(f"mirror={text!r} must be pnorm:P with a number P.") from None
-        return PNorm(number)
-    if name not in ("quadratic", "entropy") or p:
-        raise unknown_name("mirror", text, ("quadratic", "entropy", "pnorm:1.5"))
-    return Quadratic() if name == "quadratic" else Entropy()
 
 
 class Mirror(ABC):
@@ -155,6 +142,12 @@ class PNorm(Mirror):
     def to_primal(self, theta: Vector) -> Vector:
         """Return grad |theta|_r^2 / 2, 1/p + 1/r = 1."""
         return _power(theta, self.p / (self.p - 1))
+
+
+MIRRORS: Registry[Mirror] = Registry(
+    "mirror", {"quadratic": Quadratic, "entropy": Entropy, "pnorm": PNorm}
+)
+"""The maps that a text stands for: "quadratic", "entropy", "pnorm:1.5"."""
 
 
 def _power(x: Vector, p: float) -> Vector:

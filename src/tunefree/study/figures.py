@@ -169,7 +169,7 @@ def chosen(runs: Sequence[Run], tuning: Mapping[str, Any] | None) -> str:
     if tuning is not None and tuning["settings"]:
         return "tuned: " + " ".join(f"{k}={v}" for k, v in tuning["settings"].items())
     name = runs[0].settings["method"].get("name") if runs else None
-    if name not in CATALOGUE:
+    if name is None or name not in CATALOGUE:
         return ""
     return " ".join(CATALOGUE[name].choose) or "nothing"
 

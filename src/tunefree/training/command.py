@@ -16,7 +16,7 @@ from torch import nn
 
 from .. import methods
 from ..core.errors import ArgumentError, CheckpointError, convert_errors, unknown_name
-from ..core.text import value
+from ..core.text import parse_value
 from ..core.types import tensor_list
 from ..data import Dataset, Federation, load, partition
 from ..methods import Method
@@ -137,7 +137,7 @@ def parse_method_settings(name: str, texts: tuple[str, ...]) -> dict[str, Any]:
         if not equals or not key:
             raise ArgumentError(f"--set must be KEY=VALUE, such as lr=0.1, got {text!r}.")
         kind = own[key].annotation if key in own else common.get(key, str)
-        out[key] = value(f"--set {text}", rest, kind)
+        out[key] = parse_value(f"--set {text}", rest, kind)
     return out
 
 

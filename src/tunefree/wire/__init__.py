@@ -1,5 +1,6 @@
 """How uploads are packed, and the ledger of bytes."""
 
+from .catalogue import parse
 from .choose import Choose
 from .compressor import Packed, Sender, Wire
 from .dense import Dense
@@ -10,7 +11,6 @@ from .natural import Natural
 from .qsgd import QSGD
 from .randk import RandK
 from .sign import Sign
-from .text import parse
 from .topk import TopK
 
 __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital

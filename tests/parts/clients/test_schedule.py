@@ -30,11 +30,11 @@ def test_factors(text, expected):
     assert factors(text, len(expected)) == pytest.approx(expected, abs=1e-15)
 
 
-def test_steady():
-    assert Schedule().needs_constant_lr
-    assert Schedule.parse("constant+warmup:0").needs_constant_lr
-    assert not Schedule.parse("warmup:2").needs_constant_lr
-    assert not Schedule.parse("cosine").needs_constant_lr
+def test_is_constant():
+    assert Schedule().is_constant
+    assert Schedule.parse("constant+warmup:0").is_constant
+    assert not Schedule.parse("warmup:2").is_constant
+    assert not Schedule.parse("cosine").is_constant
 
 
 def test_a_schedule_parses_to_itself():
@@ -46,8 +46,9 @@ def test_a_schedule_parses_to_itself():
     ("text", "words"),
     [
         ("cosin", "Unknown schedule 'cosin'. Did you mean 'cosine'?"),
-        ("exponential:fast", "must follow its colon"),
-        ("warmup:1.5", "must follow its colon"),
+        ("exponential:fast", "The rate of the schedule 'exponential:fast' must be a number."),
+        ("warmup:1.5", "The warmup of the schedule 'warmup:1.5' must be a whole number."),
+        ("cosine+warmup:", "The warmup of the schedule 'cosine+warmup:' must be a whole number."),
         ("exponential:0", "Schedule(rate=...) must be a finite number > 0, got 0.0."),
         ("exponential:nan", "Schedule(rate=...) must be a finite number > 0, got nan."),
         ("exponential:1.5", "Schedule(floor=..., rate=...) must be at most 1, got 0.1, 1.5."),

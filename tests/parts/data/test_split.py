@@ -161,10 +161,10 @@ def test_own_partitioner():
         ),
         (
             lambda: parse("dirichlet"),
-            "The split 'dirichlet' must be written dirichlet:ALPHA or dirichlet:ALPHA:balanced.",
+            "The split 'dirichlet' lacks alpha; write dirichlet:alpha=…",
         ),
-        (lambda: parse("shards:x"), "The split 'shards:x' must be written shards:K."),
-        (lambda: parse("iid:3"), "The split 'iid:3' must be written iid."),
+        (lambda: parse("shards:x"), "shards: k must be a whole number."),
+        (lambda: parse("iid:3"), "iid: '3' is one value too many; it takes none."),
         (
             lambda: parse("dirichlet:-1"),
             "Dirichlet(alpha=...) must be a finite number > 0, got -1.0.",

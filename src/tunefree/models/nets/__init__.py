@@ -8,12 +8,13 @@ them over clients. A batch that is a tensor calls `module(x)`, a tuple `module(*
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from ...core.errors import ArgumentError, check_int, unknown_name
+from ...core.errors import ArgumentError, check_int, convert_errors, unknown_name
+from ...core.plugins import Catalogue
 from .bert import Bert
 from .cnn import CnnDropout, CnnP2, CnnP4
 from .convex import Convex
@@ -24,7 +25,7 @@ from .resnet import ResNet18
 from .text import Text
 from .vit import ViT
 
-NETS: dict[str, Callable[..., nn.Module]] = {
+_BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "linear": Linear,
     "regression": Regression,
     "mlp": Mlp,
@@ -39,7 +40,17 @@ NETS: dict[str, Callable[..., nn.Module]] = {
     "text": Text,
     "bert": Bert,
 }
-"""Every reference network; each takes `shape` and `classes`, and its own keyword arguments."""
+
+
+def _adapt(name: str, found: Any, package: str) -> Callable[..., nn.Module]:
+    """Return the network of an entry point in the group tunefree.models."""
+    if not callable(found):
+        raise ArgumentError(f"it must be a function that returns a module, got {found!r}")
+    return cast(Callable[..., nn.Module], found)
+
+
+NETS = Catalogue("model", "tunefree.models", _BUILT_IN, _adapt)
+"""Every network by name; each takes `shape` and `classes`, and its own keyword arguments."""
 
 
 def names() -> list[str]:
@@ -78,7 +89,13 @@ def build(
         raise ArgumentError(f"build(seed=...) must be below 2**63, got {seed!r}.")
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
-        return NETS[name](tuple(shape), classes, **args)
+        if name in _BUILT_IN:
+            return NETS[name](tuple(shape), classes, **args)
+        with convert_errors(f"The model {name!r} of another package failed", ArgumentError):
+            made = NETS[name](tuple(shape), classes, **args)
+    if not isinstance(made, nn.Module):
+        raise ArgumentError(f"The model {name!r} must be a torch.nn.Module, got {made!r}.")
+    return made
 
 
 def default_for(

@@ -1,0 +1,34 @@
+"""Attacks by name, for the command line."""
+
+from ..core.text import Registry
+from .attack import Attack
+from .blind import Gaussian, LabelFlip, LargeNorm, Misreport, SignFlip
+from .informed import InnerProduct, LittleIsEnough
+
+ATTACKS: Registry[Attack | None] = Registry(
+    "attack",
+    {
+        "sign-flip": SignFlip,
+        "large-norm": LargeNorm,
+        "gaussian": Gaussian,
+        "misreport": Misreport,
+        "label-flip": LabelFlip,
+        "little-is-enough": LittleIsEnough,
+        "inner-product": InnerProduct,
+    },
+    constants={"none": None},
+)
+
+
+def names() -> list[str]:
+    """Return the attacks by name."""
+    return list(ATTACKS.entries)
+
+
+def parse(text: str) -> Attack | None:
+    """Return the attack that a text stands for, or None for "none".
+
+    >>> parse("sign-flip:0.2"), parse("large-norm:0+3:scale=10")
+    (SignFlip(clients=0.2, scale=1.0), LargeNorm(clients=(0, 3), scale=10.0))
+    """
+    return ATTACKS.parse(text)

@@ -1,0 +1,137 @@
+"""The catalogue of named methods: `register_method` adds a factory with its paper and its grid."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ..core.errors import ArgumentError, unknown_name
+from ..core.plugins import Catalogue
+from .method import Method
+
+F = TypeVar("F", bound=Callable[..., Method])
+
+FAMILIES = {
+    "free": "Nothing to choose",
+    "self-setting": "The server's step sets itself",
+    "server": "Averaging and adaptive servers",
+    "controls": "Control variates and momentum on clients",
+    "compressed": "Compressed",
+    "penalty": "With a regulariser",
+    "subproblems": "Clients solve problems of their own",
+}
+"""Families of methods, as the documentation groups them."""
+
+
+def decades(low: float, high: float, per_decade: int = 1) -> tuple[float, ...]:
+    """Return 10^low .. 10^high with `per_decade` values in each decade, to three digits.
+
+    >>> decades(-2, 0, 2)
+    (0.01, 0.0316, 0.1, 0.316, 1.0)
+    """
+    count = round((high - low) * per_decade)
+    return tuple(float(f"{10 ** (low + i / per_decade):.3g}") for i in range(count + 1))
+
+
+# Grids of the FedDuA paper for images, which tune most baselines of the field. Every other grid in
+# this package spans decades around the default. That paper also tunes the server step of FedAvg and
+# SCAFFOLD over 1e-1 .. 1e1, which has a default here: `--grid server_lr=0.1,1,10` searches it.
+LR = decades(-2, 0, 2)
+ADAM_SERVER_LR = decades(-4, -2, 2)
+PROX_MU = decades(-3, 0)
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """A named method.
+
+    Args:
+        make: The factory; the first line of its docstring says what the method is.
+        paper: Where the method comes from.
+        grid: Values to search, for each setting that has no default for every problem.
+        arxiv: Number of the paper on arXiv.
+        family: A key of `FAMILIES`.
+        package: The installed package that adds it, if it is not built in.
+    """
+
+    make: Callable[..., Method]
+    paper: str
+    grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    arxiv: str | None = None
+    family: str = "server"
+    package: str | None = None
+
+    @property
+    def choose(self) -> tuple[str, ...]:
+        """Settings that no default can set for every problem."""
+        return tuple(self.grid)
+
+    @property
+    def summary(self) -> str:
+        """What the method is, in one line."""
+        return (inspect.getdoc(self.make) or "").strip().partition("\n")[0]
+
+
+def _adapt(name: str, found: Any, package: str) -> MethodEntry:
+    """Return the entry of an entry point: a registered factory, or any function."""
+    if not callable(found):
+        raise ArgumentError(f"it must be a function that returns a Method, got {found!r}")
+    registered = {e.make: n for n, e in CATALOGUE.loaded.items()}.get(found, name)
+    if registered != name:
+        raise ArgumentError(f"its entry point must be called {registered!r}, like its factory")
+    return CATALOGUE.loaded.get(name) or MethodEntry(found, package, package=package)
+
+
+CATALOGUE: Catalogue[MethodEntry] = Catalogue("method", "tunefree.methods", {}, _adapt)
+"""Every method by name."""
+
+
+def register_method(
+    paper: str,
+    *,
+    choose: Mapping[str, tuple[float, ...]] | None = None,
+    arxiv: str | None = None,
+    family: str | None = None,
+) -> Callable[[F], F]:
+    """Add a factory to the catalogue under its own name.
+
+    The factory's keyword arguments are the method's settings. The first line of its docstring is
+    shown in lists, and an `Args` section describes settings that no part describes.
+
+    Args:
+        paper: Author and year.
+        choose: Settings that no default can set for every problem, each with the values that
+            `tune` searches.
+        arxiv: Number of the paper on arXiv.
+        family: A key of `FAMILIES`. By default, "free" if there is nothing to choose, "compressed"
+            or "penalty" if the factory takes such a setting, "server" otherwise.
+
+    Example:
+        @register_method("Our report", choose={"lr": (0.01, 0.1)})
+        def fedmine(*, lr: float = 0.1) -> Method:
+            return Method(step=Constant(lr), server=Mine())
+    """
+    grid = dict(choose or {})
+
+    def register(factory: F) -> F:
+        own = inspect.signature(factory).parameters
+        for setting in grid:
+            if setting not in own:
+                raise unknown_name(f"setting of {factory.__name__}", setting, own)
+        kind = family
+        if kind is None:
+            named = next((n for n in ("compressor", "penalty") if n in own), "server")
+            kind = {"compressor": "compressed"}.get(named, named) if grid else "free"
+        if kind not in FAMILIES:
+            raise unknown_name("family", kind, FAMILIES)
+        entry = MethodEntry(factory, paper, grid, arxiv, kind, _package_of(factory))
+        CATALOGUE.add(factory.__name__, entry)
+        return factory
+
+    return register
+
+
+def _package_of(factory: Callable[..., Any]) -> str | None:
+    """Return the top-level package of a factory, None for this one."""
+    top = factory.__module__.partition(".")[0]
+    return None if top == __name__.partition(".")[0] else top

@@ -1,0 +1,43 @@
+"""Wires by name, for the command line: "topk:0.05", "ef+sign", "randk:0.1:contractive"."""
+
+from ..core.errors import ArgumentError
+from ..core.text import Registry
+from .compressor import Wire
+from .dense import Dense
+from .feedback import ErrorFeedback
+from .lowrank import LowRank
+from .natural import Natural
+from .qsgd import QSGD
+from .randk import RandK
+from .sign import Sign
+from .topk import TopK
+
+WIRES: Registry[Wire] = Registry(
+    "wire",
+    {
+        "dense": Dense,
+        "topk": TopK,
+        "randk": RandK,
+        "qsgd": QSGD,
+        "natural": Natural,
+        "sign": Sign,
+        "lowrank": LowRank,
+    },
+    prefixes={"ef": ErrorFeedback},
+    flags={"global": ("per_layer", False), "contractive": ("unbiased", False)},
+)
+
+
+def parse(text: str | Wire) -> Wire:
+    """Return the wire that a text stands for; a wire is returned as it is.
+
+    >>> parse("topk:0.05"), parse("topk:0.05:global")
+    (TopK(ratio=0.05, per_layer=True), TopK(ratio=0.05, per_layer=False))
+    >>> parse("ef+sign")
+    ErrorFeedback(inner=Sign(per_layer=True))
+    """
+    if isinstance(text, Wire):
+        return text
+    if not isinstance(text, str):
+        raise ArgumentError(f"A wire must be a Wire or text such as 'topk:0.05', got {text!r}.")
+    return WIRES.parse(text.lower())
