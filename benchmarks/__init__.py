@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tunefree.core.device import find_device
 from tunefree.core.errors import unknown_name
-from tunefree.training.bind import find_device
 
 from . import cpu, federation, gpu, pfl_cifar10, precision, rules, scale
 from .keep import ready, record, save, where
-from .watch import Say, silent
+from .timing import Say, silent
 
 
 @dataclass(frozen=True)

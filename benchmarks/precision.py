@@ -13,6 +13,7 @@ from typing import Any, get_args
 import torch
 
 from tunefree import Engine
+from tunefree.core.device import find_device
 from tunefree.core.errors import check_int, unknown_name
 from tunefree.data import Dirichlet, load
 from tunefree.methods import get
@@ -20,10 +21,9 @@ from tunefree.models import nets
 from tunefree.models.problem import Precision
 from tunefree.study.significance import holm, two_sided_p
 from tunefree.study.text import p_text
-from tunefree.training.bind import find_device
 from tunefree.training.fit import fit
 
-from .watch import Say, check, silent
+from .timing import Say, check, silent
 
 LR = 0.05
 

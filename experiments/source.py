@@ -11,27 +11,28 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
-from tunefree.training.recipe import READERS
 
+from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError
 from tunefree.core.types import Inputs, map_inputs, tensor_list
 from tunefree.data import Dataset, Federation, load, partition
 from tunefree.models import nets
-from tunefree.study.work import Task as Piece
-from tunefree.training.bind import find_device
+from tunefree.study.work import RunInputs, Task
 from tunefree.training.callbacks import Callback, Event
+from tunefree.training.command import TOKEN_MODELS
+from tunefree.training.config import RunConfig
 
 from . import named
 from .frozen import features
-from .keys import DATA, FIT
-from .wanted import Wanted
+from .keys import DATA, OPTION_OF, RUN_OPTIONS
+from .runs import RunSpec
 
 T = TypeVar("T")
 COORDINATES = 8  # parameters of a model small enough to be drawn
 
 
 @dataclass
-class Source:
+class ExperimentSource:
     """Where the arguments of runs come from.
 
     Args:
@@ -53,30 +54,23 @@ class Source:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "sets": OrderedDict(), "made": OrderedDict()}
 
-    def arguments(self, task: Piece) -> dict[str, Any]:
-        """Return the arguments of `fit`, model and federation included."""
-        assert isinstance(task, Wanted)
+    def inputs(self, task: Task) -> RunInputs:
+        """Return configuration, model and federation of a run."""
+        assert isinstance(task, RunSpec)
         words = task.words
         model, federation = self.problem(words)
-        given = {k: v for k, v in words.items() if k in FIT}
-        given["cohort"] = given.get("cohort") or None
-        given["batch"] = given.get("batch", 50) or None
-        given["dtype"] = getattr(torch, given.get("dtype", "float32"))
-        if given.get("augment") == "none":
-            del given["augment"]
-        watchers: list[Callback] = []
+        options = {OPTION_OF.get(k, k): v for k, v in words.items() if k in RUN_OPTIONS}
+        options["cohort"] = options.get("cohort") or None
+        options["batch"] = options.get("batch", 50) or None
+        options["dtype"] = getattr(torch, options.get("dtype", "float32"))
+        callbacks: list[Callback] = []
         if model_size(model) <= COORDINATES or "solution" in words:
-            watchers.append(Where(words.get("solution")))
-        return {
-            **given,
-            "model": model,
-            "federation": federation,
-            "method": named.make(words["method"], words["set"]),
-            "seed": words["seed"],
-            "device": self.device,
-            "callbacks": watchers,
-            "command": {"experiment": task.label},
-        }
+            callbacks.append(CoordinateLogger(words.get("solution")))
+        config = RunConfig(seed=words["seed"], device=self.device).replace(
+            method=named.make(words["method"], words["set"]), **options
+        )
+        often = words.get("checkpoint_every")
+        return RunInputs(config, model, federation, {"experiment": task.label}, callbacks, often)
 
     def problem(self, words: Mapping[str, Any]) -> tuple[nn.Module, Federation]:
         """Return network and federation, those of the last tasks from memory."""
@@ -133,7 +127,7 @@ def model_size(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-class Where:
+class CoordinateLogger:
     """A callback for tiny models: their coordinates, and how far the shipped one has to go."""
 
     def __init__(self, solution: list[float] | None) -> None:
@@ -154,7 +148,7 @@ def network(words: Mapping[str, Any], data: Dataset) -> nn.Module:
     shape: Any = tuple(first.shape[1:])
     classes, name = data.classes or 1, words["model"]
     args = dict(words.get("model_args", {}))
-    if data.words and name in READERS:
+    if data.words and name in TOKEN_MODELS:
         args.setdefault("vocab", len(data.words))
     model = nets.build(name, shape=shape, classes=classes, seed=words["seed"], **args)
     if "start" in words:
