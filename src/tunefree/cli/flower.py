@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from ..report.terminal import grid
+from ..report.terminal import make_table
 from .app import app, err, out
 
 flower = App(name="flower", help="Train over real machines, carried by Flower.")
@@ -79,6 +79,6 @@ def demo(
         "simulated loss": "simulated",
         "seconds": "seconds",
     }
-    out.print(grid(table(real, alone), headings))
+    out.print(make_table(table(real, alone), headings))
     out.print(verdict(real, alone))
     return 0 if real.status == "finished" else 1

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from .. import methods as catalogue
 from ..data import describe
-from ..report.terminal import grid
+from ..report.terminal import make_table
 from ..simulation import units
 from .app import app, out
 
@@ -33,7 +33,7 @@ def methods(
     if name:
         row = rows[0] | rows[0].pop("settings")
         lines = [{"what": k.replace("_", " "), "value": str(v)} for k, v in row.items()]
-        out.print(grid(lines, {"what": "what", "value": "value"}))
+        out.print(make_table(lines, {"what": "what", "value": "value"}))
         return 0
     for row in rows:
         row["choose"] = " ".join(row["choose"]) or "nothing"
@@ -48,7 +48,7 @@ def methods(
         "server": "server",
         "cohort": "cohort",
     }
-    out.print(grid(rows, headings))
+    out.print(make_table(rows, headings))
     out.print(
         "\nUp, down: numbers sent per client and round; client, server: numbers kept between "
         "rounds (beyond the model); d is the number of parameters. cohort: all where a method is "
@@ -104,5 +104,5 @@ def datasets(
         "size": "size",
         "found": "found",
     }
-    out.print(grid(rows, headings))
+    out.print(make_table(rows, headings))
     return 0

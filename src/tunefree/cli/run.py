@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from ..core.errors import ArgumentError, Interrupted
 from ..core.text import human
-from ..report.terminal import Bar, grid, summary
+from ..report.terminal import ProgressBar, make_summary, make_table
 from ..simulation.ranks import init_ranks
 from ..sinks import Kind, into
 from ..training.bind import bind, cost
@@ -72,14 +72,14 @@ def run(
     ranks = init_ranks()
     folder = ranks.agreed(out_dir or _next_folder(recipe))
     logs = into(folder, log) if ranks.leads else []
-    with Bar(recipe.rounds, err) if ranks.leads else nullcontext(_silent) as bar:
+    with ProgressBar(recipe.rounds, err) if ranks.leads else nullcontext(_silent) as bar:
         try:
             result = fit(**settings, out=folder, callbacks=[bar, *logs], command=words)
         except Interrupted as stop:
             result = stop.run  # type: ignore[assignment]
     if not ranks.leads:
         return 0
-    say({**result.summary, "path": str(folder)}, as_json, lambda _: out.print(summary(result)))
+    say({**result.summary, "path": str(folder)}, as_json, lambda _: out.print(make_summary(result)))
     if result.status == "interrupted":
         line = f"Stopped by Ctrl-C; continue with:  tunefree run --resume {folder}"
         err.print(line, markup=False, soft_wrap=True)
@@ -121,4 +121,4 @@ def _costs(facts: dict[str, Any]) -> None:
         {"what": k.replace("_", " "), "value": human(v) if any(a in k for a in amounts) else v}
         for k, v in facts.items()
     ]
-    out.print(grid(rows, {"what": "what", "value": "value"}))
+    out.print(make_table(rows, {"what": "what", "value": "value"}))

@@ -142,7 +142,7 @@ def _command_line() -> Target:
     os.chdir(home)
     os.environ |= {"TERM": "dumb", "COLUMNS": "80"}
     os.environ.pop("TUNEFREE_DATA", None)
-    owners = ((run, "fit"), (compare, "contest"), (tune, "search"), (watch, "serve"))
+    owners = ((run, "fit"), (compare, "contest"), (tune, "search"), (watch, "make_server"))
     owners += ((sources, "_fetch"), (reproduce.papers, "run"), (reproduce.papers, "find"))
     owners += ((App, "assemble_argument_collection"),)
     owners += tuple((bench, n) for n in ("run_suite", "measure") if hasattr(bench, n))
