@@ -11,7 +11,7 @@ from ..core.errors import ArgumentError, Interrupted
 from ..core.text import human
 from ..report.terminal import ProgressBar, make_summary, make_table
 from ..simulation.ranks import init_ranks
-from ..sinks import Kind, into
+from ..sinks import SinkName, make_sinks
 from ..training.bind import bind, cost
 from ..training.fit import Event, fit, options
 from ..training.folder import Folder
@@ -25,7 +25,7 @@ def run(
     *,
     out_dir: Annotated[Path | None, Parameter(name="--out")] = None,
     resume: Path | None = None,
-    log: Annotated[tuple[Kind, ...], Parameter(negative_iterable="")] = (),
+    log: Annotated[tuple[SinkName, ...], Parameter(negative_iterable="")] = (),
     dry_run: bool = False,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
@@ -71,7 +71,7 @@ def run(
         return 0
     ranks = init_ranks()
     folder = ranks.agreed(out_dir or _next_folder(recipe))
-    logs = into(folder, log) if ranks.leads else []
+    logs = make_sinks(folder, log) if ranks.leads else []
     with ProgressBar(recipe.rounds, err) if ranks.leads else nullcontext(_silent) as bar:
         try:
             result = fit(**settings, out=folder, callbacks=[bar, *logs], command=words)

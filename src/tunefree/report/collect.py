@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from ..core.errors import ArgumentError, CheckpointError, convert_errors
+from ..core.files import flatten
 from ..training.folder import INFORMATION, Folder, is_history_row, parse_history
 from ..training.run import Run
-from .payload import flatten, method_name
+from .payload import method_name
 
 SEEDED = ("seed", "start", "frozen", "data.digest", "data.picture")  # settings that follow the seed
 SEED_FOLDER = re.compile(r"seed-\d+")

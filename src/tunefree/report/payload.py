@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import CheckpointError, convert_errors
+from ..core.files import flatten
 from ..core.text import human
 from ..training.run import Run
 from ..version import __version__
@@ -190,18 +191,6 @@ def build_ledger(table: HistoryTable) -> list[dict[str, Any]]:
                 {"way": way, "channel": channel, "bytes": total, "per_round": total / rounds}
             )
     return [row for row in out if row["bytes"]]
-
-
-def flatten(settings: Any, name: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted name.
-
-    >>> flatten({"method": {"name": "fedavg"}, "seed": 0})
-    {'method.name': 'fedavg', 'seed': 0}
-    """
-    if not isinstance(settings, Mapping):
-        return {name: settings}
-    parts = [flatten(v, f"{name}.{k}" if name else str(k)) for k, v in settings.items()]
-    return {k: v for part in parts for k, v in part.items()}
 
 
 def _settings_text(runs: Sequence[Run]) -> dict[str, str]:
