@@ -10,7 +10,7 @@ from tunefree.cli import main
 from tunefree.cli.app import AsJson, err, out
 from tunefree.core.errors import unknown_name
 from tunefree.core.files import to_json
-from tunefree.report.terminal import grid
+from tunefree.report.terminal import make_table
 
 from .cpu import Cpu
 from .federation import Nodes
@@ -132,7 +132,7 @@ def _bench(name: str, settings: Any, as_json: bool, out_file: Path | None) -> in
         return 0
     rows = benches.SUITES[name].table(kept["rows"])
     out.print(benches.where(kept), markup=False)
-    out.print(grid(rows, {heading: heading for heading in rows[0]}))
+    out.print(make_table(rows, {heading: heading for heading in rows[0]}))
     return 0
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.errors import ArgumentError, unknown_name
 from ..training.run import Run
-from .shape import Table, mean, pictures, spread, table
+from .payload import HistoryTable, build_pictures, mean_over_runs, spread_over_runs, tabulate
 
 FORMATS = ("pdf", "svg", "png")
 CURVES = {"test_accuracy": "Test accuracy", "test_loss": "Test loss", "train_loss": "Training loss"}
@@ -67,7 +67,7 @@ def draw(
             f"Figures must go to a folder that can be written, got {str(folder)!r}: "
             f"{error.strerror or error}."
         ) from None
-    tables = {label: table(runs) for label, runs in groups.items() if runs}
+    tables = {label: tabulate(runs) for label, runs in groups.items() if runs}
     drawn = {}
     with matplotlib.rc_context(STYLE):
         for name, heading in CURVES.items():
@@ -75,7 +75,7 @@ def draw(
                 figure = _curves(canvas, tables, name, heading, axis)
                 if figure is not None:
                     drawn[f"{name}-{axis}"] = figure
-        for picture in pictures(groups)[:1]:
+        for picture in build_pictures(groups)[:1]:
             drawn["clients"] = _clients(canvas, picture)
         plain = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[format]
         for name, figure in drawn.items():
@@ -85,7 +85,7 @@ def draw(
 
 
 def _curves(
-    canvas: Any, tables: Mapping[str, Table], name: str, heading: str, axis: str
+    canvas: Any, tables: Mapping[str, HistoryTable], name: str, heading: str, axis: str
 ) -> Any | None:
     shown = [
         (i, label, found)
@@ -106,9 +106,9 @@ def _curves(
         colour, style = COLOURS[i % 7], DASHES[i // 7 % 4] if len(tables) > 7 else DASHES[i % 4]
         n = len(x)
         marks = {"marker": MARKERS[i % 10], "markersize": 4, "markevery": (i % 3, max(1, n // 6))}
-        ax.plot(x, mean(values), style, color=colour, label=label, **marks)
+        ax.plot(x, mean_over_runs(values), style, color=colour, label=label, **marks)
         if len(values) > 1:
-            low, high, _ = spread(values)
+            low, high, _ = spread_over_runs(values)
             ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     ax.set_xlabel(AXES[axis])
     ax.set_ylabel(f"{heading} (%)" if share == 100 else heading)
@@ -125,10 +125,10 @@ def _curves(
     return figure
 
 
-def _along(found: Table, axis: str) -> Any:
+def _along(found: HistoryTable, axis: str) -> Any:
     if axis == "rounds":
         return found.rounds
-    return mean(found.cost("bytes_up") + found.cost("bytes_down"))
+    return mean_over_runs(found.cumulative("bytes_up") + found.cumulative("bytes_down"))
 
 
 def _clients(canvas: Any, picture: Mapping[str, Any]) -> Any:
