@@ -95,7 +95,7 @@ test-federation: $(FLOWER)/ready  ## the same, and its faults, under test; minut
 
 bench-federation: $(FLOWER)/ready  ## a round over 2, 5 and 10 SuperNodes, beside Flower's simulation; minutes
 	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check -c $(FLOWER)/constraints.txt 'flwr[simulation]'
-	$(FLOWER)/bin/tunefree bench federation --out benchmarks/results
+	$(FLOWER)/bin/python -m benchmarks federation --out benchmarks/results
 
 docs: setup  ## the site, in build/site
 	$(BIN)/pip $(HASHED) -r requirements/docs.txt

@@ -1,6 +1,6 @@
 """How fast it is: suites that measure the loop of `fit` beside a plain per-client PyTorch loop.
 
-`tunefree bench SUITE` runs them, `docs/speed.md` keeps what they found.
+`python -m benchmarks SUITE` runs them, `docs/speed.md` keeps what they found.
 """
 
 import time
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tunefree.core.device import find_device
 from tunefree.core.errors import unknown_name
-from tunefree.training.bind import find_device
 
 from . import cpu, federation, gpu, pfl_cifar10, precision, rules, scale
 from .keep import ready, record, save, where
@@ -18,21 +18,61 @@ from .watch import Say, silent
 
 @dataclass(frozen=True)
 class Suite:
-    """Settings, what measures them, and how rows read as a table."""
+    """One suite of measurements.
 
+    Attributes:
+        summary: One sentence for the help text.
+        settings: Dataclass of the suite's options.
+        measure: Runs the suite and returns its rows.
+        table: Formats rows for a table, by heading.
+    """
+
+    summary: str
     settings: type[Any]
     measure: Callable[[Any, Say], list[dict[str, Any]]]
     table: Callable[[list[dict[str, Any]]], list[dict[str, str]]]
 
 
 SUITES = {
-    "cpu": Suite(cpu.Cpu, cpu.measure, cpu.table),
-    "gpu": Suite(gpu.Gpu, gpu.measure, gpu.table),
-    "pfl-cifar10": Suite(pfl_cifar10.PflCifar10, pfl_cifar10.measure, pfl_cifar10.table),
-    "federation": Suite(federation.Nodes, federation.measure, federation.table),
-    "precision": Suite(precision.Precisions, precision.measure, precision.table),
-    "scale": Suite(scale.Scale, scale.measure, scale.table),
-    "rules": Suite(rules.Rules, rules.measure, rules.table),
+    "cpu": Suite(
+        "Every reference network, 20 clients, batches of 32.", cpu.Cpu, cpu.measure, cpu.table
+    ),
+    "gpu": Suite(
+        "Four workloads of the size that a GPU is used for, in TF32 and bfloat16.",
+        gpu.Gpu,
+        gpu.measure,
+        gpu.table,
+    ),
+    "pfl-cifar10": Suite(
+        "The CIFAR-10 benchmark of pfl-research, the whole run.",
+        pfl_cifar10.PflCifar10,
+        pfl_cifar10.measure,
+        pfl_cifar10.table,
+    ),
+    "federation": Suite(
+        "A round over 2, 5 and 10 SuperNodes on this machine, beside two simulations.",
+        federation.Nodes,
+        federation.measure,
+        federation.table,
+    ),
+    "precision": Suite(
+        "Test accuracy in fp32, tf32 and bf16 over several seeds.",
+        precision.Precisions,
+        precision.measure,
+        precision.table,
+    ),
+    "scale": Suite(
+        "Time and memory against clients, cohort, parameters and local steps.",
+        scale.Scale,
+        scale.measure,
+        scale.table,
+    ),
+    "rules": Suite(
+        "Every proximal map and server rule beside plain copies.",
+        rules.Rules,
+        rules.measure,
+        rules.table,
+    ),
 }
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, check_int, unknown_name
-from tunefree.training.bind import find_device
 
 from .text import number, ranged
 from .watch import Say, beside, silent

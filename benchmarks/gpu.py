@@ -7,9 +7,9 @@ rounds are played.
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, check_int, unknown_name
 from tunefree.models.problem import Precision
-from tunefree.training.bind import find_device
 
 from .text import memory, number, ranged
 from .watch import Say, beside, silent

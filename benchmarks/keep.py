@@ -76,9 +76,9 @@ def command(suite: str, settings: Any) -> str:
 
     >>> from .rules import Rules
     >>> command("rules", Rules(size=1000))
-    'tunefree bench rules --size 1000'
+    'python -m benchmarks rules --size 1000'
     """
-    words = ["tunefree", "bench", suite]
+    words = ["python", "-m", "benchmarks", suite]
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if value == field.default or field.name == PLACE:
@@ -90,6 +90,25 @@ def command(suite: str, settings: Any) -> str:
             values = value if isinstance(value, tuple) else (value,)
             words += [option, *map(str, values)]
     return shlex.join(words)
+
+
+FORMER = {  # how records made before the programs moved spell their commands
+    "tunefree bench ": "python -m benchmarks ",
+    "tunefree reproduce ": "python -m experiments ",
+    "python experiments/trust/attacks.py": "python -m experiments.trust.attacks",
+}
+
+
+def current_command(recorded: str) -> str:
+    """Return the command that repeats a record today.
+
+    >>> current_command("tunefree bench rules --size 1000")
+    'python -m benchmarks rules --size 1000'
+    """
+    for former, current in FORMER.items():
+        if recorded.startswith(former):
+            return current + recorded.removeprefix(former)
+    return recorded
 
 
 def record(

@@ -20,13 +20,14 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, check_int, unknown_name
 from tunefree.data import Dataset, Iid, images, load, sources
 from tunefree.methods import get
 from tunefree.models import nets
 from tunefree.models.problem import Precision
-from tunefree.training.bind import find_device
-from tunefree.training.fit import Event, fit
+from tunefree.training.callbacks import Event
+from tunefree.training.fit import fit
 
 from .text import memory, number, ranged
 from .watch import Say, Watch, check, exactness, middle, silent

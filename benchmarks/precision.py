@@ -1,9 +1,7 @@
 """Suite precision: whether lower precision costs accuracy.
 
-The same runs (data, split, start, cohorts, batches) in every precision, over several seeds. The
-difference of mean test accuracies to fp32 is held against two standard errors of a difference:
-
-    |a - b| <= 2 sqrt(s_a^2 / n + s_b^2 / n)
+The same runs (data, split, start, cohorts, batches) in every precision, over several seeds. Test
+accuracies are compared with those of fp32 seed by seed, by a two-sided paired t-test.
 """
 
 import math
@@ -15,12 +13,14 @@ from typing import Any, get_args
 import torch
 
 from tunefree import Engine
+from tunefree.core.device import find_device
 from tunefree.core.errors import check_int, unknown_name
 from tunefree.data import Dirichlet, load
 from tunefree.methods import get
 from tunefree.models import nets
 from tunefree.models.problem import Precision
-from tunefree.training.bind import find_device
+from tunefree.study.significance import holm, two_sided_p
+from tunefree.study.text import p_text
 from tunefree.training.fit import fit
 
 from .watch import Say, check, silent
@@ -74,15 +74,23 @@ def measure(settings: Precisions, say: Say = silent) -> list[dict[str, Any]]:
     rows = []
     for model in settings.models:
         for method in settings.methods:
-            exact: list[float] = []
             for precision in ("fp32", *(settings.precisions or usual)):
                 say(f"{model}, {method}, {precision}")
                 found = [
                     _accuracy(settings, model, method, precision, seed, device)
                     for seed in range(settings.seeds)
                 ]
-                exact = exact or found
-                rows.append(_row(model, method, precision, found, exact))
+                rows.append(
+                    {
+                        "model": model,
+                        "method": method,
+                        "precision": precision,
+                        "seeds": settings.seeds,
+                        "accuracy": statistics.mean(found),
+                        "error": statistics.stdev(found) / math.sqrt(settings.seeds),
+                        "accuracies": found,
+                    }
+                )
     return rows
 
 
@@ -112,43 +120,34 @@ def _accuracy(
     return float(run.history[-1]["test_accuracy"])
 
 
-def _row(
-    model: str, method: str, precision: str, found: list[float], exact: list[float]
-) -> dict[str, Any]:
-    n = len(found)
-    errors = [statistics.stdev(v) / math.sqrt(n) for v in (found, exact)]
-    difference = statistics.mean(found) - statistics.mean(exact)
-    allowed = 2 * math.hypot(*errors)
-    return {
-        "model": model,
-        "method": method,
-        "precision": precision,
-        "seeds": n,
-        "accuracy": statistics.mean(found),
-        "error": errors[0],
-        "difference": difference,
-        "allowed": allowed,
-        "within": abs(difference) <= allowed,
-        "accuracies": found,
-    }
-
-
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows, by heading; p values are raised for being several by Holm's rule."""
+    exact = {
+        (row["model"], row["method"]): row["accuracies"]
+        for row in rows
+        if row["precision"] == "fp32"
+    }
+    differences: dict[str, list[float]] = {}
+    for i, row in enumerate(rows):
+        if row["precision"] != "fp32":
+            pairs = zip(row["accuracies"], exact[row["model"], row["method"]], strict=True)
+            differences[str(i)] = [a - b for a, b in pairs]
+    found = {i: two_sided_p(each) for i, each in differences.items()}
+    raised = holm({i: p for i, p in found.items() if p is not None})
+
+    def compare(i: str) -> str:
+        if i not in differences:
+            return ""
+        tested = f" ({p_text(raised[i])})" if i in raised else ""
+        return f"{statistics.mean(differences[i]):+.4f}{tested}"
+
     return [
         {
             "model": row["model"],
             "method": row["method"],
             "precision": row["precision"],
             "accuracy": f"{row['accuracy']:.4f} ± {row['error']:.4f} ({row['seeds']} seeds)",
-            "difference to fp32": _difference(row),
+            "difference to fp32": compare(str(i)),
         }
-        for row in rows
+        for i, row in enumerate(rows)
     ]
-
-
-def _difference(row: dict[str, Any]) -> str:
-    if row["precision"] == "fp32":
-        return ""
-    said = "within" if row["within"] else "OUTSIDE"
-    return f"{row['difference']:+.4f}, {said} two standard errors ({row['allowed']:.4f})"

@@ -1,7 +1,7 @@
 """Write the tables of docs/speed.md from the results kept in benchmarks/results.
 
-python benchmarks/render.py           # rewrite what is between the page's markers
-python benchmarks/render.py --check   # say whether the page is up to date
+python -m benchmarks.render           # rewrite what is between the page's markers
+python -m benchmarks.render --check   # say whether the page is up to date
 """
 
 import json
@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import SUITES, where
+from . import SUITES
+from .keep import current_command, where
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results", HERE.parent / "docs" / "speed.md"
@@ -23,7 +24,7 @@ def section(kept: dict[str, Any]) -> str:
     rows = SUITES[kept["suite"]].table(kept["rows"])
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"{where(kept)}; {kept['date']}:\n\n    {kept['command']}\n\n{table}"
+    return f"{where(kept)}; {kept['date']}:\n\n    {current_command(kept['command'])}\n\n{table}"
 
 
 def render(page: str, results: Path) -> str:
@@ -45,7 +46,7 @@ def main(words: list[str]) -> int:
     after = render(before, RESULTS)
     if words == ["--check"]:
         if before != after:
-            print("docs/speed.md is out of date: run python benchmarks/render.py", file=sys.stderr)
+            print("docs/speed.md is out of date: run python -m benchmarks.render", file=sys.stderr)
         return int(before != after)
     if words:
         print(__doc__, file=sys.stderr)

@@ -18,12 +18,12 @@ from torch import Tensor
 from tunefree import penalties as h
 from tunefree import server as s
 from tunefree.clients import ZA1, DualAverage, FastFedDA, Plan, Round
+from tunefree.core.device import find_device
 from tunefree.core.errors import check_int
 from tunefree.core.layout import Layout
 from tunefree.core.plan import What, Who
 from tunefree.core.types import Channels, Vector
 from tunefree.models import nets
-from tunefree.training.bind import find_device
 
 from .text import ranged
 from .watch import Say, middle, seconds, silent

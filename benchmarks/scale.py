@@ -21,13 +21,14 @@ import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, TunefreeError, check_int, unknown_name
 from tunefree.core.files import to_json
-from tunefree.training.bind import find_device
 
 from .text import memory, number, ranged
 from .watch import Memory, Say, beside, silent
@@ -60,6 +61,7 @@ WARM_STEPS = 25  # an engine that records graphs has done so by then
 LARGE = 10**8  # parameters x cohort x steps from which on few rounds are enough
 SETUP, TIMES = 60.0, 1.3  # required of a million clients
 TURNS = 5  # in which they are compared with the first point
+ROOT = Path(__file__).parents[1]
 CHILD = "from benchmarks.scale import child; child()"
 
 
@@ -139,7 +141,10 @@ def _in_a_process(point: dict[str, Any], settings: Scale) -> dict[str, Any]:
         "threads": settings.threads,
     }
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(words)], capture_output=True, text=True
+        [sys.executable, "-c", CHILD, json.dumps(words)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,  # where `benchmarks` can be imported
     )
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]

@@ -20,7 +20,8 @@ import torch
 from tunefree.core.errors import TunefreeError
 from tunefree.methods import get
 from tunefree.models.problem import Precision
-from tunefree.training.fit import Event, fit
+from tunefree.training.callbacks import Event
+from tunefree.training.fit import fit
 
 from .work import LR, Plain, Work
 

@@ -1,6 +1,6 @@
 """The papers' experiments, one call each: specifications in words, ours beside the published.
 
-`tunefree reproduce` is the same from the command line.
+`python -m experiments` is the same from the command line.
 """
 
 from .running import Result, planned, run

@@ -15,6 +15,7 @@ from tunefree.core.files import to_json
 from tunefree.data import describe
 from tunefree.report.terminal import make_table
 from tunefree.study.watch import Terminal
+from tunefree.version import __version__
 
 from . import text
 from .record import Record, load, results
@@ -28,7 +29,9 @@ LIST = {
 }
 
 
-app = App(name="python -m experiments", default_parameter=Parameter(negative=""))
+app = App(
+    name="python -m experiments", version=__version__, default_parameter=Parameter(negative="")
+)
 
 
 @app.default
@@ -66,8 +69,8 @@ def reproduce(
     scale: str
         small takes minutes on two cores; paper is the paper's own size, for a GPU.
     out_dir: Path
-        Folder of the runs, the table and the page; by default runs/reproduce/NAME-SCALE. Runs that
-        are there are kept.
+        Folder of the runs, the table and the page; by default runs/experiments/NAME-SCALE. Runs
+        that are there are kept.
     jobs: int
         Processes that play runs, each with one thread; by default 2 on a CPU, 1 on a GPU, which
         several may share. With 0 nothing is played: the result is that of the runs in the folder.

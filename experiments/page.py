@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.keep import current_command
+
 from tunefree.core.files import write_atomically
 from tunefree.report.page import render
 from tunefree.report.payload import build_payload
@@ -31,7 +33,7 @@ def write(kept: Record, groups: Mapping[str, Sequence[Run]], path: Path) -> Path
 def _top(kept: Record) -> str:
     made = html.escape(text.made(kept))
     parts = [
-        f"<section><p><code>{html.escape(kept['command'])}</code><br>{made}</p>",
+        f"<section><p><code>{html.escape(current_command(kept['command']))}</code><br>{made}</p>",
         _card(as_html(text.cells(kept), text.columns(kept))),
         *(f"<p>{html.escape(line)}</p>" for line in text.remarks(kept)),
     ]

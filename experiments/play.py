@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from benchmarks.keep import machine, versions
 
+from tunefree.core.device import find_device
 from tunefree.core.errors import first_line
 from tunefree.core.files import to_json, write_atomically
 from tunefree.study.work import NOT_RUN, Failure, Outcome, Watch, do, notes
-from tunefree.training.bind import find_device
 from tunefree.training.callbacks import Event
 from tunefree.training.folder import is_history_row
 from tunefree.training.run import Run

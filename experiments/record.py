@@ -69,7 +69,7 @@ def record(
         "name": found.name,
         "scale": found.scale,
         "kind": found.kind,
-        "command": f"tunefree reproduce {found.name} --scale {found.scale} {narrowed}".strip(),
+        "command": f"python -m experiments {found.name} --scale {found.scale} {narrowed}".strip(),
         "narrowed": narrowed,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": machine(device),

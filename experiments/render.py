@@ -1,22 +1,24 @@
 """Write docs/reproduced from the results kept in experiments/*/results.
 
-python experiments/render.py           # rewrite the pages and figures
-python experiments/render.py --check   # say whether they are up to date
+python -m experiments.render           # rewrite the pages and figures
+python -m experiments.render --check   # say whether they are up to date
 
 Numbers come from the results; published numbers, claims and assumptions from the specifications,
 so that a corrected sentence needs no new run.
 """
 
+import importlib.metadata
 import sys
 from pathlib import Path
 
-from experiments import find, load
-from experiments.figure import svg
-from experiments.record import Record, judged, results
-from experiments.record import load as read
-from experiments.text import markdown, tally
 from tunefree.study.text import for_markdown
 from tunefree.study.text import markdown as table
+
+from . import find, load
+from .figure import draw_svg, has_curves
+from .record import Record, judged, results
+from .record import load as read
+from .text import markdown, tally
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs" / "reproduced"
@@ -30,15 +32,17 @@ PAPERS = {
 COLUMNS = {"name": "experiment", "title": "what", "scale": "scale", "claims": "claims"}
 INTRODUCTION = """# The papers' experiments
 
-    tunefree reproduce LIST
-    tunefree reproduce P1-table2 --scale small
+    python -m experiments LIST
+    python -m experiments P1-table2 --scale small
 
 Each table and figure of five papers is one command. The pages below set the published numbers
 beside ours, with what was assumed where a paper is silent and what is smaller than in the paper;
 claims are tested over seeds. Scale small takes minutes on two cores and shows orderings, not the
-papers' numbers; scale paper is the paper's own size. A claim *holds* where the mean difference is
-on its side by more than two standard errors or at every seed, *fails* where it is on the other side
-by more than two standard errors, and is *open* otherwise.
+papers' numbers; scale paper is the paper's own size. A claim *holds* where a one-sided paired
+t-test over seeds supports it at 5 % (that two methods are about equal: two one-sided tests),
+*fails* where the test in the other direction does, and is *open* otherwise, and with one seed. A
+run that diverged counts as worse than any other; a sign test then takes the place of the t-test.
+Small values of p support the claim.
 """
 
 
@@ -55,19 +59,15 @@ def kept(place: Path) -> dict[str, list[Record]]:
     return out
 
 
-def rendered(place: Path) -> dict[str, str]:
-    """Return every page and figure by its name below docs/reproduced."""
-    found = kept(place)
+def render_pages(found: dict[str, list[Record]]) -> dict[str, str]:
+    """Return every page by its name below docs/reproduced."""
     rows, out = [], {}
     for paper, records in found.items():
         for one in records:
             link = f"[{one['name']}]({paper}.md)"
             rows.append({"name": link, "title": for_markdown(one["title"]), "scale": one["scale"]})
             rows[-1]["claims"] = tally(one)
-            drawn = svg(one)
-            if drawn:
-                out[f"{one['name']}-{one['scale']}.svg"] = drawn
-        out[f"{paper}.md"] = page(paper, records, out)
+        out[f"{paper}.md"] = page(paper, records)
     lines = ["| " + " | ".join(r[k] for k in COLUMNS) + " |" for r in rows]
     head = table([], COLUMNS)
     body = "\n".join([head, *lines]) if rows else "No results are kept yet."
@@ -76,15 +76,60 @@ def rendered(place: Path) -> dict[str, str]:
     return out
 
 
-def page(paper: str, records: list[Record], figures: dict[str, str]) -> str:
+def page(paper: str, records: list[Record]) -> str:
     """Return the page of a paper."""
     parts = [f"# {paper}: {PAPERS.get(paper, paper)}\n"]
     for one in records:
         parts.append(markdown(one, 2))
-        name = f"{one['name']}-{one['scale']}.svg"
-        if name in figures:
-            parts.append(f"![Curves of {one['name']}, {one['scale']}: means over seeds]({name})\n")
+        if has_curves(one):
+            alt = f"Curves of {one['name']}, {one['scale']}: means over seeds"
+            parts.append(f"![{alt}]({figure_name(one)})\n")
     return "\n".join(parts if records else [*parts, "No results are kept yet.\n"])
+
+
+def figure_name(one: Record) -> str:
+    """Return the file name of a record's figure."""
+    return f"{one['name']}-{one['scale']}.svg"
+
+
+def render_figures(found: dict[str, list[Record]]) -> dict[str, str]:
+    """Return every figure by its name below docs/reproduced."""
+    return {figure_name(one): draw_svg(one) for one in with_figures(found)}
+
+
+def with_figures(found: dict[str, list[Record]]) -> list[Record]:
+    """Return the records of which there is a figure."""
+    return [one for records in found.values() for one in records if has_curves(one)]
+
+
+def read_docs() -> dict[str, str]:
+    """Return the files of docs/reproduced by name."""
+    return {p.name: p.read_text("utf-8") for p in DOCS.glob("*")} if DOCS.exists() else {}
+
+
+def stale_pages(found: dict[str, list[Record]]) -> list[str]:
+    """Return the names of pages that differ, and of files that are missing or too many."""
+    there, pages = read_docs(), render_pages(found)
+    figures = {figure_name(one) for one in with_figures(found)}
+    names = there.keys() ^ (pages.keys() | figures)
+    return sorted(names | {name for name in pages.keys() & there if pages[name] != there[name]})
+
+
+def stale_figures(found: dict[str, list[Record]]) -> list[str]:
+    """Return the names of figures that differ, of those that this version of matplotlib drew."""
+    try:
+        version = importlib.metadata.version("matplotlib")
+    except importlib.metadata.PackageNotFoundError:
+        print("Figures are not compared: matplotlib is not installed.", file=sys.stderr)
+        return []
+    out = []
+    for one in with_figures(found):
+        text = read_docs().get(figure_name(one), "")
+        if f"Matplotlib v{version}," not in text:
+            print(f"{figure_name(one)} is of another matplotlib: not compared.", file=sys.stderr)
+        elif text != draw_svg(one):
+            out.append(figure_name(one))
+    return out
 
 
 def main(words: list[str]) -> int:
@@ -92,20 +137,24 @@ def main(words: list[str]) -> int:
     if words not in ([], ["--check"]):
         print(__doc__, file=sys.stderr)
         return 2
-    wanted = rendered(HERE)
-    there = {p.name: p.read_text("utf-8") for p in DOCS.glob("*")} if DOCS.exists() else {}
-    if words:
-        stale = sorted(n for n in wanted.keys() | there.keys() if wanted.get(n) != there.get(n))
-        if stale:
-            names = ", ".join(stale)
-            print(f"Out of date: {names}; run python experiments/render.py", file=sys.stderr)
-        return int(bool(stale))
+    found = kept(HERE)
+    if not words:
+        write(render_pages(found) | render_figures(found))
+        return 0
+    stale = [*stale_pages(found), *stale_figures(found)]
+    if stale:
+        names = ", ".join(stale)
+        print(f"Out of date: {names}; run python -m experiments.render", file=sys.stderr)
+    return int(bool(stale))
+
+
+def write(wanted: dict[str, str]) -> None:
+    """Write pages and figures, and remove what is no longer wanted."""
     DOCS.mkdir(parents=True, exist_ok=True)
-    for name in there.keys() - wanted.keys():
+    for name in read_docs().keys() - wanted.keys():
         (DOCS / name).unlink()
     for name, text in wanted.items():
         (DOCS / name).write_text(text, "utf-8")
-    return 0
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, Interrupted, check_int
 from tunefree.study.work import Failure, Outcome, Watch, watcher
-from tunefree.training.bind import find_device
 from tunefree.training.run import Run
 
 from . import page, text
@@ -74,7 +74,7 @@ def run(
     Args:
         name: Such as "P1-table2", or the path of a specification.
         scale: "small", minutes on two cores; "paper", the paper's own size, for a GPU.
-        out: Folder; by default runs/reproduce/NAME-SCALE.
+        out: Folder; by default runs/experiments/NAME-SCALE.
         jobs: Processes that play runs, each with one thread; by default 2 on a CPU with two cores
             or more, and 1 on a GPU, which several may share. With 0 nothing is played: the result
             is that of the runs in the folder.
@@ -91,10 +91,10 @@ def run(
     spec = load(name)
     full = spec.at(scale)
     found = narrowed(full, seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
-    folder = Path("runs") / "reproduce" / f"{found.name}-{scale}" if out is None else Path(out)
+    folder = Path("runs") / "experiments" / f"{found.name}-{scale}" if out is None else Path(out)
     where = find_device(device)
     if jobs is not None:
-        check_int("reproduce", "jobs", jobs, low=0)
+        check_int("run", "jobs", jobs, low=0)
     count = workers(jobs, where)
     count = min(1, count) if found.alone else count
     source = Source(device, None if data_dir is None else Path(data_dir))
@@ -128,7 +128,7 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError(
-            f"reproduce(out=...) must be a folder that can be written, got {str(folder)!r}: "
+            f"run(out=...) must be a folder that can be written, got {str(folder)!r}: "
             f"{error.strerror or error}."
         ) from None
 

@@ -11,15 +11,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
-from tunefree.training.recipe import READERS
 
+from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError
 from tunefree.core.types import Inputs, map_inputs, tensor_list
 from tunefree.data import Dataset, Federation, load, partition
 from tunefree.models import nets
+from tunefree.study.work import RunInputs
 from tunefree.study.work import Task as Piece
-from tunefree.training.bind import find_device
 from tunefree.training.callbacks import Callback, Event
+from tunefree.training.command import TOKEN_MODELS
+from tunefree.training.config import RunConfig
 
 from . import named
 from .frozen import features
@@ -53,8 +55,8 @@ class Source:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "sets": OrderedDict(), "made": OrderedDict()}
 
-    def arguments(self, task: Piece) -> dict[str, Any]:
-        """Return the arguments of `fit`, model and federation included."""
+    def inputs(self, task: Piece) -> RunInputs:
+        """Return what a run is trained with."""
         assert isinstance(task, Wanted)
         words = task.words
         model, federation = self.problem(words)
@@ -62,21 +64,20 @@ class Source:
         given["cohort"] = given.get("cohort") or None
         given["batch"] = given.get("batch", 50) or None
         given["dtype"] = getattr(torch, given.get("dtype", "float32"))
-        if given.get("augment") == "none":
-            del given["augment"]
-        watchers: list[Callback] = []
+        given["method"] = named.make(words["method"], words["set"])
+        given |= {"seed": words["seed"], "device": self.device}
+        checkpoint_every = given.pop("checkpoint_every", None)
+        callbacks: list[Callback] = []
         if model_size(model) <= COORDINATES or "solution" in words:
-            watchers.append(Where(words.get("solution")))
-        return {
-            **given,
-            "model": model,
-            "federation": federation,
-            "method": named.make(words["method"], words["set"]),
-            "seed": words["seed"],
-            "device": self.device,
-            "callbacks": watchers,
-            "command": {"reproduce": task.label},
-        }
+            callbacks.append(Where(words.get("solution")))
+        return RunInputs(
+            RunConfig().replace(**given),
+            model,
+            federation,
+            command={"experiment": task.label},
+            callbacks=callbacks,
+            checkpoint_every=checkpoint_every,
+        )
 
     def problem(self, words: Mapping[str, Any]) -> tuple[nn.Module, Federation]:
         """Return network and federation, those of the last tasks from memory."""
@@ -154,7 +155,7 @@ def network(words: Mapping[str, Any], data: Dataset) -> nn.Module:
     shape: Any = tuple(first.shape[1:])
     classes, name = data.classes or 1, words["model"]
     args = dict(words.get("model_args", {}))
-    if data.words and name in READERS:
+    if data.words and name in TOKEN_MODELS:
         args.setdefault("vocab", len(data.words))
     model = nets.build(name, shape=shape, classes=classes, seed=words["seed"], **args)
     if "start" in words:

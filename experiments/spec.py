@@ -153,19 +153,11 @@ class Spec:
 
 
 def home() -> Path:
-    """Return the folder of the experiments.
-
-    $TUNEFREE_EXPERIMENTS, ./experiments, the one beside the source, the one in the package.
-    """
-    if named := os.environ.get("TUNEFREE_EXPERIMENTS"):
-        if not Path(named).is_dir():
-            raise ArgumentError(
-                f"$TUNEFREE_EXPERIMENTS must name a folder that exists, got {named!r}."
-            )
-        return Path(named)
-    package = Path(__file__).parents[1]
-    places = [Path("experiments"), package.parents[1] / "experiments", package / "experiments"]
-    return next((p for p in places if any(p.glob("*/expected.toml"))), places[-1])
+    """Return the folder of the experiments: $TUNEFREE_EXPERIMENTS, or that of this package."""
+    named = os.environ.get("TUNEFREE_EXPERIMENTS")
+    if named and not Path(named).is_dir():
+        raise ArgumentError(f"$TUNEFREE_EXPERIMENTS must name a folder that exists, got {named!r}.")
+    return Path(named) if named else Path(__file__).parent
 
 
 def find(place: Path | None = None) -> dict[str, Path]:

@@ -15,12 +15,12 @@ import torch
 from benchmarks.watch import Memory, seconds
 
 from tunefree import penalties
+from tunefree.core.device import find_device
 from tunefree.core.errors import TunefreeError, first_line
 from tunefree.core.layout import Layout
 from tunefree.models import nets
 from tunefree.study.work import Failure, Outcome
-from tunefree.training.bind import find_device
-from tunefree.training.fit import fit
+from tunefree.training.fit import train
 from tunefree.training.run import Run
 
 from .source import Source, model_size
@@ -69,13 +69,13 @@ def peak_memory(task: Wanted, source: Source) -> Outcome:
 
 
 def _measure(task: Wanted, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
-    arguments = source.arguments(task)
+    given = source.inputs(task)
     device = find_device(source.device)
     torch.zeros(1, device=device)
     watch = Memory(device) if device.type == "cuda" else None
     before = _resident("VmRSS")
     _forget_peak()
-    run = fit(**arguments)
+    run = train(given.config, given.model, given.federation, callbacks=given.callbacks)
     peak = _resident("VmHWM")
     row = {"ram": (peak - before) / GB, "rss": peak / GB, "rounds": len(run.history)}
     if watch is not None:

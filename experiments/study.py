@@ -11,8 +11,7 @@ from tunefree.core.errors import ArgumentError, TunefreeError
 from tunefree.data import describe
 from tunefree.study import figures
 from tunefree.study.work import NOT_RUN, Failure, Outcome
-from tunefree.training.bind import bind
-from tunefree.training.fit import options
+from tunefree.training.bind import SimulatedClients, bind
 from tunefree.training.run import Run
 
 from . import named
@@ -78,17 +77,15 @@ class Study:
         for row in rows:
             try:
                 if plan is None:
-                    plan = bind(options(**self._arguments(first))).plan
+                    given = self.crew.source.inputs(first)
+                    clients = SimulatedClients(given.federation)
+                    plan = bind(given.config, given.model, clients).plan
                 for point in row.points:
                     settings = wanted(self.found, row, point, 0).words["set"]
                     cohort = row.words.get("cohort", plan.cohort) or plan.clients
                     named.make(row.method, settings).check(replace(plan, cohort=cohort))
             except TunefreeError as error:
                 raise ArgumentError(f"{row.label} in {row.task}: {error}") from None
-
-    def _arguments(self, one: Wanted) -> dict[str, Any]:
-        given = self.crew.source.arguments(one)
-        return {k: v for k, v in given.items() if k not in ("callbacks", "checkpoint_every")}
 
     def search(self) -> None:
         """Choose the settings of every row that has a grid, on the first seed."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.keep import where
+from benchmarks.keep import current_command, where
 
 from tunefree.study import text
 
@@ -115,6 +115,8 @@ def verdicts(kept: Record) -> list[dict[str, str]]:
 
 def _difference(claim: Record, pair: Record, like: str) -> str:
     seeds = f"{pair['seeds']} seed{'s' if pair['seeds'] != 1 else ''}"
+    if pair.get("p") is not None:
+        seeds += f", {text.p_text(pair['p'])}"
     if pair["difference"] is None:
         return f"one side diverged or missed the target, {seeds}"
     if claim.get("factor"):
@@ -188,7 +190,7 @@ def markdown(kept: Record, level: int = 1) -> str:
     head = "#" * level
     parts = [
         f"{head} {kept['name']}, {kept['scale']}: {text.for_markdown(kept['title'])}",
-        f"    {kept['command']}",
+        f"    {current_command(kept['command'])}",
         made(kept),
         text.markdown(cells(kept), columns(kept)),
         *(text.for_markdown(line) for line in remarks(kept)),

@@ -82,10 +82,10 @@ def narrowed(
 ) -> Experiment:
     """Return the experiment with fewer tasks and methods, or other rounds and seeds."""
     if seeds is not None:
-        check_int("reproduce", "seeds", seeds)
+        check_int("run", "seeds", seeds)
         found = replace(found, seeds=seeds)
     if rounds is not None:
-        check_int("reproduce", "rounds", rounds)
+        check_int("run", "rounds", rounds)
         other = [replace(t, words={**t.words, "rounds": rounds}) for t in found.tasks]
         rows = [
             replace(r, words={k: v for k, v in r.words.items() if k != "rounds"})

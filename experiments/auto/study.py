@@ -1,7 +1,7 @@
 """Why `auto` is what it is: candidates without a learning rate beside tuned baselines.
 
-    python experiments/auto/study.py --out auto.jsonl            # all tasks, three seeds
-    python experiments/auto/study.py --out auto.jsonl --table    # print what is there
+    python -m experiments.auto.study --out auto.jsonl            # all tasks, three seeds
+    python -m experiments.auto.study --out auto.jsonl --table    # print what is there
 
 Finished runs in the file are skipped, so the study can be stopped and repeated. Every method
 ships the averaged output, the baselines too: what remains is the choice of step sizes.
@@ -22,7 +22,7 @@ import tunefree as tf
 from tunefree.clients import Constant, DoG
 from tunefree.server import Average, Averaged, FedDuAdagrad, FedExP
 
-COMMON = {"cohort": 10, "steps": 20, "batch": 50, "eval_every": 5}
+COMMON: dict[str, Any] = {"cohort": 10, "steps": 20, "batch": 50, "eval_every": 5}
 TASKS: dict[str, dict[str, Any]] = {
     "digits-0.1": {"data": "digits", "alpha": 0.1, "clients": 20, "model": "mlp", "rounds": 60},
     "digits-1": {"data": "digits", "alpha": 1.0, "clients": 20, "model": "mlp", "rounds": 60},
@@ -76,6 +76,8 @@ def work(job: tuple[str, str, int, str | None]) -> dict[str, Any]:
     dataset = data(spec["data"], folder)
     split = tf.ByOwner() if spec["alpha"] is None else tf.Dirichlet(spec["alpha"])
     fed = dataset.split(split, clients=spec["clients"], seed=seed)
+    assert isinstance(dataset.x, torch.Tensor)
+    assert dataset.classes is not None
     shape = tuple(dataset.x.shape[1:])
     model = tf.models.build(spec["model"], shape=shape, classes=dataset.classes, seed=seed)
     run = tf.fit(model, fed, methods()[name], rounds=spec["rounds"], seed=seed, **COMMON)

@@ -1,7 +1,7 @@
 """Every method of the catalogue on one problem, with the settings it comes with.
 
-    python experiments/catalogue/study.py --out catalogue.jsonl            # three seeds
-    python experiments/catalogue/study.py --out catalogue.jsonl --table    # print what is there
+    python -m experiments.catalogue.study --out catalogue.jsonl            # three seeds
+    python -m experiments.catalogue.study --out catalogue.jsonl --table    # print what is there
 
 Fashion-MNIST, perceptron 784-128-64-10, 100 clients by Dirichlet 0.1, 10 of them a round, 20 local
 steps of batch 50, 50 rounds. Methods that are defined for full participation have 10 clients, all
@@ -24,7 +24,7 @@ import tunefree as tf
 from tunefree.clients import Armijo, Constant, Mime, Proximal, Scaffold
 from tunefree.server import FedDuAdagrad, FedDuAdam, LastTwo
 
-WORK = {"cohort": 10, "steps": 20, "batch": 50, "rounds": 50, "eval_every": 5}
+WORK: dict[str, Any] = {"cohort": 10, "steps": 20, "batch": 50, "rounds": 50, "eval_every": 5}
 COHORT, STEPS, ROUNDS = 10, 20, 50
 GAMMA = (COHORT * STEPS) ** 0.25 / ROUNDS**0.75  # ParFreFL's server step by its theorem
 PENALISED = ("fedcanon", "fedmid", "fedda", "fastfedda", "za1", "feddr", "fedadmm")

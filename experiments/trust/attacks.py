@@ -1,11 +1,11 @@
 """Accuracy under attack: what withstands hostile clients on Fashion-MNIST, and at what price.
 
-python experiments/trust/attacks.py                  # every run that is missing, about 10 minutes
-python experiments/trust/attacks.py --seeds 5        # more seeds; runs that are kept stay
-python experiments/trust/attacks.py --model mlp --results experiments/trust/results/mlp.json
+python -m experiments.trust.attacks                  # every run that is missing, about 10 minutes
+python -m experiments.trust.attacks --seeds 5        # more seeds; runs that are kept stay
+python -m experiments.trust.attacks --model mlp --results experiments/trust/results/mlp.json
 
 Results are kept after each run, so that it may be stopped at any time. The page is written from
-them by experiments/trust/render.py.
+them by `python -m experiments.trust.render`.
 """
 
 import argparse
@@ -132,7 +132,7 @@ def main(words: list[str]) -> int:
         row = played(one, problem)
         found = {
             "settings": settings,
-            "command": " ".join(["python", "experiments/trust/attacks.py", *words]),
+            "command": " ".join(["python", "-m", "experiments.trust.attacks", *words]),
             "machine": machine(device),
             "versions": versions(),
             "each": len(wanted(1)),  # runs of a seed

@@ -1,7 +1,7 @@
 """Write the tables of docs/trust.md from the results kept in experiments/trust/results.
 
-python experiments/trust/render.py           # rewrite them
-python experiments/trust/render.py --check   # say whether they are up to date
+python -m experiments.trust.render           # rewrite them
+python -m experiments.trust.render --check   # say whether they are up to date
 """
 
 import json
@@ -10,6 +10,8 @@ import statistics
 import sys
 from pathlib import Path
 from typing import Any
+
+from benchmarks.keep import current_command
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "attacks.json"
@@ -83,8 +85,8 @@ def rendered(found: dict[str, Any]) -> str:
         own = "".join(f", {k}={v}" for k, v in given.items())
         parts += [f"### {method}{own}", table(rows, method)]
     parts.append(
-        f"Made by `{found['command']}` on {hardware}: {len(rows)} runs, {minutes:.0f} minutes, "
-        f"torch {versions['torch']}, tunefree {versions['tunefree']}."
+        f"Made by `{current_command(found['command'])}` on {hardware}: {len(rows)} runs, "
+        f"{minutes:.0f} minutes, torch {versions['torch']}, tunefree {versions['tunefree']}."
     )
     return "\n\n".join(parts) + "\n"
 
@@ -102,7 +104,7 @@ def main(words: list[str]) -> int:
     if not words:
         PAGE.write_text(text, "utf-8")
     elif text != page:
-        print("Out of date: docs/trust.md; run experiments/trust/render.py", file=sys.stderr)
+        print("Out of date: docs/trust.md; run python -m experiments.trust.render", file=sys.stderr)
         return 1
     return 0
 

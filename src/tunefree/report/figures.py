@@ -1,12 +1,15 @@
-"""Figures for a paper, drawn with matplotlib: curves with bands, and who has what.
+"""Figures for papers, drawn with matplotlib: curves with bands, and the clients' data.
 
-Lines differ in dash and marker as well as in colour, so that they survive a black and white
-printer; text in pdf and svg stays text.
+Lines differ in dash and marker as well as in colour, so that they can be told apart in black and
+white; text in pdf and svg stays text. The same data give the same file, byte for byte.
 """
 
 import importlib
+import io
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +27,12 @@ DASHES = ("-", "--", ":", "-.")
 MARKERS = "osD^vPX*<>"
 STYLE = {
     "font.size": 9,
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
+    "axes.titlesize": 9,
     "grid.linewidth": 0.4,
     "grid.color": "#d8d8d8",
     "legend.frameon": False,
@@ -35,8 +40,81 @@ STYLE = {
     "lines.linewidth": 1.4,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
+    "svg.hashsalt": "tunefree",  # else names within the file are drawn anew each time
     "savefig.dpi": 300,
 }
+
+
+@contextmanager
+def paper_style() -> Iterator[Any]:
+    """Set the style of the figures; gives matplotlib's class `Figure`.
+
+    Raises:
+        ArgumentError: matplotlib is not installed.
+    """
+    try:
+        matplotlib = importlib.import_module("matplotlib")
+        canvas = importlib.import_module("matplotlib.figure").Figure
+    except ImportError:
+        raise ArgumentError(
+            "Figures are drawn with matplotlib, which is not installed; "
+            "pip install 'tunefree[plots]'."
+        ) from None
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
+        yield canvas
+
+
+def render(figure: Any, format: str) -> bytes:
+    """Return the content of a figure's file, without a date; lengths in svg have two decimals."""
+    metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[format]
+    out = io.BytesIO()
+    figure.savefig(out, format=format, bbox_inches="tight", metadata=metadata)
+    content = out.getvalue()
+    return re.sub(rb"(\d\.\d\d)\d+", rb"\1", content) if format == "svg" else content
+
+
+def draw_curve(
+    ax: Any, index: int, label: str, x: Any, y: Any, band: Any = None, total: int = 1
+) -> None:
+    """Draw one line, and a band around it.
+
+    Args:
+        ax: The axes.
+        index: Number of the line, which decides its colour, dash and marker.
+        label: Its text in the legend.
+        x: Positions.
+        y: Values.
+        band: Lower and upper values; None draws no band.
+        total: Lines of the figure; dashes change after each round of colours if they are many.
+    """
+    turn = index // len(COLOURS) if total > len(COLOURS) else index
+    ax.plot(
+        x,
+        y,
+        DASHES[turn % len(DASHES)],
+        color=COLOURS[index % len(COLOURS)],
+        label=label,
+        marker=MARKERS[index % len(MARKERS)],
+        markersize=4,
+        markevery=(index % 3, max(1, len(x) // 6)),
+    )
+    if band is not None:
+        colour = COLOURS[index % len(COLOURS)]
+        ax.fill_between(x, *band, color=colour, alpha=0.18, linewidth=0)
+
+
+def set_log_scale(ax: Any) -> None:
+    """Make the vertical axis logarithmic once its curves are drawn, with plain numbers.
+
+    Ticks are at 1, 2 and 5 times powers of ten, over many decades at some powers of ten.
+    """
+    ticks = importlib.import_module("matplotlib.ticker")
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    subs, most = ((1, 2, 5), 15) if high < 300 * low else ((1,), 7)
+    ax.yaxis.set_major_locator(ticks.LogLocator(subs=subs, numticks=most))
+    ax.yaxis.set_minor_locator(ticks.NullLocator())
+    ax.yaxis.set_major_formatter(ticks.FuncFormatter(lambda v, _: f"{v:g}"))
 
 
 def draw(
@@ -46,30 +124,22 @@ def draw(
 
     Args:
         groups: Labels, each with one run per seed.
-        folder: Made if it is not there.
+        folder: Created if it does not exist.
         format: "pdf", "svg" or "png".
     """
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-        canvas = importlib.import_module("matplotlib.figure").Figure
-    except ImportError:
-        raise ArgumentError(
-            "Figures are drawn with matplotlib, which is not installed; "
-            "pip install 'tunefree[plots]'."
-        ) from None
     target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(
-            f"Figures must go to a folder that can be written, got {str(folder)!r}: "
-            f"{error.strerror or error}."
-        ) from None
     tables = {label: tabulate(runs) for label, runs in groups.items() if runs}
     drawn = {}
-    with matplotlib.rc_context(STYLE):
+    with paper_style() as canvas:
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArgumentError(
+                f"Figures must go to a folder that can be written, got {str(folder)!r}: "
+                f"{error.strerror or error}."
+            ) from None
         for name, heading in CURVES.items():
             for axis in AXES:
                 figure = _curves(canvas, tables, name, heading, axis)
@@ -77,10 +147,8 @@ def draw(
                     drawn[f"{name}-{axis}"] = figure
         for picture in build_pictures(groups)[:1]:
             drawn["clients"] = _clients(canvas, picture)
-        plain = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[format]
         for name, figure in drawn.items():
-            path = target / f"{name}.{format}"
-            figure.savefig(path, format=format, bbox_inches="tight", metadata=plain)
+            (target / f"{name}.{format}").write_bytes(render(figure, format))
     return [target / f"{name}.{format}" for name in drawn]
 
 
@@ -103,22 +171,14 @@ def _curves(
         values = found.columns[name] * share
         there = np.isfinite(values).any(axis=0)
         values, x = values[:, there], _along(found, axis)[there]
-        colour, style = COLOURS[i % 7], DASHES[i // 7 % 4] if len(tables) > 7 else DASHES[i % 4]
-        n = len(x)
-        marks = {"marker": MARKERS[i % 10], "markersize": 4, "markevery": (i % 3, max(1, n // 6))}
-        ax.plot(x, mean_over_runs(values), style, color=colour, label=label, **marks)
-        if len(values) > 1:
-            low, high, _ = spread_over_runs(values)
-            ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        band = spread_over_runs(values)[:2] if len(values) > 1 else None
+        draw_curve(ax, i, label, x, mean_over_runs(values), band, len(tables))
     ax.set_xlabel(AXES[axis])
     ax.set_ylabel(f"{heading} (%)" if share == 100 else heading)
-    ticks = importlib.import_module("matplotlib.ticker")
     if name.endswith("loss"):
-        ax.set_yscale("log")
-        ax.yaxis.set_major_locator(ticks.LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter(ticks.FuncFormatter(lambda v, _: f"{v:g}"))
-        ax.yaxis.set_minor_formatter(ticks.NullFormatter())
+        set_log_scale(ax)
     if axis == "bytes":
+        ticks = importlib.import_module("matplotlib.ticker")
         ax.xaxis.set_major_formatter(ticks.EngFormatter("B"))
     if len(shown) > 1:
         ax.legend(**({"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if beside else {}))

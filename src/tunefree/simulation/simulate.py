@@ -34,7 +34,7 @@ log = logging.getLogger("tunefree")
 
 COMPILE_STEPS, COMPILE_FLOPS = 20_000, 1e13  # above either, compiling on a CPU pays for itself
 # Bytes that one client's step keeps for its backward pass: above, clients are faster in turn than
-# batched on a CPU, and faster in turn than compiled (both by `tunefree bench cpu`).
+# batched on a CPU, and faster in turn than compiled (both by `python -m benchmarks cpu`).
 TURNS, TOO_LARGE = 5 << 18, 8 << 20
 GPU_STEPS, GPU_FLOPS = 5_000, 1e14  # the same on a GPU
 ROWS = 4096  # samples at once where clients do not matter

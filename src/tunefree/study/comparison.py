@@ -11,7 +11,7 @@ from ..core.text import human
 from ..training.run import Run
 from . import figures, text
 from .keep import keep, recall, task
-from .paired import LEVEL
+from .significance import LEVEL
 from .work import NOT_RUN, Failure, Outcome, standing
 
 FILE = "compare.json"

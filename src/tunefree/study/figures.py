@@ -13,7 +13,7 @@ from typing import Any
 
 from ..methods import CATALOGUE
 from ..training.run import Run
-from .paired import LEVEL, holm, paired
+from .significance import LEVEL, holm, two_sided_p
 from .work import GOOD, NOT_RUN, Failure, Outcome
 
 COSTS = ("gradients", "bytes_up", "bytes_down", "seconds")
@@ -130,7 +130,7 @@ def tests(groups: Groups, measure: str) -> dict[str, tuple[float | None, float |
             continue
         each = [a - b for a, b in pairs]
         differences[label] = statistics.fmean(each)
-        p = paired(each)
+        p = two_sided_p(each)
         if p is not None:
             ps[label] = p
     raised = holm(ps)

@@ -78,6 +78,7 @@ class RunInputs(NamedTuple):
     federation: Federation
     command: dict[str, Any] | None = None
     callbacks: Sequence[Callback] = ()
+    checkpoint_every: int | None = None
 
 
 class Source(Protocol):
@@ -176,6 +177,7 @@ def _train(task: Task, inputs: RunInputs, callbacks: list[Callback]) -> Run:
             out=task.out,
             callbacks=[*callbacks, *inputs.callbacks, stop],
             command=inputs.command,
+            checkpoint_every=inputs.checkpoint_every,
         )
     except Interrupted as error:
         if stop.reached:

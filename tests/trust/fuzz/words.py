@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 import attrs
-from benchmarks import __main__ as bench
+from benchmarks import __main__ as benchmarks
 from cyclopts import App, Argument
-from experiments import __main__ as reproduce
+from experiments import __main__ as experiments
 from experiments import spec
 from experiments.spec import find
 
@@ -91,9 +91,9 @@ LINES = (
     "tune\n--method\nfedadam\n--grid\nlr=0.1,1\n--halving\n--by\ntest\n--jobs\n2",
     "advise\n--data\ntoy\n--no-tuning\n--stateless\n--max-upload\n100kB\n--skew\n0.5",
     "report\nnowhere\n--out\npage.html\n--format\npdf",
-    "reproduce\nP3-figure1\n--scale\nsmall\n--dry-run\n--seeds\n1",
-    "reproduce\nLIST",
-    "bench\ncpu",
+    "experiments\nP3-figure1\n--scale\nsmall\n--dry-run\n--seeds\n1",
+    "experiments\nLIST",
+    "benchmarks\ncpu",
     "methods\nfedavg\n--json",
     "datasets\n--json",
     "watch\nnowhere\n--port\n0",
@@ -102,6 +102,9 @@ LINES = (
     "--version",
 )
 WORDS = (b"--rounds\n", b"--data-dir\n", b"--seed\n", b"--out\n", b"--\n", b"--help\n", b"\n\n")
+
+
+PROGRAMS = {"benchmarks": benchmarks.app, "experiments": experiments.app}
 
 
 def _stop(*given: object, **more: object) -> object:
@@ -144,10 +147,10 @@ def _command_line() -> Target:
     os.chdir(home)
     os.environ |= {"TERM": "dumb", "COLUMNS": "80"}
     os.environ.pop("TUNEFREE_DATA", None)
-    owners = ((run, "fit"), (compare, "contest"), (tune, "search"), (watch, "make_server"))
-    owners += ((sources, "_download"), (reproduce.papers, "run"), (reproduce.papers, "find"))
+    owners = ((run, "train"), (compare, "contest"), (tune, "search"), (watch, "make_server"))
+    owners += ((sources, "_download"), (experiments.papers, "run"), (experiments.papers, "find"))
     owners += ((App, "assemble_argument_collection"),)
-    owners += tuple((bench, n) for n in ("run_suite", "measure") if hasattr(bench, n))
+    owners += ((benchmarks, "measure"),)
     kept = [(owner, name, getattr(owner, name)) for owner, name in owners]
     other = {"_download": _no_network, "find": _one_paper}
     other["assemble_argument_collection"] = _once(App.assemble_argument_collection)
@@ -164,12 +167,13 @@ def _command_line() -> Target:
     def read(data: bytes) -> None:
         text = data.decode("utf-8", "surrogateescape")
         given = [word for word in text.split("\n") if "/" not in word]  # stay in this folder
-        if given[:1] in (["bench"], ["flower"]) and "--help" not in given:
+        if given[:1] in (["benchmarks"], ["flower"]) and "--help" not in given:
             given = [*given[:1], "--help"]
         quiet = io.StringIO()
         with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
             try:
-                main(given)
+                program = PROGRAMS.get(given[0]) if given else None
+                main(given) if program is None else main(given[1:], app=program)
             except SystemExit as end:
                 code = end.code
         assert code in (0, 1, 2, 3), code

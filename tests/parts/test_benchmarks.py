@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from benchmarks import cpu, gpu, keep, pfl_cifar10, rules, scale, watch
-from benchmarks.work import LR, LocalResult, Plain, precise
+from benchmarks import cpu, gpu, keep, pfl_cifar10, precision, rules, scale, watch
+from benchmarks.work import LR, Plain, Work, precise
 
 import tunefree as tf
 from tunefree.core.errors import TunefreeError
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 def work(net, **changes):
     shape, classes = cpu.DATA[net]
     given = {"clients": 3, "batch": 4, "steps": 3, "samples": 4} | changes
-    return LocalResult(net=net, shape=shape, classes=classes, **given)
+    return Work(net=net, shape=shape, classes=classes, **given)
 
 
 def plain(w):
@@ -278,16 +278,25 @@ def test_every_rule_and_penalty_is_measured():
     assert penalties == {*tf.penalties.catalogue.CATALOGUE.values()} - {tf.penalties.Zero}
 
 
+def test_precisions_are_compared_seed_by_seed():
+    """Differences of 1, 2, 3 points: t = 2 sqrt(3), two-sided p 0.0742, twice that by Holm."""
+    row = {"model": "mlp", "method": "auto", "seeds": 3, "accuracy": 0.5, "error": 0.1}
+    rows = [{**row, "precision": name, "accuracies": [0.2, 0.5, 0.8]} for name in ("fp32", "tf32")]
+    rows.append({**row, "precision": "bf16", "accuracies": [0.21, 0.52, 0.83]})
+    found = [line["difference to fp32"] for line in precision.table(rows)]
+    assert found == ["", "+0.0000 (p = 1.000)", "+0.0200 (p = 0.148)"]
+
+
 # What is kept.
 
 
 def test_the_command_names_what_is_not_the_default(tmp_path):
     given = cpu.Cpu(models=("mlp", "cnn-p2"), steps=3, eager=True)
     assert keep.command("cpu", given) == (
-        "tunefree bench cpu --models mlp cnn-p2 --steps 3 --eager"
+        "python -m benchmarks cpu --models mlp cnn-p2 --steps 3 --eager"
     )
     given = pfl_cifar10.PflCifar10(data_dir=tmp_path, precision="bf16")
-    assert keep.command("pfl-cifar10", given) == "tunefree bench pfl-cifar10 --precision bf16"
+    assert keep.command("pfl-cifar10", given) == "python -m benchmarks pfl-cifar10 --precision bf16"
 
 
 def test_a_record_is_written_under_its_name(tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from experiments import load, run
-from experiments.figure import svg
+from experiments.figure import draw_svg, has_curves
 from experiments.record import judged
 from experiments.record import load as read
 from experiments.source import standardised
@@ -79,14 +79,25 @@ def test_everything_is_written_and_kept(first):
     path, out, found, _ = first
     kept = read(path.parent / "results" / "table1-small.json")
     assert kept == json.loads(json.dumps(found.record))
-    assert kept["command"] == "tunefree reproduce PX-table1 --scale small"
+    assert kept["command"] == "python -m experiments PX-table1 --scale small"
     assert kept["machine"]["cores"] >= 1
     assert kept["versions"]["torch"]
     assert kept["rows"][1]["curves"]["test_accuracy"]["x"] == [1, 2, 3]
     page = (out / "PX-table1-small.html").read_text()
     assert page.index("As printed.") < page.index('<nav id="contents"')
     assert (out / "PX-table1-small.md").read_text() == found.markdown()
-    assert svg(kept).count("<path") > 4
+    assert has_curves(kept)
+
+
+def test_the_curves_as_a_figure(first):
+    pytest.importorskip("matplotlib")
+    record = first[2].record
+    drawn = draw_svg(record)
+    assert drawn == draw_svg(record)  # the same bytes each time
+    for words in ("T1: test accuracy", "Rounds", "FedAvg", "Auto"):
+        assert f">{words}</text>" in drawn
+    assert "<dc:date>" not in drawn
+    assert drawn.count("FillBetween") == 2  # a band for each row
 
 
 def test_a_second_call_plays_nothing_and_a_third_what_is_missing(first):

@@ -1,16 +1,18 @@
-"""tunefree reproduce, and the pages that show what it found."""
+"""python -m experiments, and the pages that show what it found."""
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from experiments import load
+from experiments import load, render
+from experiments.__main__ import app
 from experiments.record import save
 
-from parts.reproduce.papers import SPEC, write
+from parts.experiments.papers import SPEC, write
 from tunefree.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +26,7 @@ def call(capsys, tmp_path, monkeypatch):
 
     def call(*words):
         with pytest.raises(SystemExit) as done:
-            main(["reproduce", *words])
+            main(list(words), app=app)
         return done.value.code, *capsys.readouterr()
 
     return call
@@ -44,7 +46,7 @@ def test_list_run_and_keep(call, tmp_path):
     assert code == 0, err
     for words in ("0.8000 ± 0.0100", "Of 1 claim", "Assumed:", "Smaller than the paper:"):
         assert words in out
-    folder = tmp_path / "runs" / "reproduce" / "PX-table1-small"
+    folder = tmp_path / "runs" / "experiments" / "PX-table1-small"
     assert f"Page: {folder.relative_to(tmp_path)}/PX-table1-small.html" in err
     kept = tmp_path / "experiments" / "PX" / "results" / "table1-small.json"
     code, out, err = call("PX-table1", "--device", "cpu", "--json")
@@ -59,8 +61,8 @@ def test_list_run_and_keep(call, tmp_path):
         (["PX-table1", "--tasks", "T9"], "Unknown task 'T9'. Known: T1."),
         (["PX-table1", "--methods", "Audo"], "Unknown method 'Audo'. Did you mean"),
         (["PX-table1", "--out", "experiments/PX/table1.toml"], "must be a folder that can be"),
-        (["PX-table1", "--rounds", "0"], "reproduce(rounds=...) must be an int >= 1"),
-        (["PX-table1", "--jobs", "-1"], "reproduce(jobs=...) must be an int >= 0"),
+        (["PX-table1", "--rounds", "0"], "run(rounds=...) must be an int >= 1"),
+        (["PX-table1", "--jobs", "-1"], "run(jobs=...) must be an int >= 0"),
     ],
 )
 def test_errors_are_sentences(call, words, sentence):
@@ -69,16 +71,26 @@ def test_errors_are_sentences(call, words, sentence):
     assert sentence in " ".join(err.split())
 
 
-@pytest.fixture(scope="module")
-def renderer():
-    spec = importlib.util.spec_from_file_location("rendered", ROOT / "experiments" / "render.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+NEEDS_PLOTS = pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None, reason="figures need matplotlib"
+)
 
 
-def test_the_pages_are_up_to_date(renderer):
-    assert renderer.main(["--check"]) == 0
+def test_the_pages_are_up_to_date():
+    assert render.stale_pages(render.kept(render.HERE)) == []
+
+
+@NEEDS_PLOTS
+@pytest.mark.parametrize("paper", ["P2", "P3"])
+def test_a_figure_is_up_to_date(paper):
+    found = render.kept(render.HERE)[paper]
+    assert render.stale_figures({paper: found[:1]}) == []
+
+
+@NEEDS_PLOTS
+@pytest.mark.slow
+def test_every_figure_is_up_to_date():
+    assert render.main(["--check"]) == 0
 
 
 def record():
@@ -91,7 +103,7 @@ def record():
     ]
     machine = {"cpu": "A CPU", "cores": 2, "threads": 1, "memory": None, "gpu": None}
     versions = {"tunefree": "1", "torch": "2", "triton": None}
-    facts = {"name": "PX-table1", "scale": "small", "command": "tunefree reproduce PX-table1"}
+    facts = {"name": "PX-table1", "scale": "small", "command": "python -m experiments PX-table1"}
     facts |= {
         "narrowed": "",
         "date": "2026-01-01",
@@ -105,27 +117,37 @@ def record():
     }
 
 
-def test_the_pages_follow_results_and_specifications(renderer, tmp_path, monkeypatch, capsys):
+@NEEDS_PLOTS
+def test_the_pages_follow_results_and_specifications(tmp_path, monkeypatch, capsys):
     home, docs = tmp_path / "experiments", tmp_path / "docs"
     path = write(home)
-    monkeypatch.setattr(renderer, "HERE", home)
-    monkeypatch.setattr(renderer, "DOCS", docs)
-    assert renderer.main([]) == 0
+    monkeypatch.setattr(render, "HERE", home)
+    monkeypatch.setattr(render, "DOCS", docs)
+    assert render.main([]) == 0
     assert "No results are kept yet." in (docs / "P0.md").read_text()
     save(record(), home / "PX" / "results" / "table1-small.json")
-    assert renderer.main(["--check"]) == 1
+    assert render.main(["--check"]) == 1
     assert "PX.md" in capsys.readouterr().err
-    assert renderer.main([]) == 0
+    assert render.main([]) == 0
     page = (docs / "PX.md").read_text()
     assert "| FedAvg | 0.9000 | 0.5500 ± 0.0707 | −0.3500 |" in page
     assert "| holds | Auto beats FedAvg | last | Auto against FedAvg |" in page
     assert "](PX-table1-small.svg)" in page
-    assert (docs / "PX-table1-small.svg").read_text().startswith("<svg")
+    assert (docs / "PX-table1-small.svg").read_text().startswith("<?xml")
+    assert render.main(["--check"]) == 0
+    (docs / "PX-table1-small.svg").write_text(
+        (docs / "PX-table1-small.svg").read_text().replace("FedAvg", "FedBvg")
+    )
+    assert render.main(["--check"]) == 1
+    assert "Out of date: PX-table1-small.svg;" in capsys.readouterr().err
+    (docs / "PX-table1-small.svg").unlink()
+    assert render.main(["--check"]) == 1
+    assert render.main([]) == 0
     assert "Of 1 claim 1 holds." in (docs / "index.md").read_text()
     path.write_text(SPEC.replace("Auto beats FedAvg", "Auto wins"))
-    assert renderer.main(["--check"]) == 1
+    assert render.main(["--check"]) == 1
     assert load(path).at("small").claims[0].says == "Auto wins"
-    assert renderer.main(["--nope"]) == 2
+    assert render.main(["--nope"]) == 2
 
 
 BARE = """
@@ -137,16 +159,22 @@ class Blocker(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
-from tunefree import reproduce
+import experiments
 
-found = reproduce.run("PX-table1", device="cpu", jobs=1, seeds=1, methods=["Auto"])
+found = experiments.run("PX-table1", device="cpu", jobs=1, seeds=1, methods=["Auto"])
 print(found.markdown())
 """
 
 
 def test_python_alone_needs_neither_rich_nor_safetensors(call, tmp_path):
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
-        [sys.executable, "-c", BARE], capture_output=True, text=True, timeout=120, cwd=tmp_path
+        [sys.executable, "-c", BARE],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
     )
     assert done.returncode == 0, done.stderr
     assert "1 of 1  T1: Auto, seed 0: finished" in done.stdout

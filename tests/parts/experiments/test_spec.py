@@ -1,8 +1,12 @@
 """Specifications: what they mean at a scale, and what is wrong with them, in sentences."""
 
+from pathlib import Path
+
+import experiments
 import pytest
 from experiments import find, load
 from experiments.keys import SCALES
+from experiments.spec import home
 from experiments.wanted import narrowed, wanted
 
 from tunefree.core.errors import ArgumentError
@@ -121,6 +125,16 @@ def test_what_is_wrong_is_said_before_anything_is_trained(tmp_path, old, new, se
 def test_published_numbers_must_have_their_place(tmp_path, old, new, sentence):
     with pytest.raises(ArgumentError, match=sentence):
         load(write(tmp_path, expected=EXPECTED.replace(old, new))).at("small")
+
+
+def test_specifications_lie_beside_the_program_wherever_it_is_called(tmp_path, monkeypatch):
+    monkeypatch.delenv("TUNEFREE_EXPERIMENTS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert home() == Path(experiments.__file__).parent
+    assert "P3-figure1" in find()
+    monkeypatch.setenv("TUNEFREE_EXPERIMENTS", str(tmp_path / "nowhere"))
+    with pytest.raises(ArgumentError, match="must name a folder that exists"):
+        home()
 
 
 def test_names_that_are_not_there(tmp_path, monkeypatch):

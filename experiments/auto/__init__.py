@@ -1,0 +1,1 @@
+"""Why `auto` is what it is: candidates beside tuned baselines."""

@@ -1,0 +1,1 @@
+"""Every method of the catalogue on one problem."""
