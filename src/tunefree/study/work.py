@@ -6,17 +6,16 @@ fails leaves the reason in its place, and the others go on.
 
 import logging
 import traceback
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
-from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
+from ..core.errors import CheckpointError, Interrupted, TunefreeError, first_line
 from ..data import Federation
-from ..simulation.ranks import init_ranks
 from ..training.bind import SimulatedClients, bind
 from ..training.callbacks import Callback, Event
 from ..training.config import RunConfig
@@ -108,46 +107,6 @@ class Watch:
         return self
 
     def __exit__(self, *error: object) -> None: ...
-
-
-def watcher(progress: bool) -> Watch:
-    """Return who looks on: the terminal, or nobody."""
-    if not progress:
-        return Watch()
-    from .watch import Terminal
-
-    return Terminal()
-
-
-def perform(
-    tasks: Sequence[Task], source: Source, watch: Watch, jobs: int = 1
-) -> Iterator[tuple[Task, Outcome]]:
-    """Do the runs and yield each as it ends; Ctrl-C leaves all of them resumable."""
-    if init_ranks().size > 1:
-        raise ArgumentError(
-            "A study runs in one process, or starts its own with jobs=...; leave torchrun out."
-        )
-    from .pool import together  # which imports this module
-
-    watch.plan(tasks)
-    work = together(tasks, source, watch, jobs) if jobs > 1 else _in_turn(tasks, source, watch)
-    with closing(work) as done:
-        for task, outcome, played in done:
-            watch.end(task, outcome, played)
-            yield task, outcome
-
-
-def _in_turn(
-    tasks: Sequence[Task], source: Source, watch: Watch
-) -> Generator[tuple[Task, Outcome, bool], None, None]:
-    for task in tasks:
-
-        def show(event: Event, task: Task = task) -> None:
-            watch.round(task, event.row)
-
-        with notes(watch, task):
-            outcome, played = do(task, source, show)
-        yield task, outcome, played
 
 
 def do(task: Task, source: Source, show: Callback) -> tuple[Outcome, bool]:
