@@ -44,6 +44,7 @@ test: setup  ## format, lint, types, tests, doctests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m $(FAST)
 
 test-slow: setup  ## the tests that take minutes

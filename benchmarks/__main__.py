@@ -10,7 +10,7 @@ from tunefree.cli import main
 from tunefree.cli.app import AsJson, err, out
 from tunefree.core.errors import unknown_name
 from tunefree.core.files import to_json
-from tunefree.report.terminal import grid
+from tunefree.report.terminal import make_table
 from tunefree.version import __version__
 
 from . import SUITES, Suite, measure
@@ -52,7 +52,7 @@ def make_command(name: str, suite: Suite) -> Callable[..., int]:
             return 0
         rows = suite.table(record["rows"])
         out.print(where(record), markup=False)
-        out.print(grid(rows, {heading: heading for heading in rows[0]}))
+        out.print(make_table(rows, {heading: heading for heading in rows[0]}))
         return 0
 
     command.__doc__ = suite.summary

@@ -13,7 +13,7 @@ from tunefree.cli.compare import say_page
 from tunefree.core.errors import Interrupted
 from tunefree.core.files import to_json
 from tunefree.data import describe
-from tunefree.report.terminal import grid
+from tunefree.report.terminal import make_table
 from tunefree.study.watch import Terminal
 from tunefree.version import __version__
 
@@ -158,7 +158,7 @@ def listed(data_dir: Path | None, as_json: bool) -> None:
     if not rows:
         out.print("No experiments are here; $TUNEFREE_EXPERIMENTS names their folder.")
         return
-    wide().print(grid(rows, LIST))
+    wide().print(make_table(rows, LIST))
 
 
 def minutes(spec: papers.Spec, scale: str, said: float | None) -> str:
@@ -200,12 +200,12 @@ def show(kept: Record, as_json: bool) -> None:
         out.print(line, markup=False, soft_wrap=True)
 
     say(f"{kept['name']}, {kept['scale']}: {kept['title']}")
-    wide().print(grid(text.cells(kept), text.columns(kept)))
+    wide().print(make_table(text.cells(kept), text.columns(kept)))
     for line in text.remarks(kept):
         say(line)
     if kept["claims"]:
         say(f"\n{text.tally(kept)}")
-        wide().print(grid(text.verdicts(kept), text.CLAIMS))
+        wide().print(make_table(text.verdicts(kept), text.CLAIMS))
     for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
         if lines:
             say(f"\n{title}:")

@@ -9,7 +9,7 @@ from benchmarks.keep import current_command
 
 from tunefree.core.files import write_atomically
 from tunefree.report.page import render
-from tunefree.report.shape import payload
+from tunefree.report.payload import build_payload
 from tunefree.study.text import as_html
 from tunefree.training.run import Run
 
@@ -23,7 +23,7 @@ def write(kept: Record, groups: Mapping[str, Sequence[Run]], path: Path) -> Path
     """Write the page: one HTML file that opens offline."""
     title = f"{kept['name']}, {kept['scale']}: {kept['title']}"
     shown = {label: list(runs) for label, runs in groups.items() if runs}
-    facts: dict[str, Any] = payload(shown, title=title)
+    facts: dict[str, Any] = build_payload(shown, title=title)
     before, mark, after = render(facts).partition(PLACE)
     assert mark
     write_atomically(path, (before + _top(kept) + mark + after).encode())

@@ -13,10 +13,10 @@ from benchmarks.keep import machine, versions
 
 from tunefree.core.errors import CheckpointError, convert_errors
 from tunefree.core.files import to_json, write_atomically
-from tunefree.report.shape import mean as mean_of
-from tunefree.report.shape import table as side_by_side
-from tunefree.report.thin import kept as thinned
-from tunefree.report.thin import short
+from tunefree.report.payload import downsample as thinned
+from tunefree.report.payload import mean_over_runs as mean_of
+from tunefree.report.payload import round_values as short
+from tunefree.report.payload import tabulate as side_by_side
 from tunefree.study import figures
 from tunefree.study.work import NOT_RUN, Outcome
 from tunefree.training.run import Run
@@ -154,7 +154,7 @@ def curves(runs: Sequence[Run], names: Sequence[str], x: str) -> dict[str, Any]:
     along = (
         found.rounds
         if x == "round"
-        else mean_of(found.cost(x) if x in found.columns else found.columns[x])
+        else mean_of(found.cumulative(x) if x in found.columns else found.columns[x])
     )
     out = {}
     for name in names:

@@ -20,18 +20,9 @@ from benchmarks.keep import machine, versions
 
 from tunefree.core.device import find_device
 from tunefree.core.files import to_json, write_atomically
+from tunefree.study.execute import forward_messages, process_failure, train_in_worker
 from tunefree.study.pool import ProcessPool, Worker
-from tunefree.study.work import (
-    NOT_RUN,
-    Failure,
-    Outcome,
-    Watch,
-    do,
-    forward_messages,
-    notes,
-    process_failure,
-    train_in_worker,
-)
+from tunefree.study.work import NOT_RUN, Failure, Outcome, Watch, do, notes
 from tunefree.training.callbacks import Callback, Event
 from tunefree.training.folder import is_history_row
 from tunefree.training.run import Run

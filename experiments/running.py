@@ -12,7 +12,8 @@ import torch
 
 from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, Interrupted, check_int
-from tunefree.study.work import Failure, Outcome, Watch, watcher
+from tunefree.study.execute import make_progress
+from tunefree.study.work import Failure, Outcome, Watch
 from tunefree.training.run import Run
 
 from . import page, text
@@ -100,7 +101,7 @@ def run(
     source = ExperimentSource(device, None if data_dir is None else Path(data_dir))
     given = narrowing(seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
     _make(folder)
-    looking = watch or _watcher(progress)
+    looking = watch or _make_progress(progress)
     stopped, began = False, time.perf_counter()
     with looking, Runner(source, folder, looking, count) as runner:
         study = Study(found, runner)
@@ -141,9 +142,9 @@ def workers(jobs: int | None, device: torch.device) -> int:
     return 2 if device.type == "cpu" and (cores or 1) >= 2 else 1
 
 
-def _watcher(progress: bool) -> Watch:
+def _make_progress(progress: bool) -> Watch:
     try:
-        return watcher(progress)
+        return make_progress(progress)
     except ImportError:  # no rich
         return Lines()
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tunefree.training.recipe import read_settings
 
 from tunefree import methods
 from tunefree.core.errors import TunefreeError
 from tunefree.flower.apps import import_flower, server_app
 from tunefree.flower.template import write_app
+from tunefree.training.command import parse_method_settings
 from tunefree.training.fit import fit
 from tunefree.training.folder import Folder
 from tunefree.training.run import Run
@@ -94,7 +94,7 @@ def train_simulation(
         return fit(
             task.model(),
             task.digits(clients),
-            methods.get(method, **read_settings(method, settings)),
+            methods.get(method, **parse_method_settings(method, settings)),
             rounds=rounds,
             steps=20,
             batch=50,

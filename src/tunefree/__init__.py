@@ -15,6 +15,7 @@ from . import (
     testing,
     wire,
 )
+from . import report as _report  # noqa: F401  (registers the functions behind Run.report)
 from .advice.advise import advise
 from .core import random
 from .core.errors import TunefreeError

@@ -12,7 +12,7 @@ import pytest
 
 from parts.report.runs import HOSTILE, folder, row, run
 from tunefree.report.page import write
-from tunefree.report.watch import serve
+from tunefree.report.watch import make_server
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser
@@ -237,7 +237,7 @@ def test_odd_runs(look, tmp_path, kind):
 
 def test_a_run_that_is_going_is_followed(look, tmp_path):
     place = folder(tmp_path / "runs" / "one", made("fedavg", 0, rounds=2), checkpoint=False)
-    with serve([tmp_path / "runs"], "127.0.0.1", 0) as server:
+    with make_server([tmp_path / "runs"], "127.0.0.1", 0) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         page = look(server.address)
         page.select_option("#axis", "bytes_up")

@@ -27,7 +27,7 @@ from torch import nn
 import tunefree as tf
 from tunefree.core.errors import TunefreeError
 from tunefree.faults import Faults
-from tunefree.report import gather, page
+from tunefree.report import collect, page
 from tunefree.simulation import memory
 from tunefree.training.folder import Folder
 
@@ -195,7 +195,7 @@ def readable(folder):
         if "is missing" not in str(error) and "no checkpoint yet" not in str(error):
             raise
     if (folder / "settings.json").exists():
-        page.render({"title": "", "groups": [], "runs": len(gather.load([folder]))})
+        page.render({"title": "", "groups": [], "runs": len(collect.load_groups([folder]))})
     return seen
 
 

@@ -17,7 +17,7 @@ import tunefree as tf
 from trust.kills import left
 from tunefree import cli
 from tunefree.core.errors import ArgumentError, CheckpointError, ResumeError, TunefreeError
-from tunefree.report import gather
+from tunefree.report import collect
 from tunefree.training.folder import Folder
 
 CALLS = ("fsync", "replace", "mkdir", "write")
@@ -228,9 +228,9 @@ def test_a_file_from_the_future_is_no_running_run(train, tmp_path):
 
     with pytest.raises(RuntimeError, match="power cut"):
         train(out=out, callbacks=[stop])
-    assert gather.running(gather.read(out))
+    assert collect.is_running(collect.read_run(out))
     os.utime(out / "history.jsonl", (4e9, 4e9))
-    assert not gather.running(gather.read(out))
+    assert not collect.is_running(collect.read_run(out))
 
 
 def test_a_state_that_is_named_is_not_written_again(tmp_path):

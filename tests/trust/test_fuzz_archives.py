@@ -18,7 +18,7 @@ import tunefree as tf
 from parts.problems import fit
 from trust.fuzz.files import tarred
 from tunefree.core.errors import CheckpointError, DataError
-from tunefree.data import _packed, sources
+from tunefree.data import _archives, sources
 from tunefree.flower.store import MemoryStore
 from tunefree.study.names import place
 from tunefree.training.folder import Folder
@@ -96,7 +96,7 @@ def linked(kind, to):
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE])
 def test_links_in_an_archive_are_not_followed(kind, to):
     with pytest.raises(DataError, match="no file a"):
-        sources._members(Path("given"), linked(kind, to), ["a"])
+        sources._read_archive_members(Path("given"), linked(kind, to), ["a"])
 
 
 def test_nothing_is_written_whatever_an_archive_is_called(tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_nothing_is_written_whatever_an_archive_is_called(tmp_path, monkeypatch)
         for name, data in evil.items():
             file.writestr(name, data)
     for data in (packed.getvalue(), tarred(evil), tarred(evil, "gz")):
-        assert sources._members(Path("given"), data, ["a"]) == [b"3"]
+        assert sources._read_archive_members(Path("given"), data, ["a"]) == [b"3"]
     assert list(tmp_path.iterdir()) == []
     assert not (tmp_path.parent / "out").exists()
 
@@ -121,10 +121,10 @@ def zipped(data):
 
 ZEROS = bytes(40 << 20)
 BOMBS = {
-    "gz": lambda data: sources._read_part(Path("x.gz"), sources.Part("x")),
-    "xz": lambda data: sources._read_part(Path("x.xz"), sources.Part("x")),
-    "zip": lambda data: sources._members(Path("given"), data, ["a"]),
-    "tar.gz": lambda data: sources._members(Path("given"), data, ["a"]),
+    "gz": lambda data: sources._read_file(Path("x.gz"), sources.DatasetFile("x")),
+    "xz": lambda data: sources._read_file(Path("x.xz"), sources.DatasetFile("x")),
+    "zip": lambda data: sources._read_archive_members(Path("given"), data, ["a"]),
+    "tar.gz": lambda data: sources._read_archive_members(Path("given"), data, ["a"]),
 }
 
 
@@ -134,8 +134,8 @@ def test_bombs(kind, monkeypatch):
     make = pack.get(kind, lambda d: gzip.compress(tarred({"a": d}), 1))
     data = make(ZEROS)
     assert len(data) < len(ZEROS) // 100
-    monkeypatch.setattr(_packed, "LARGEST", 1 << 22)
-    monkeypatch.setattr(sources, "_bytes", lambda path: data)
+    monkeypatch.setattr(_archives, "MAX_BYTES", 1 << 22)
+    monkeypatch.setattr(sources, "_read_bytes", lambda path: data)
     tracemalloc.start()
     with pytest.raises(DataError, match="at most 4,194,304 bytes"):
         BOMBS[kind](data)

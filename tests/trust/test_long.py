@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from tunefree.report import gather, page, watch
+from tunefree.report import collect, page, watch
 from tunefree.training.history import History
 
 MB = 1 << 20
@@ -71,14 +71,14 @@ def usable(out, rounds):
     run = tf.Run.load(out)
     took["load"], began = clock() - began, clock()
     assert [row["round"] for row in run.history] == list(range(rounds))
-    target = page.write(gather.load([out]), out / "page.html")
+    target = page.write(collect.load_groups([out]), out / "page.html")
     took["page"] = clock() - began
-    readings = watch.Readings([out])
-    readings.facts()
+    monitor = watch.RunMonitor([out])
+    monitor.payload()
     began = clock()
     with (out / "history.jsonl").open("a") as file:
         file.write(json.dumps({"round": rounds, "train_loss": 0.5}) + "\n")
-    groups = readings.facts()["groups"]
+    groups = monitor.payload()["groups"]
     took["look again"] = clock() - began
     assert groups[0]["curves"]["train_loss"]["at"][-1] == rounds + 1
     return took, target.stat().st_size

@@ -1,1 +1,1 @@
-"""Advice on which method to use, from measured results and from what a method costs."""
+"""Recommendations: which methods to try on given data."""

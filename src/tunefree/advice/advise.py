@@ -1,8 +1,8 @@
-"""Advice: which methods to try on this data, under these constraints, why, and at what cost.
+"""`advise`: which methods to try on given data under given constraints, with reasons and costs.
 
-What is better is written in `advise_rules.RULES`. What is possible is not written anywhere: every
-method is rehearsed, and dropped if it sends more than it may, needs memory that clients lack, or
-clients that are absent.
+`rules.RULES` ranks the methods. Each candidate is run for two rounds without data (`DryRun`), and
+dropped if it exceeds the upload limit, needs client state that is not allowed, or needs full
+participation.
 """
 
 import math
@@ -27,25 +27,25 @@ from ..rounds import init_server_state, run_round
 from ..simulation.rehearse import DryRun
 from ..simulation.simulate import mean_steps
 from ..training.command import parse_method_settings
-from .rules import RULES, Rule, Situation
+from .rules import RULES, AdviceRule, Situation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A method to try; costs are per client and round, memory in bytes between rounds.
+    """A recommended method; costs are per client and round.
 
     Attributes:
         method: Its name.
         settings: Its settings that differ from the defaults, as KEY=VALUE.
-        when: The situation in which it is advised.
-        reason: Why.
-        source: How we know.
-        choose: Settings with a default that no default can set for every problem.
-        bytes_up: Sent by a client of the cohort.
-        bytes_down: Received by one.
-        gradients: Minibatch gradients taken by one.
-        client_memory: Kept by every client.
-        server_memory: Kept by the server, the model included.
+        when: The situation in which it is recommended.
+        reason: Why it is recommended.
+        source: The evidence.
+        choose: Hyperparameters whose default does not suit every problem.
+        bytes_up: Bytes that a client of the cohort sends.
+        bytes_down: Bytes that it receives.
+        gradients: Minibatch gradients that it computes.
+        client_memory: Bytes of state of every client between rounds.
+        server_memory: Bytes of state of the server between rounds, the model included.
     """
 
     method: str
@@ -61,11 +61,11 @@ class Choice:
     server_memory: int
 
     def make(self) -> Method:
-        """Return the method, as `fit` takes it."""
-        return make(self.method, self.settings)
+        """Return the method, for `fit`."""
+        return make_method(self.method, self.settings)
 
     def command(self, *words: str, verb: str = "run") -> str:
-        """Return the command that runs it, with further words for the data and the model."""
+        """Return the command that runs it, with further options for the data and the model."""
         pairs = (word for setting in self.settings for word in ("--set", setting))
         return shlex.join(["tunefree", verb, *words, "--method", self.method, *pairs])
 
@@ -84,7 +84,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to try, best first; and what was given up to find it."""
+    """Recommended methods, best first, and notes on constraints that could not be met."""
 
     situation: Situation
     choices: tuple[Choice, ...]
@@ -116,21 +116,21 @@ def advise(
     skew: float | None = None,
     most: int = 3,
 ) -> Advice:
-    """Return the methods to try on this data under these constraints, best first.
+    """Recommend methods for this data under these constraints, best first.
 
     Args:
         model: Any module.
-        federation: Who owns which samples.
-        cohort: Clients per round; None is everyone.
+        federation: The clients' data.
+        cohort: Clients per round; None for all of them.
         steps: Local steps of every client (20 unless epochs is given).
         epochs: Passes over each client's own data, instead of steps.
-        batch: Samples per local step; None is all of a client's data.
-        tuning: Whether learning rates may be searched for.
-        stateless: Whether clients keep nothing between rounds.
-        penalty: A regulariser in words, such as "l1:1e-4" for a sparse model.
-        max_upload: Bytes that a client may send in a round, or text such as "1MB".
-        skew: How much clients differ, in [0, 1); measured on the labels if None.
-        most: How many methods at most.
+        batch: Samples per local step; None for all of a client's data.
+        tuning: Whether learning rates may be tuned.
+        stateless: Whether clients keep no state between rounds.
+        penalty: A penalty as text, such as "l1:1e-4" for a sparse model.
+        max_upload: Bytes that a client may send per round, or text such as "1MB".
+        skew: Label skew in [0, 1); measured if None.
+        most: Maximum number of recommendations.
 
     >>> fed = Federation(torch.eye(4), [0, 1, 0, 1], owner=[0, 1, 2, 3])
     >>> [choice.method for choice in advise(nn.Linear(4, 2), fed, cohort=2)]
@@ -155,15 +155,15 @@ def advise(
         tuning=tuning,
         stateless=stateless,
         penalty=penalty,
-        max_upload=None if max_upload is None else read_bytes(max_upload),
+        max_upload=None if max_upload is None else parse_bytes(max_upload),
     )
     steps = 20 if steps is None and epochs is None else steps
-    cut = BatchPlan(batch=batch, steps=steps, epochs=epochs)
+    batches = BatchPlan(batch=batch, steps=steps, epochs=epochs)
     plan = Plan(
         situation.clients,
         situation.cohort,
         100,
-        mean_steps(federation, cut),
+        mean_steps(federation, batches),
         problem.layout,
         batch=batch,
         held=federation.held is not None,
@@ -174,45 +174,47 @@ def advise(
 
 
 def _choose(s: Situation, plan: Plan, x: Vector, passes: float, most: int) -> Advice:
-    """Take the first that can be used; those with something to choose only if there must be."""
-    seen = [_rehearsed(rule, s, plan, x, passes) for rule in RULES if rule.holds(s)]
-    able = [c for c in seen if c is not None]
-    kept = [c for c in able if not (s.stateless and c.client_memory)]
-    sent = [c for c in kept if s.max_upload is None or c.bytes_up <= s.max_upload]
-    free = [c for c in sent if s.tuning or not c.choose]
-    found = list({(c.method, c.settings): c for c in free or sent}.values())
+    """Return the first methods that satisfy the constraints; those to be tuned only if needed."""
+    candidates = [_evaluate(rule, s, plan, x, passes) for rule in RULES if rule.holds(s)]
+    usable = [c for c in candidates if c is not None]
+    allowed = [c for c in usable if not (s.stateless and c.client_memory)]
+    small = [c for c in allowed if s.max_upload is None or c.bytes_up <= s.max_upload]
+    tuned = [c for c in small if s.tuning or not c.choose]
+    found = list({(c.method, c.settings): c for c in tuned or small}.values())
     notes = []
-    if sent and not free:
+    if small and not tuned:
         notes.append(
             "Nothing that fits sets its own step size: the defaults are a start, and `tunefree "
             "tune` searches for better."
         )
-    if kept and not sent:
-        least = min(kept, key=lambda c: c.bytes_up)
+    if allowed and not small:
+        least = min(allowed, key=lambda c: c.bytes_up)
         notes.append(
             f"Nothing fits {human(s.max_upload or 0)} up per client and round: the least is "
             f"{human(least.bytes_up)}, by {' '.join((least.method, *least.settings))}."
         )
-    if able and not kept:
+    if usable and not allowed:
         notes.append("Nothing fits clients that keep nothing between rounds.")
     return Advice(s, tuple(found[:most]), tuple(notes))
 
 
-def _rehearsed(rule: Rule, s: Situation, plan: Plan, x: Vector, passes: float) -> Choice | None:
-    """Return the rule's method with what a round costs; None where it cannot be used."""
+def _evaluate(
+    rule: AdviceRule, s: Situation, plan: Plan, x: Vector, passes: float
+) -> Choice | None:
+    """Return the rule's method with its costs per round; None if the plan does not allow it."""
     settings = tuple(word.format(penalty=s.penalty) for word in rule.settings)
-    method = make(rule.method, settings)
+    method = make_method(rule.method, settings)
     try:
         method.check(plan)
     except ArgumentError:
         return None
-    crew = DryRun(method, plan, x, passes)
+    pool = DryRun(method, plan, x, passes)
     ids, everyone = torch.arange(plan.cohort), torch.arange(plan.clients)
-    now, _ = run_round(method, plan, init_server_state(method, x, plan), crew, ids, everyone)
-    before = crew.gradients
-    now, row = run_round(method, plan, now, crew, ids, everyone)
+    state, _ = run_round(method, plan, init_server_state(method, x, plan), pool, ids, everyone)
+    before = pool.gradients
+    state, row = run_round(method, plan, state, pool, ids, everyone)
     size = x.element_size()
-    kept = {id(v): v for v in now.tensors().values()}.values()
+    memory = {id(v): v for v in state.tensors().values()}.values()
     return Choice(
         method=rule.method,
         settings=settings,
@@ -222,22 +224,22 @@ def _rehearsed(rule: Rule, s: Situation, plan: Plan, x: Vector, passes: float) -
         choose=methods.CATALOGUE[rule.method].choose,
         bytes_up=-(-row["bytes_up"] // plan.cohort),
         bytes_down=-(-row["bytes_down"] // plan.cohort),
-        gradients=(crew.gradients - before) / plan.cohort,
-        client_memory=size * sum(v.numel() for v in crew.own.values()),
-        server_memory=size * sum(v.numel() for v in kept),
+        gradients=(pool.gradients - before) / plan.cohort,
+        client_memory=size * sum(v.numel() for v in pool.own.values()),
+        server_memory=size * sum(v.numel() for v in memory),
     )
 
 
-def make(name: str, settings: tuple[str, ...]) -> Method:
-    """Return a method from its name and settings in words."""
+def make_method(name: str, settings: tuple[str, ...]) -> Method:
+    """Return a method from its name and settings, as KEY=VALUE."""
     return methods.get(name, **parse_method_settings(name, settings))
 
 
 def label_skew(federation: Federation) -> float | None:
-    """Return how far a client's labels are from everybody's, 0 (alike) to 1; None without labels.
+    """Return the label skew of clients, from 0 (identical) to 1; None without labels.
 
-    The root mean square, over clients, of the total variation distance, less what clients of their
-    size show by chance.
+    This is the root mean square over clients of the total variation distance between a client's
+    labels and all labels, less the distance that identical clients of this size have by chance.
 
     >>> x, owner = torch.zeros(4, 1), [0, 0, 1, 1]
     >>> label_skew(Federation(x, [0, 1, 0, 1], owner))
@@ -251,15 +253,15 @@ def label_skew(federation: Federation) -> float | None:
     sizes = counts.sum(1, keepdim=True)
     share = counts.sum(0) / counts.sum()
     distance = (counts / sizes - share).abs().sum(1) / 2
-    spread = (share * (1 - share) / sizes).sqrt()  # of a share that is drawn
+    spread = (share * (1 - share) / sizes).sqrt()  # standard deviation of a share
     chance = math.sqrt(2 / math.pi) * spread.sum(1) / 2  # mean of a normal's absolute value
     return float((distance.square() - chance.square()).mean().clamp(min=0).sqrt())
 
 
-def read_bytes(text: int | str) -> int:
-    """Return a number of bytes, given as one or in words.
+def parse_bytes(text: int | str) -> int:
+    """Return a number of bytes from an int or text.
 
-    >>> read_bytes("1.5MB"), read_bytes("300 kB"), read_bytes(512)
+    >>> parse_bytes("1.5MB"), parse_bytes("300 kB"), parse_bytes(512)
     (1500000, 300000, 512)
     """
     match = re.fullmatch(r"\s*([\d.]+)\s*([kMGT]?)B?\s*", str(text), re.IGNORECASE)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ..core.errors import ArgumentError, Interrupted, check_int
 from ..core.files import to_json
-from ..report.terminal import grid
+from ..report.terminal import make_table
 from ..study import Comparison, Tuning, contest
 from ..study.comparison import read
 from ..study.names import entrants, read_seeds, seeds
@@ -138,7 +138,7 @@ def show(found: Comparison | Tuning, form: str, above: Sequence[str] = ()) -> No
         for line in above:
             out.print(line, markup=False, soft_wrap=True)
         wide = out if out.is_terminal else Console(highlight=False, width=max(out.width, 160))
-        wide.print(grid(found.cells(), found.columns))  # into a file cells need not be folded
+        wide.print(make_table(found.cells(), found.columns))  # into a file cells need not be folded
         for line in found.sentences:
             out.print(line, markup=False, soft_wrap=True)
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from .. import methods as catalogue
 from ..core.errors import ArgumentError, TunefreeError, convert_errors
 from ..data import describe
-from ..report.terminal import grid
+from ..report.terminal import make_table
 from ..simulation import units
 from .app import app, err, out
 
@@ -43,7 +43,7 @@ def methods(
     if name:
         row = rows[0] | rows[0].pop("settings")
         lines = [{"what": k.replace("_", " "), "value": str(v)} for k, v in row.items()]
-        out.print(grid(lines, {"what": "what", "value": "value"}))
+        out.print(make_table(lines, {"what": "what", "value": "value"}))
         return 0
     for row in rows:
         row["choose"] = " ".join(row["choose"]) or "nothing"
@@ -58,7 +58,7 @@ def methods(
         "server": "server",
         "cohort": "cohort",
     }
-    out.print(grid(rows, headings))
+    out.print(make_table(rows, headings))
     out.print(
         "\nUp, down: numbers sent per client and round; client, server: numbers kept between "
         "rounds (beyond the model); d is the number of parameters. cohort: all where a method is "
@@ -116,5 +116,5 @@ def datasets(
         "size": "size",
         "found": "found",
     }
-    out.print(grid(rows, headings))
+    out.print(make_table(rows, headings))
     return 0

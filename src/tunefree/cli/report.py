@@ -41,12 +41,12 @@ def report(
         Of the figures: pdf, svg or png.
     """
     from ..report import figures as drawing
-    from ..report.gather import load
+    from ..report.collect import load_groups
     from ..report.page import write
 
     if not runs:
         raise ArgumentError("report needs at least one run folder, such as runs/digits-auto-1.")
-    groups = load(runs)
+    groups = load_groups(runs)
     drawn = [] if figures is None else drawing.draw(groups, figures, format)
     for path in [write(groups, out_file, title=title), *drawn]:
         out.print(f"Written: {path}", markup=False, soft_wrap=True)
@@ -77,7 +77,7 @@ def watch(
     title: str
         Heading of the page.
     """
-    from ..report.watch import serve
+    from ..report.watch import make_server
 
     places = runs or (Path("runs"),)
     for place in places:
@@ -85,7 +85,7 @@ def watch(
             raise ArgumentError(
                 f"watch takes folders with runs, got {str(place)!r}, which is none."
             )
-    with serve(places, host, port, title) as server:
+    with make_server(places, host, port, title) as server:
         out.print(f"Watching at {server.address} (Ctrl-C ends it)", markup=False, soft_wrap=True)
         out.file.flush()
         try:

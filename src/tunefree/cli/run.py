@@ -8,9 +8,9 @@ from cyclopts import Parameter
 
 from ..core.errors import ArgumentError, Interrupted
 from ..core.text import human
-from ..report.terminal import Bar, grid, summary
+from ..report.terminal import ProgressBar, make_summary, make_table
 from ..simulation.ranks import init_ranks
-from ..sinks import Kind, into
+from ..sinks import SinkName, make_sinks
 from ..training.bind import SimulatedClients, bind, estimate_cost
 from ..training.callbacks import Event
 from ..training.command import CommandConfig, build_run
@@ -31,7 +31,7 @@ def run(
     *,
     out_dir: Annotated[Path | None, Parameter(name="--out")] = None,
     resume: Path | None = None,
-    log: Annotated[tuple[Kind, ...], Parameter(negative_iterable="")] = (),
+    log: Annotated[tuple[SinkName, ...], Parameter(negative_iterable="")] = (),
     dry_run: bool = False,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
@@ -79,8 +79,8 @@ def run(
         return 0
     ranks = init_ranks()
     folder = ranks.agreed(out_dir or next_folder(f"{command.data}-{command.method}"))
-    logs = into(folder, log) if ranks.leads else []
-    with Bar(config.rounds, err) if ranks.leads else nullcontext(_print_nothing) as bar:
+    logs = make_sinks(folder, log) if ranks.leads else []
+    with ProgressBar(config.rounds, err) if ranks.leads else nullcontext(_print_nothing) as bar:
         try:
             result = train(
                 config,
@@ -94,7 +94,7 @@ def run(
             result = stop.run  # type: ignore[assignment]
     if not ranks.leads:
         return 0
-    say({**result.summary, "path": str(folder)}, as_json, lambda _: out.print(summary(result)))
+    say({**result.summary, "path": str(folder)}, as_json, lambda _: out.print(make_summary(result)))
     if result.status == "interrupted":
         line = f"Stopped by Ctrl-C; continue with:  tunefree run --resume {folder}"
         err.print(line, markup=False, soft_wrap=True)
@@ -125,4 +125,4 @@ def _print_costs(facts: dict[str, Any]) -> None:
         {"what": k.replace("_", " "), "value": human(v) if any(a in k for a in amounts) else v}
         for k, v in facts.items()
     ]
-    out.print(grid(rows, {"what": "what", "value": "value"}))
+    out.print(make_table(rows, {"what": "what", "value": "value"}))

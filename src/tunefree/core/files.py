@@ -1,9 +1,10 @@
-"""Writing files atomically, and plain data as JSON or safetensors bytes."""
+"""Write files atomically; plain data as JSON or safetensors bytes; nested settings as one dict."""
 
 import json
 import math
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
@@ -68,3 +69,15 @@ def unpack_tensors(data: bytes) -> dict[str, Tensor]:
 
     with convert_errors("not readable as safetensors", CheckpointError):
         return load(data)
+
+
+def flatten(settings: Any, name: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted name.
+
+    >>> flatten({"method": {"name": "fedavg"}, "seed": 0})
+    {'method.name': 'fedavg', 'seed': 0}
+    """
+    if not isinstance(settings, Mapping):
+        return {name: settings}
+    parts = [flatten(v, f"{name}.{k}" if name else str(k)) for k, v in settings.items()]
+    return {k: v for part in parts for k, v in part.items()}

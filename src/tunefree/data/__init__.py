@@ -1,4 +1,4 @@
-"""Who owns what: federations, partitioners and dataset loaders."""
+"""Data: federations, partitioners and dataset loaders."""
 
 from .catalogue import describe, load, names
 from .dataset import Dataset

@@ -1,4 +1,4 @@
-"""Turn what users have (arrays, lists, Datasets) into checked tensors, or say what is wrong."""
+"""Convert and check users' data: arrays, lists and Datasets become tensors, or an error."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -13,34 +13,35 @@ from ..core.types import Inputs, Pair, map_inputs, tensor_list
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-_SAMPLED = 256  # rows of each input that a sum reads
+_SAMPLED = 256  # rows of each input that a digest reads
 
 
 def as_pair(x: Any, y: Any, of: str = "") -> Pair:
-    """Convert and check inputs and targets; `of` says whose they are, "" for the training data."""
+    """Convert and check inputs and targets; `of` names their set, "" for the training data."""
     inputs, target = _as_inputs(x, of), _as_tensor(y, "y", of)
     if is_class(target):
         target = target.long()
     arrays = [*_named(inputs), ("y", target)]
     if len(arrays) == 1:
-        raise DataError(f"{_what('x', of)} must hold at least one array, got {x!r}.")
+        raise DataError(f"{_argument('x', of)} must hold at least one array, got {x!r}.")
     for name, t in arrays:
         if t.ndim == 0:
-            raise DataError(f"{_what(name, of)} must have one row per sample, got one number.")
+            raise DataError(f"{_argument(name, of)} must have one row per sample, got one number.")
     for name, t in arrays:
         if len(t) != len(target):
             raise DataError(
-                f"{_what(name, of)} must have as many rows as y, got {len(t)} and {len(target)}."
+                f"{_argument(name, of)} must have as many rows as y, got {len(t)} and "
+                f"{len(target)}."
             )
     if len(target) == 0:
-        raise DataError(f"{_what('y', of)} must have at least one row, but has no samples.")
+        raise DataError(f"{_argument('y', of)} must have at least one row, but has no samples.")
     for name, t in arrays:
         _check_finite(t, name, of)
     return inputs, target
 
 
-def as_second(pair: Any, of: str, first: Pair) -> Pair | None:
-    """Convert the test or held set and compare its form with the training data."""
+def as_optional_pair(pair: Any, of: str, first: Pair) -> Pair | None:
+    """Convert the test or held set, if any, and check that its samples match the training data."""
     if pair is None:
         return None
     if not isinstance(pair, Sequence) or len(pair) != 2:
@@ -51,12 +52,12 @@ def as_second(pair: Any, of: str, first: Pair) -> Pair | None:
 
 
 def check_match(a: Pair, b: Pair, a_name: str, b_name: str) -> None:
-    """Refuse two sets whose samples differ in form."""
-    ours, theirs = _form(a), _form(b)
-    if ours != theirs:
+    """Raise if the samples of two sets differ in arrays, shapes or kind of target."""
+    a_form, b_form = _describe_sample(a), _describe_sample(b)
+    if a_form != b_form:
         raise DataError(
             f"Federation: {a_name} must have the same arrays and shapes per sample as {b_name}, "
-            f"got {ours} and {theirs}."
+            f"got {a_form} and {b_form}."
         )
     if is_class(a[1]) != is_class(b[1]):
         raise DataError(
@@ -66,7 +67,7 @@ def check_match(a: Pair, b: Pair, a_name: str, b_name: str) -> None:
 
 
 def as_labels(owner: Any, name: str, rows: int) -> Array:
-    """Return owners, whole numbers or strings, as an array with one entry per sample."""
+    """Return owners, integers or strings, as an array with one entry per sample."""
     labels = owner.cpu().numpy() if isinstance(owner, Tensor) else np.asarray(owner)
     if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat):
         labels = labels.astype(str)
@@ -84,7 +85,7 @@ def as_labels(owner: Any, name: str, rows: int) -> Array:
 
 
 def as_ids(labels: Array, clients: int) -> Array:
-    """Return owners as ids, which they must already be where the number of clients is given."""
+    """Return owners that are already client ids in 0 .. clients - 1 as int64."""
     check_int("Federation", "clients", clients)
     text = labels.dtype.kind == "U"
     wrong = labels if text else labels[(labels < 0) | (labels >= clients)]
@@ -97,18 +98,18 @@ def as_ids(labels: Array, clients: int) -> Array:
 
 
 def is_class(y: Tensor) -> bool:
-    """Say whether targets are class labels: whole numbers in one axis."""
-    check_int = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
-    return check_int and y.ndim == 1
+    """Return whether targets are class labels: integers in one axis."""
+    is_int = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
+    return is_int and y.ndim == 1
 
 
-def take(pair: Pair, rows: Tensor) -> Pair:
+def select_rows(pair: Pair, rows: Tensor) -> Pair:
     """Return some rows of inputs and targets."""
     return map_inputs(lambda t: t[rows.to(t.device)], pair[0]), pair[1][rows.to(pair[1].device)]
 
 
-def join(parts: Sequence[Inputs]) -> Inputs:
-    """Put inputs of one form one after the other."""
+def concatenate(parts: Sequence[Inputs]) -> Inputs:
+    """Concatenate inputs of one structure along the sample axis."""
     first = parts[0]
     if isinstance(first, Tensor):
         return torch.cat([tensor_list(part)[0] for part in parts])
@@ -117,8 +118,8 @@ def join(parts: Sequence[Inputs]) -> Inputs:
     return dict(zip(first, joined, strict=True)) if isinstance(first, dict) else tuple(joined)
 
 
-def read_all(part: Any, of: str) -> Pair:
-    """Return all samples of a Dataset, or of a pair of arrays."""
+def materialize(part: Any, of: str) -> Pair:
+    """Return all samples of a Dataset, or of a pair of arrays, as tensors."""
     if isinstance(part, torch.utils.data.TensorDataset) and len(part.tensors) == 2:
         part = part.tensors
     if isinstance(part, tuple | list) and len(part) == 2:
@@ -143,8 +144,8 @@ def read_all(part: Any, of: str) -> Pair:
     return as_pair(x, y, of)
 
 
-def hash_pair(total: "hashlib._Hash", pair: Pair | None) -> None:
-    """Add the form of a set, all its targets, and evenly spaced rows of its inputs to a sum."""
+def update_digest(total: "hashlib._Hash", pair: Pair | None) -> None:
+    """Add a set's shapes, dtypes, targets and evenly spaced input rows to a digest."""
     if pair is None:
         total.update(b"none")
         return
@@ -156,7 +157,7 @@ def hash_pair(total: "hashlib._Hash", pair: Pair | None) -> None:
         total.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
-def _what(name: str, of: str) -> str:
+def _argument(name: str, of: str) -> str:
     return f"Federation: {name} of {of}" if of else f"Federation({name}=...)"
 
 
@@ -167,17 +168,17 @@ def _as_tensor(value: Any, name: str, of: str) -> Tensor:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise DataError(f"{_what(name, of)} must have rows of one shape ({error}).") from error
+        raise DataError(f"{_argument(name, of)} must have rows of one shape ({error}).") from error
     if array.dtype.kind not in "fiub":
         raise DataError(
-            f"{_what(name, of)} must hold numbers, got an array of {array.dtype}; turn text into "
-            "numbers and give every sample the same shape."
+            f"{_argument(name, of)} must hold numbers, got an array of {array.dtype}; turn text "
+            "into numbers and give every sample the same shape."
         )
     if array.dtype == np.longdouble or not array.dtype.isnative:
         kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
         array = array.astype(kind)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()  # torch shares memory and wants it writeable and forward
+        array = array.copy()  # torch shares memory, which must be writeable with positive strides
     return torch.from_numpy(array)
 
 
@@ -196,13 +197,13 @@ def _named(x: Inputs) -> list[tuple[str, Tensor]]:
     return [(f"x[{name!r}]", part) for name, part in items]
 
 
-def _form(pair: Pair) -> str:
+def _describe_sample(pair: Pair) -> str:
     parts = [*_named(pair[0]), ("y", pair[1])]
     return ", ".join(f"{name} {tuple(t.shape[1:])}" for name, t in parts)
 
 
 def all_finite(t: Tensor) -> bool:
-    """Return whether no number is NaN or Inf, in one pass and without a copy."""
+    """Return whether a tensor has no NaN or Inf, in one pass and without a copy."""
     if not t.is_floating_point() or t.numel() == 0:
         return True
     return bool(torch.isfinite(torch.stack(t.aminmax())).all())
@@ -213,8 +214,8 @@ def _check_finite(t: Tensor, name: str, of: str) -> None:
         row = int((~torch.isfinite(t)).reshape(len(t), -1).any(1).nonzero()[0])
         kind = "NaN" if bool(torch.isnan(t[row]).any()) else "Inf"
         raise DataError(
-            f"{_what(name, of)} must be finite, but row {row} holds {kind}; drop or fill such rows "
-            "first."
+            f"{_argument(name, of)} must be finite, but row {row} holds {kind}; drop or fill such "
+            "rows first."
         )
 
 

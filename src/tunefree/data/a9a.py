@@ -1,4 +1,4 @@
-"""a9a: UCI Adult as 123 binary features, in LIBSVM's sparse text form."""
+"""a9a: UCI Adult as 123 binary features, in LIBSVM's sparse text format."""
 
 import numpy as np
 import torch
@@ -6,23 +6,23 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from .dataset import Dataset
-from .sources import DatasetSource, Folder, Part, read
+from .sources import DataFolder, DatasetFile, DatasetSource, read_files
 
 FEATURES = 123
-LARGEST = float(np.finfo(np.float32).max)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 A9A = DatasetSource(
     name="a9a",
     folders=("a9a",),
     url="https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/",
-    parts=(
-        Part(
+    files=(
+        DatasetFile(
             "a9a",
             {
                 "": "sha256:f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
                 ".xz": "sha256:cea7c541c650d123ac692cb8e2244d1c2e82f67c75cbfeccdb25a4b6fc88ef72",
             },
         ),
-        Part(
+        DatasetFile(
             "a9a.t",
             {
                 "": "sha256:1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
@@ -34,12 +34,9 @@ A9A = DatasetSource(
 LICENCE = "CC BY 4.0 (UCI Adult, Becker & Kohavi 1996), encoded by LIBSVM, Chang & Lin 2011."
 
 
-def a9a(folder: Folder = None) -> Dataset:
+def a9a(folder: DataFolder = None) -> Dataset:
     """Return 32,561 training and 16,281 test rows of 123 features; y is 1 for income over 50K."""
-    train, test = (
-        parse_libsvm(data, part.file, FEATURES)
-        for part, data in zip(A9A.parts, read(A9A, folder), strict=True)
-    )
+    train, test = (parse_libsvm(data, file, FEATURES) for file, data in read_files(A9A, folder))
     return Dataset(name="a9a", x=train[0], y=train[1], test=test, classes=2, licence=LICENCE)
 
 
@@ -64,8 +61,9 @@ def parse_libsvm(data: bytes, file: str, features: int) -> tuple[Tensor, Tensor]
             raise DataError(
                 f"{file} must hold lines such as '+1 3:1 11:1', but line {i + 1} is not."
             ) from error
-        right = all(0 <= column < features for column in columns)
-        if sign not in (-1.0, 1.0) or not right or not all(abs(v) <= LARGEST for v in values):
+        in_range = all(0 <= column < features for column in columns)
+        is_finite = all(abs(value) <= _FLOAT32_MAX for value in values)
+        if sign not in (-1.0, 1.0) or not in_range or not is_finite:
             raise DataError(
                 f"{file} must hold labels +1 or -1 and features 1..{features}, but line {i + 1} "
                 "does not, or not as finite numbers."

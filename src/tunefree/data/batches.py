@@ -1,17 +1,17 @@
-"""Which rows a client sees at each local step, as a function of seed, round and client id.
+"""The rows of each local minibatch, as a function of seed, round and client id.
 
 Every client has an endless stream of shuffled passes over its own rows. In round t, pass e of
-client i is the order of the draws `bits(key(seed, "batch", t, i), e n_i + j)` over its rows
-j = 0 .. n_i - 1, without their last ceil(log2 n_i) bits (ties by j: where those bits were, j fits,
-so that the order is that of plain numbers). From that stream
+client i sorts its rows j = 0 .. n_i - 1 by the random numbers
+`bits(key(seed, "batch", t, i), e n_i + j)` without their last ceil(log2 n_i) bits; j is stored in
+these bits, which breaks ties and makes each pass one sort of int64. From that stream
 
-    steps   batch k is stream[k b : (k + 1) b] with b = min(B, n_i): always full, it may run
+    steps   batch k is stream[k b : (k + 1) b] with b = min(B, n_i): always full, it may continue
             from one pass into the next; with b = n_i it is all rows in their own order
-    epochs  each pass is cut into ceil(n_i / B) batches, the last one smaller, as a DataLoader does
+    epochs  each pass is split into ceil(n_i / B) batches, the last one smaller, as by a DataLoader
     no B    every batch is all rows in their own order; an epoch is then one step
 
-A draw depends on the client's id and not on its place in the call, so it is the same in any chunk
-and any order. Nothing loops over clients, and memory is about the rows of the clients drawn for.
+A draw depends on the client's id and not on its position in the call, so it does not depend on
+chunking or order. There is no loop over clients; memory is proportional to the clients' rows.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from torch import Tensor
 from ..core.errors import ArgumentError, check_int
 from ..core.random import bits, key
 
-_LAST = torch.iinfo(torch.int64).max  # sorted behind all rows
+_LAST = torch.iinfo(torch.int64).max  # sorts after all rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """How local work is cut into batches.
+    """How a client's local work is divided into batches.
 
     Args:
         batch: Samples in a batch, B; None takes all of a client's samples.
@@ -42,7 +42,7 @@ class BatchPlan:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise ArgumentError(
-                "Cut(steps=..., epochs=...) needs exactly one of the two, got "
+                "BatchPlan(steps=..., epochs=...) needs exactly one of the two, got "
                 f"steps={self.steps!r} and epochs={self.epochs!r}."
             )
         for name in ("batch", "steps", "epochs"):
@@ -52,7 +52,7 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class BatchIndices:
-    """The batches of m clients in one round; K is the most steps of any, B the widest batch.
+    """The batches of m clients in one round; K is the largest number of steps, B the largest batch.
 
     Attributes:
         index: Rows of the federation, (m, K, B) int64; where masked, the client's first row.
@@ -67,22 +67,22 @@ class BatchIndices:
     share: Tensor
 
 
-def plan_steps(sizes: Tensor, cut: BatchPlan) -> Tensor:
+def plan_steps(sizes: Tensor, plan: BatchPlan) -> Tensor:
     """Return the number of local steps of clients with these sizes, (m,).
 
     >>> plan_steps(torch.tensor([5, 10]), BatchPlan(batch=4, epochs=2))
     tensor([4, 6])
     """
-    if cut.steps is not None:
-        return torch.full_like(sizes, cut.steps)
-    assert cut.epochs is not None
-    return cut.epochs * (torch.ones_like(sizes) if cut.batch is None else -(-sizes // cut.batch))
+    if plan.steps is not None:
+        return torch.full_like(sizes, plan.steps)
+    assert plan.epochs is not None
+    return plan.epochs * (torch.ones_like(sizes) if plan.batch is None else -(-sizes // plan.batch))
 
 
-def batch_width(sizes: Tensor, cut: BatchPlan) -> int:
-    """Return the widest batch among clients with these sizes, to keep shapes fixed over rounds."""
+def batch_width(sizes: Tensor, plan: BatchPlan) -> int:
+    """Return the largest batch of clients with these sizes; it keeps shapes fixed over rounds."""
     largest = int(sizes.max())
-    return largest if cut.batch is None else min(cut.batch, largest)
+    return largest if plan.batch is None else min(plan.batch, largest)
 
 
 def draw_batches(
@@ -91,7 +91,7 @@ def draw_batches(
     ids: Tensor,
     sizes: Tensor,
     starts: Tensor,
-    cut: BatchPlan,
+    plan: BatchPlan,
     *,
     width: int | None = None,
     turn: int = 0,
@@ -100,45 +100,45 @@ def draw_batches(
 
     Args:
         seed: The run's seed.
-        round: Number of the round, t.
+        round: The round, t.
         ids: The clients, (m,).
         sizes: Their numbers of samples n_i, (m,).
         starts: Their first rows in the federation, (m,).
-        cut: Batch size, and steps or epochs.
-        width: Pad batches to this many entries; by default the widest of these clients.
-        turn: Which turn of the round, where clients work several before they talk.
+        plan: Batch size, and steps or epochs.
+        width: Pad batches to this many entries; by default to the largest of these clients.
+        turn: The local phase, for methods with several phases per round.
     """
-    batch = sizes if cut.batch is None else sizes.clamp(max=cut.batch)  # b_i
-    steps = plan_steps(sizes, cut)
+    batch = sizes if plan.batch is None else sizes.clamp(max=plan.batch)  # b_i
+    steps = plan_steps(sizes, plan)
     wide = _at_least("width", width, int(batch.max()))
     long = int(steps.max())
     k = torch.arange(long)[None, :]
-    if cut.steps is not None or cut.batch is None:
-        check_int = batch == sizes  # natural order, no shuffling
+    if plan.steps is not None or plan.batch is None:
+        is_full = batch == sizes  # all rows in their own order, not shuffled
         first = k * batch[:, None]
         amount = batch[:, None].expand(-1, long)
-        passes = torch.where(check_int, 0, -(-steps * batch // sizes))
+        passes = torch.where(is_full, 0, -(-steps * batch // sizes))
     else:
-        per_pass = -(-sizes // cut.batch)[:, None]
-        begin = k % per_pass * cut.batch
+        per_pass = -(-sizes // plan.batch)[:, None]
+        begin = k % per_pass * plan.batch
         first = k // per_pass * sizes[:, None] + begin
-        amount = (sizes[:, None] - begin).clamp(max=cut.batch)
-        check_int = torch.zeros_like(sizes, dtype=torch.bool)
-        passes = torch.full_like(sizes, cut.epochs or 0)
+        amount = (sizes[:, None] - begin).clamp(max=plan.batch)
+        is_full = torch.zeros_like(sizes, dtype=torch.bool)
+        passes = torch.full_like(sizes, plan.epochs or 0)
     amount = amount * (k < steps[:, None])  # (m, K)
     keys = key(seed, "batch", round, ids, *([turn] if turn else []))
     stream, offset = _streams(keys, sizes, passes)
     q = torch.arange(wide)
     mask = q < amount[:, :, None]  # (m, K, B)
-    full, some = bool(mask.all()), bool(check_int.any())
+    full, some = bool(mask.all()), bool(is_full.any())
     place = (offset[:, None] + first)[:, :, None] + q
     if not full:
         place *= mask
     if some:
-        place[check_int] = 0
+        place[is_full] = 0
     index = stream.index_select(0, place.flatten()).view(place.shape)  # row within the client
     if some:
-        index[check_int] = q
+        index[is_full] = q
     if not full:
         index *= mask
     index += starts[:, None, None]
@@ -147,20 +147,22 @@ def draw_batches(
 
 def _at_least(name: str, given: int | None, needed: int) -> int:
     if given is not None and given < needed:
-        raise ArgumentError(f"draw({name}=...) must be at least {needed} here, got {given!r}.")
+        raise ArgumentError(
+            f"draw_batches({name}=...) must be at least {needed} here, got {given!r}."
+        )
     return needed if given is None else given
 
 
 def _streams(keys: Tensor, sizes: Tensor, passes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all clients' shuffled passes end to end, and where each client's begin.
+    """Return all clients' shuffled passes concatenated, and the start of each client's.
 
-    Passes of similar length are rows of one matrix, sorted at once: numpy does that several times
+    Passes of similar length are rows of one matrix and sorted together; numpy sorts several times
     as fast as PyTorch, and on one thread.
     """
     counts = passes * sizes
     offset = counts.cumsum(0) - counts
-    stream = torch.zeros(int(counts.sum()) + 1, dtype=torch.int64)  # the last one is nobody's
-    who = torch.repeat_interleave(passes)  # whose pass
+    stream = torch.zeros(int(counts.sum()) + 1, dtype=torch.int64)  # the last entry is unused
+    who = torch.repeat_interleave(passes)  # the client of each pass
     long = sizes[who]
     past = (torch.arange(len(who)) - (passes.cumsum(0) - passes)[who]) * long  # e n_i
     places = torch.frexp((long - 1).double()).exponent  # ceil(log2 n_i)

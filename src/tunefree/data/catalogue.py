@@ -1,4 +1,4 @@
-"""The datasets by name, built-in or of an installed package: what each is, and its loader."""
+"""The datasets by name: facts about each one, and the function that loads it."""
 
 import inspect
 from collections.abc import Callable
@@ -9,104 +9,92 @@ from typing import Any
 
 from ..core.errors import ArgumentError, DataError, convert_errors, unknown_name
 from ..core.plugins import Catalogue
-from . import a9a, digits, femnist, images, shakespeare, sources, sst2, synthetic, toy
+from . import a9a, femnist, images, shakespeare, sst2, synthetic
 from .dataset import Dataset
-from .sources import DatasetSource, Folder
+from .sources import DataFolder, DatasetSource, locate
 
 
 @dataclass(frozen=True)
 class DatasetEntry:
-    """One line of the table of datasets."""
+    """One row of the table of datasets; `find` returns where its files are, None if missing."""
 
-    load: Callable[..., Dataset]  # takes `folder` and the dataset's own options
+    load: Callable[..., Dataset]
+    licence: str
     rows: str  # training + test
     classes: str
-    owners: str
     size: str
-    licence: str
-    find: Callable[[Folder], Path | None] | None = None  # None: in the package
+    owners: str = ""
+    find: Callable[[DataFolder], Path | None] | None = None  # None if it needs no files
     package: str | None = None  # the installed package that adds it, if it is not built in
 
 
-def _at(source: DatasetSource) -> Callable[[Folder], Path | None]:
-    return partial(sources.locate, source)
+def _entry(
+    load: Callable[..., Dataset],
+    source: DatasetSource,
+    licence: str,
+    rows: str,
+    classes: str,
+    size: str,
+    owners: str = "",
+) -> DatasetEntry:
+    return DatasetEntry(load, licence, rows, classes, size, owners, partial(locate, source))
 
 
 _BUILT_IN: dict[str, DatasetEntry] = {
-    "a9a": DatasetEntry(a9a.a9a, "32,561 + 16,281", "2", "", "3.5 MB", a9a.LICENCE, _at(a9a.A9A)),
-    "cifar10": DatasetEntry(
-        images.cifar10,
-        "50,000 + 10,000",
-        "10",
-        "",
-        "170 MB",
-        images.CIFAR_LICENCE,
-        _at(images.CIFAR10),
+    "a9a": _entry(a9a.a9a, a9a.A9A, a9a.LICENCE, "32,561 + 16,281", "2", "3.5 MB"),
+    "cifar10": _entry(
+        images.cifar10, images.CIFAR10, images.CIFAR_LICENCE, "50,000 + 10,000", "10", "170 MB"
     ),
-    "cifar10-subset": DatasetEntry(
+    "cifar10-subset": _entry(
         images.cifar10_subset,
+        images.CIFAR10_SUBSET,
+        images.CIFAR_LICENCE,
         "5,000 + 1,000",
         "10",
-        "",
         "10 MB",
-        images.CIFAR_LICENCE,
-        _at(images.CIFAR10_SUBSET),
     ),
-    "cifar100": DatasetEntry(
-        images.cifar100,
-        "50,000 + 10,000",
-        "100",
-        "",
-        "169 MB",
-        images.CIFAR_LICENCE,
-        _at(images.CIFAR100),
+    "cifar100": _entry(
+        images.cifar100, images.CIFAR100, images.CIFAR_LICENCE, "50,000 + 10,000", "100", "169 MB"
     ),
-    "digits": DatasetEntry(digits.digits, "1,438 + 359", "10", "", "embedded", digits.LICENCE),
-    "fashion-mnist": DatasetEntry(
+    "digits": DatasetEntry(images.digits, images.DIGITS_LICENCE, "1,438 + 359", "10", "embedded"),
+    "fashion-mnist": _entry(
         images.fashion_mnist,
+        images.FASHION_MNIST,
+        images.FASHION_MNIST_LICENCE,
         "60,000 + 10,000",
         "10",
-        "",
         "31 MB",
-        images.FASHION_MNIST_LICENCE,
-        _at(images.FASHION_MNIST),
     ),
     "femnist": DatasetEntry(
-        femnist.femnist, "as made", "62", "writers", "as made", femnist.LICENCE, femnist.locate
+        femnist.femnist, femnist.LICENCE, "as made", "62", "as made", "writers", femnist.locate
     ),
-    "mnist": DatasetEntry(
-        images.mnist,
-        "60,000 + 10,000",
-        "10",
-        "",
-        "12 MB",
-        images.MNIST_LICENCE,
-        _at(images.MNIST),
+    "mnist": _entry(
+        images.mnist, images.MNIST, images.MNIST_LICENCE, "60,000 + 10,000", "10", "12 MB"
     ),
-    "mnist-writers": DatasetEntry(
+    "mnist-writers": _entry(
         images.mnist_writers,
+        images.MNIST_WRITERS,
+        images.WRITERS_LICENCE,
         "23,409 + 2,000",
         "10",
-        "200 writers",
         "3.5 MB",
-        images.WRITERS_LICENCE,
-        _at(images.MNIST_WRITERS),
+        "200 writers",
     ),
-    "shakespeare": DatasetEntry(
+    "shakespeare": _entry(
         shakespeare.shakespeare,
+        shakespeare.SHAKESPEARE,
+        shakespeare.LICENCE,
         "by stride",
         "80",
-        "speaking roles",
         "5.5 MB",
-        shakespeare.LICENCE,
-        _at(shakespeare.SHAKESPEARE),
+        "speaking roles",
     ),
-    "sst2": DatasetEntry(sst2.sst2, "67,349 + 872", "2", "", "7 MB", sst2.LICENCE, _at(sst2.SST2)),
+    "sst2": _entry(sst2.sst2, sst2.SST2, sst2.LICENCE, "67,349 + 872", "2", "7 MB"),
     "synthetic": DatasetEntry(
-        synthetic.synthetic, "600 + 0", "regression", "20 clients", "made", "Made here; no terms."
+        synthetic.synthetic, synthetic.LICENCE, "600 + 0", "regression", "made", "20 clients"
     ),
     "toy": DatasetEntry(
-        toy.toy, "2 + 0", "regression", "2 clients", "made", "Made here; no terms."
+        synthetic.toy, synthetic.LICENCE, "2 + 0", "regression", "made", "2 clients"
     ),
 }
 
@@ -115,7 +103,7 @@ def _adapt(name: str, found: Any, package: str) -> DatasetEntry:
     """Return the entry of an entry point in the group tunefree.datasets: a loader."""
     if not callable(found):
         raise ArgumentError(f"it must be a function that returns a Dataset, got {found!r}")
-    return DatasetEntry(found, "", "", "", "", "", package=package)
+    return DatasetEntry(found, "", "", "", "", package=package)
 
 
 _CATALOGUE = Catalogue("dataset", "tunefree.datasets", _BUILT_IN, _adapt)
@@ -130,7 +118,7 @@ def names() -> tuple[str, ...]:
     return tuple(_CATALOGUE)
 
 
-def load(name: str, folder: Folder = None, **options: object) -> Dataset:
+def load(name: str, folder: DataFolder = None, **options: object) -> Dataset:
     """Return a dataset by name.
 
     Args:
@@ -162,7 +150,7 @@ def load(name: str, folder: Folder = None, **options: object) -> Dataset:
     return dataset
 
 
-def describe(folder: Folder = None) -> list[dict[str, str]]:
+def describe(folder: DataFolder = None) -> list[dict[str, str]]:
     """Return one row per dataset: name, rows, classes, owners, size, licence, and where it is."""
     out = []
     for name in _CATALOGUE:

@@ -1,4 +1,4 @@
-"""A dataset before it is split: rows, test rows, natural owners where it has them."""
+"""A dataset before it is split: training rows, test rows, and natural owners if known."""
 
 from dataclasses import dataclass, field
 
@@ -21,12 +21,12 @@ class Dataset:
         y: Targets, row by row.
         test: Inputs and targets of the test set.
         classes: Number of classes; None for regression.
-        owner: Natural owner of each row as a number, where known.
-        owners: What each of these numbers stands for.
-        test_owner: Natural owner of each test row; -1 where it owns no training rows.
-        licence: Terms of use and whom to cite.
-        note: What to know before quoting results.
-        words: For text, the vocabulary: the symbol of each id.
+        owner: Natural owner of each row as an int, if known.
+        owners: The label of each of these ints.
+        test_owner: Natural owner of each test row; -1 if it owns no training rows.
+        licence: Terms of use, and the reference to cite.
+        note: Remarks on how results compare with other versions of the data.
+        words: For text, the vocabulary: the token of each id.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Dataset:
     def split(
         self, partitioner: Partitioner, clients: int | None = None, seed: int = 0
     ) -> Federation:
-        """Deal the rows to clients.
+        """Assign the rows to clients.
 
         Args:
             partitioner: `Iid()`, `Dirichlet(alpha)`, `Shards(k)`, `ByOwner()`, or one of your own.
-            clients: How many; may be left out only with `ByOwner`, which then takes every owner.
-            seed: Decides every random choice of the split.
+            clients: Number of clients; may be omitted only with `ByOwner`, which then takes all.
+            seed: Seed of the split.
         """
         if not isinstance(partitioner, Partitioner):
             raise ArgumentError(
@@ -74,14 +74,14 @@ class Dataset:
         fed = Federation(x, y, ids, test=self.test, classes=self.classes, name=self.name)
         if not isinstance(partitioner, ByOwner) or self.owner is None:
             return fed
-        kept = partitioner.owners(self.owner, clients, seed)
-        names = tuple(self.owners[int(i)] for i in kept) if self.owners else fed.names
-        return fed.renamed(names, self._test_ids(kept))
+        owners = partitioner.owners(self.owner, clients, seed)
+        names = tuple(self.owners[int(i)] for i in owners) if self.owners else fed.names
+        return fed.with_names(names, self._test_ids(owners))
 
-    def _test_ids(self, kept: Tensor) -> Tensor | None:
+    def _test_ids(self, owners: Tensor) -> Tensor | None:
         """Return the client of each test row, -1 for none; None if no test row has a client."""
         if self.test_owner is None:
             return None
-        place = torch.searchsorted(kept, self.test_owner).clamp(max=len(kept) - 1)
-        ids = torch.where(kept[place] == self.test_owner, place, -1)
+        place = torch.searchsorted(owners, self.test_owner).clamp(max=len(owners) - 1)
+        ids = torch.where(owners[place] == self.test_owner, place, -1)
         return ids if bool((ids >= 0).any()) else None

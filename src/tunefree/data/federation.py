@@ -1,8 +1,8 @@
-"""Who owns what: every client's rows in one set of tensors, client after client.
+"""A federation: all clients' samples in one set of tensors, sorted by client.
 
 Rows are reordered once so that client i owns rows starts[i] .. starts[i] + sizes[i] - 1, in the
-order in which they were given. Batches are then plain index tensors, and unequal clients need no
-padding.
+order in which they were given. Batches are then index tensors, and clients of different sizes need
+no padding.
 """
 
 import copy
@@ -21,34 +21,33 @@ from ._arrays import (
     Array,
     as_ids,
     as_labels,
+    as_optional_pair,
     as_pair,
-    as_second,
     check_match,
-    hash_pair,
+    concatenate,
     is_class,
-    join,
-    read_all,
-    take,
+    materialize,
+    select_rows,
+    update_digest,
 )
 
 
 class Federation:
     """Samples, and the client that owns each.
 
-    Integer targets in one axis are classes and are kept as int64, which is what torch's losses
-    take; other tensors keep their dtype until `to`. Arrays already in client order are shared, not
-    copied.
+    Integer targets in one axis are classes and are stored as int64, as torch's losses expect; other
+    tensors keep their dtype until `to`. Arrays already in client order are shared, not copied.
 
     Args:
         x: Inputs: an array or tensor, or a tuple or dict of them; first axis counts samples.
         y: Targets, one row per sample; integers in one axis mean classes.
-        owner: Client of each sample, whole numbers or strings; clients are sorted by it.
+        owner: Client of each sample, integers or strings; clients are sorted by it.
         test: Inputs and targets of the common test set.
-        held: Inputs and targets that the server itself holds.
+        held: Inputs and targets that the server holds.
         test_owner: Owner of each test sample; one that owns no training samples becomes id -1.
         classes: Number of classes; by default the largest label seen, plus 1.
         clients: Number of clients N; owners must then be 0 .. N-1, each with a sample.
-        name: What tables and reports call this data.
+        name: The data's name in tables and reports.
 
     Attributes:
         sizes: Samples of each client, (N,).
@@ -101,12 +100,12 @@ class Federation:
         self.x, self.y, self.sizes = x, y, sizes
         self.starts = sizes.cumsum(0) - sizes
         self.names = tuple(unique.tolist())
-        self.test = as_second(test, "test", (x, y))
-        self.held = as_second(held, "held", (x, y))
+        self.test = as_optional_pair(test, "test", (x, y))
+        self.held = as_optional_pair(held, "held", (x, y))
         self.classes = self._classes(classes)
         self.test_owner = None if test_owner is None else self._test_ids(test_owner, unique)
-        if (np.diff(ids) < 0).any():  # last, so that sentences count rows as they were given
-            self.x, self.y = take((x, y), torch.from_numpy(np.argsort(ids, kind="stable")))
+        if (np.diff(ids) < 0).any():  # last, so that errors above name rows as they were given
+            self.x, self.y = select_rows((x, y), torch.from_numpy(np.argsort(ids, kind="stable")))
 
     @classmethod
     def of(
@@ -125,24 +124,24 @@ class Federation:
             test: The common test set, in either form.
             held: The server's own sample, in either form.
             classes: Number of classes, as in the class itself.
-            name: What tables and reports call this data.
+            name: The data's name in tables and reports.
 
         >>> Federation.of([([[1.0]], [0]), ([[2.0], [3.0]], [1, 0])]).sizes.tolist()
         [1, 2]
         """
-        pairs = [read_all(part, f"client {i}") for i, part in enumerate(parts)]
+        pairs = [materialize(part, f"client {i}") for i, part in enumerate(parts)]
         if not pairs:
             raise DataError("Federation.of(parts=...) must hold at least one client, got none.")
         for i, pair in enumerate(pairs):
             check_match(pair, pairs[0], f"client {i}", "client 0")
-        x, y = join([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
+        x, y = concatenate([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
         owner = np.repeat(np.arange(len(pairs)), [len(pair[1]) for pair in pairs])
         return cls(
             x,
             y,
             owner,
-            test=None if test is None else read_all(test, "test"),
-            held=None if held is None else read_all(held, "held"),
+            test=None if test is None else materialize(test, "test"),
+            held=None if held is None else materialize(held, "held"),
             classes=classes,
             name=name,
         )
@@ -182,13 +181,13 @@ class Federation:
         cell = self.owners().to(self.y.device) * self.classes + self.y
         return torch.bincount(cell, minlength=self.clients * self.classes).view(self.clients, -1)
 
-    def picture(self, most: int = 100) -> dict[str, list[Any]]:
-        """Return who has what as plain numbers, of at most so many clients, evenly spaced.
+    def picture(self, limit: int = 100) -> dict[str, list[Any]]:
+        """Return sizes and label counts of at most `limit` evenly spaced clients, as plain lists.
 
-        `clients` are their ids, `sizes` their numbers of samples, and `labels`, where targets are
-        labels, how often each has each class.
+        `clients` are their ids, `sizes` their numbers of samples, and `labels` (for classification
+        only) how often each has each class.
         """
-        count = min(most, self.clients)
+        count = min(limit, self.clients)
         ids = torch.arange(count) * (self.clients - 1) // max(count - 1, 1)
         out = {"clients": ids.tolist(), "sizes": self.sizes[ids].tolist()}
         if self.classes is not None:
@@ -199,10 +198,10 @@ class Federation:
         return out
 
     def hold_out(self, fraction: float, seed: int = 0) -> tuple["Federation", Pair]:
-        """Take a validation sample out of each client and return the rest and the sample.
+        """Split a validation set off every client's samples; return the rest and the set.
 
-        Each client gives round(fraction * n_i) of its samples but keeps at least one. Which ones
-        depends on the seed and the client's number alone.
+        Each client gives round(fraction * n_i) of its samples but keeps at least one. The choice
+        depends on the seed and the client's id only.
 
         >>> fed = Federation([[float(i)] for i in range(10)], [0] * 10, [0] * 6 + [1] * 4)
         >>> rest, (x, y) = fed.hold_out(0.5, seed=0)
@@ -228,15 +227,15 @@ class Federation:
         taken[order] = position < give[ids]
         rest = self._with(sizes=self.sizes - give)
         rest.starts = rest.sizes.cumsum(0) - rest.sizes
-        rest.x, rest.y = take((self.x, self.y), (~taken).nonzero().squeeze(1))
-        return rest, take((self.x, self.y), taken.nonzero().squeeze(1))
+        rest.x, rest.y = select_rows((self.x, self.y), (~taken).nonzero().squeeze(1))
+        return rest, select_rows((self.x, self.y), taken.nonzero().squeeze(1))
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> "Federation":
         """Return the same data on a device, with every floating tensor in `dtype`.
 
-        Who owns what (`sizes`, `starts`, `test_owner`) stays on the host.
+        `sizes`, `starts` and `test_owner` stay on the CPU.
         """
 
         def move(t: Tensor) -> Tensor:
@@ -252,7 +251,7 @@ class Federation:
             held=move_pair(self.held),
         )
 
-    def renamed(
+    def with_names(
         self, names: tuple[int | str, ...], test_owner: Tensor | None = None
     ) -> "Federation":
         """Return the same data with other client names, and owners of the test rows as ids."""
@@ -260,14 +259,14 @@ class Federation:
         return self._with(names=names, test_owner=test_owner)
 
     def digest(self) -> str:
-        """Return 16 hex digits that tell this data from other data.
+        """Return a digest of the data, 16 hex digits; it does not depend on the device.
 
-        Reads every shape, dtype, client size and target, and a few hundred evenly spaced rows of
-        each input, so that it takes a moment even for a gigabyte; the device does not matter.
+        It reads every shape, dtype, client size and target, but only a few hundred evenly spaced
+        rows of each input, so that it is fast for large data.
         """
         total = hashlib.sha256()
         for pair in ((self.x, self.y), self.test, self.held):
-            hash_pair(total, pair)
+            update_digest(total, pair)
         total.update(str(self.sizes.tolist()).encode())
         return total.hexdigest()[:16]
 
@@ -285,7 +284,7 @@ class Federation:
         return other
 
     def _classes(self, classes: int | None) -> int | None:
-        """Check labels against the number of classes; None where y is not a class."""
+        """Return the number of classes, after checking labels; None if targets are not labels."""
         if classes is not None and classes < 1:
             raise ArgumentError(f"Federation(classes=...) must be at least 1, got {classes!r}.")
         if not is_class(self.y):

@@ -1,9 +1,9 @@
-"""FEMNIST: letters and digits by writer, in the json files that LEAF's scripts make.
+"""FEMNIST: letters and digits by writer, in the JSON files that LEAF's scripts write.
 
-Caldas et al. 2018, arXiv:1812.01097. LEAF makes two folders, train and test, each with json files
-of the form {"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}},
-x being 784 numbers in [0, 1] per image. How rows are sampled and split is chosen when LEAF is run,
-so there is no sum to compare with; form and ranges are checked instead.
+Caldas et al. 2018, arXiv:1812.01097. LEAF writes two folders, train and test, with JSON files of
+the form {"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}; an
+image in x is 784 numbers in [0, 1]. Sampling and split are chosen when LEAF is run, so there is no
+checksum to verify; shapes and ranges are checked instead.
 """
 
 import json
@@ -16,31 +16,31 @@ from torch import Tensor
 from ..core.errors import DataError, convert_errors
 from ._arrays import Array
 from .dataset import Dataset
-from .sources import Folder, cache, places
+from .sources import DataFolder, cache_folder, search_folders
 
 CLASSES, PIXELS = 62, 784
 LICENCE = "Public domain in the US (NIST Special Database 19); cite Caldas et al. 2018 (LEAF)."
 _Rows = tuple[Array, Array, list[str]]
 
 
-def femnist(folder: Folder = None) -> Dataset:
+def femnist(folder: DataFolder = None) -> Dataset:
     """Return the images, (1, 28, 28) in [0, 1], 62 classes, with writers as natural owners."""
     where = locate(folder)
     if where is None:
         raise DataError(
             "'femnist' was not found; run LEAF's data/femnist/preprocess.sh and put the folders "
-            f"train and test that it makes into {cache() / 'femnist'}, or into a folder femnist "
-            "under one that folder=... or $TUNEFREE_DATA names."
+            f"train and test that it makes into {cache_folder() / 'femnist'}, or into a folder "
+            "femnist under one that folder=... or $TUNEFREE_DATA names."
         )
-    x, y, users = _folder(where / "train")
-    x_test, y_test, test_users = _folder(where / "test")
+    x, y, users = _read_folder(where / "train")
+    x_test, y_test, test_users = _read_folder(where / "test")
     names = sorted(set(users))
     number = {name: i for i, name in enumerate(names)}
     return Dataset(
         name="femnist",
-        x=_images(x),
+        x=_to_images(x),
         y=torch.from_numpy(y),
-        test=(_images(x_test), torch.from_numpy(y_test)),
+        test=(_to_images(x_test), torch.from_numpy(y_test)),
         classes=CLASSES,
         owner=torch.tensor([number[user] for user in users]),
         owners=tuple(names),
@@ -50,23 +50,23 @@ def femnist(folder: Folder = None) -> Dataset:
     )
 
 
-def locate(folder: Folder = None) -> Path | None:
+def locate(folder: DataFolder = None) -> Path | None:
     """Return the folder that holds train and test, or None."""
-    for place in places(folder):
-        for sub in ("femnist", "femnist/data", ""):
-            path = place / sub
-            if all(any((path / part).glob("*.json")) for part in ("train", "test")):
+    for root in search_folders(folder):
+        for subfolder in ("femnist", "femnist/data", ""):
+            path = root / subfolder
+            if all(any((path / subset).glob("*.json")) for subset in ("train", "test")):
                 return path
     return None
 
 
-def _folder(path: Path) -> _Rows:
-    parts = [_file(file) for file in sorted(path.glob("*.json"))]
+def _read_folder(path: Path) -> _Rows:
+    parts = [_read_json(file) for file in sorted(path.glob("*.json"))]
     x = np.concatenate([part[0] for part in parts])
     return x, np.concatenate([part[1] for part in parts]), [user for p in parts for user in p[2]]
 
 
-def _file(path: Path) -> _Rows:
+def _read_json(path: Path) -> _Rows:
     form = "must be a LEAF json file with 'users' and 'user_data' of 'x' and 'y'"
     with convert_errors(f"{path} {form}"):
         content = json.loads(path.read_bytes())
@@ -81,8 +81,8 @@ def _file(path: Path) -> _Rows:
                 f"{path}: user {user[:40]!r} must have as many images of {PIXELS} numbers as "
                 f"labels, got shape {images.shape} for {labels.size} labels."
             )
-        whole = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < CLASSES
-        if not whole or not (0 <= images.min() <= images.max() <= 1):
+        is_class = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < CLASSES
+        if not is_class or not (0 <= images.min() <= images.max() <= 1):
             raise DataError(
                 f"{path}: user {user[:40]!r} must have labels in 0..{CLASSES - 1} and pixels in "
                 "[0, 1]."
@@ -95,5 +95,5 @@ def _file(path: Path) -> _Rows:
     return np.concatenate(xs), np.concatenate(ys), owners
 
 
-def _images(x: Array) -> Tensor:
+def _to_images(x: Array) -> Tensor:
     return torch.from_numpy(x).view(-1, 1, 28, 28)

@@ -1,8 +1,8 @@
-"""Shakespeare by speaking role: 80 characters, predict the next.
+"""Shakespeare by speaking role: predict the character that follows 80 characters.
 
 Caldas et al. 2018, LEAF, arXiv:1812.01097; roles are found as in McMahan et al. 2017. A speech
-opens with two blanks, the role's name and a full stop; its further lines are indented by four (in
-The Comedy of Errors by none). A play's title stands above the line "by William Shakespeare".
+starts with two blanks, the role's name and a full stop; its other lines are indented by four (in
+The Comedy of Errors by none). A play's title is above the line "by William Shakespeare".
 
 Differences from LEAF: sequences start every `stride` characters instead of every one; each role's
 text is cut once by time, so no training sequence overlaps a test sequence; the rare characters
@@ -20,7 +20,7 @@ from torch import Tensor
 from ..core.errors import ArgumentError, DataError, check_int
 from ._arrays import Array
 from .dataset import Dataset
-from .sources import DatasetSource, Folder, Part, read
+from .sources import DataFolder, DatasetFile, DatasetSource, read_files
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80
@@ -29,8 +29,8 @@ SHAKESPEARE = DatasetSource(
     folders=("shakespeare",),
     url="https://www.gutenberg.org/files/100/old/1994-01-100.zip",
     archive="1994-01-100.zip",
-    parts=(
-        Part(
+    files=(
+        DatasetFile(
             "raw_data.txt",
             {
                 "": "sha256:c5601d266987ac885ca96522b1b4e439feb7eca39f0fe1111f7342b63b6468f3",
@@ -46,24 +46,26 @@ LICENCE = (
 )
 
 
-def shakespeare(folder: Folder = None, *, stride: int = 80, test_fraction: float = 0.2) -> Dataset:
+def shakespeare(
+    folder: DataFolder = None, *, stride: int = 80, test_fraction: float = 0.2
+) -> Dataset:
     """Return sequences of 80 character ids and the id that follows, owned by speaking roles.
 
     Args:
-        folder: Where `raw_data.txt` is kept.
+        folder: Folder with `raw_data.txt`.
         stride: Characters between the starts of two sequences of a role. LEAF's 1 gives about 3.4
             million training sequences, over 2 GB; 80 uses each character once as input.
-        test_fraction: Last part of each role's text that is kept for testing, 0 to 1.
+        test_fraction: Fraction of each role's text, at its end, used for testing, in [0, 1).
     """
     check_int("shakespeare", "stride", stride)
     if not 0 <= test_fraction < 1:
         raise ArgumentError(
             f"shakespeare(test_fraction=...) must be at least 0 and below 1, got {test_fraction!r}."
         )
-    (data,) = read(SHAKESPEARE, folder)
+    ((_, data),) = read_files(SHAKESPEARE, folder)
     parts: list[tuple[list[Array], list[int]]] = [([], []), ([], [])]  # train, test
     names: list[str] = []
-    for name, text in sorted(speeches(data.decode("utf-8", "replace")).items()):
+    for name, text in sorted(find_speeches(data.decode("utf-8", "replace")).items()):
         codes = _CODES[np.frombuffer(text.encode("latin-1", "replace"), np.uint8)]
         cut = len(codes) - int(len(codes) * test_fraction)
         cut = cut if cut > LENGTH else len(codes)  # too short to test on
@@ -96,12 +98,12 @@ def shakespeare(folder: Folder = None, *, stride: int = 80, test_fraction: float
     )
 
 
-def speeches(text: str) -> dict[str, str]:
-    """Return all that each role says, in order, by "PLAY: ROLE".
+def find_speeches(text: str) -> dict[str, str]:
+    """Return the text of each role, in order, by "PLAY: ROLE".
 
     >>> play = "\\n\\nHAMLET\\n\\nby William Shakespeare\\n\\n"
     >>> said = "  GHOST. Mark me.\\n  Ham. I will.\\n    Speak.\\n"
-    >>> speeches("SONNETS\\n\\nby William Shakespeare\\n" + play + said)
+    >>> find_speeches("SONNETS\\n\\nby William Shakespeare\\n" + play + said)
     {'HAMLET: GHOST': 'Mark me.', 'HAMLET: HAM': 'I will. Speak.'}
     """
     lines = text.splitlines()

@@ -1,11 +1,11 @@
-"""Find a dataset's files, or fetch them, and check that they are the right ones.
+"""Find a dataset's files, or download them, and verify their checksums.
 
-Looked for in the folder given, then in $TUNEFREE_DATA, then in the user's cache; then fetched from
-their public home into the cache. In each place a file may stand in the dataset's own folder or
-directly, as it is or packed (.gz, .xz). Whatever is read is compared with the known sum of its
-packed or unpacked form: sha256, or the md5 that its publisher gives where that is all there is. A
-form whose sum nobody published (say, an unpacked member of an archive) is checked by its parser
-alone. Nothing is unpacked to disk, and no pickle is ever read.
+Files are searched for in the folder given, in $TUNEFREE_DATA and in the user's cache, and are
+otherwise downloaded into the cache. In each place a file may be in the dataset's own folder or
+directly, uncompressed or compressed (.gz, .xz). The checksum of the compressed or the uncompressed
+form is verified: sha256, or md5 where the publisher gives nothing else. A form without a published
+checksum (such as a file taken out of an archive) is verified by its parser only. Nothing is
+unpacked to disk, and no pickle is ever read.
 """
 
 import hashlib
@@ -16,30 +16,31 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..core.errors import DataError, convert_errors
-from ._packed import gunzip, members, unxz
+from ._archives import read_gzip, read_members, read_xz
 
-Folder: TypeAlias = str | Path | None
-"""Where the user keeps data; None leaves it to $TUNEFREE_DATA and the cache."""
+DataFolder: TypeAlias = str | Path | None
+"""Where the user keeps data; None stands for $TUNEFREE_DATA and the cache."""
 
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
-    ".gz": gunzip,
-    ".xz": unxz,
+    ".gz": read_gzip,
+    ".xz": read_xz,
 }
 
 
 @dataclass(frozen=True)
-class Part:
+class DatasetFile:
     """One file of a dataset.
 
     Args:
-        file: Its name, unpacked.
-        sums: "sha256:..." or "md5:..." of each known form, by suffix: "" unpacked, ".gz", ".xz".
-        member: Its exact name inside the archive, where the dataset comes as one.
+        name: Its name, uncompressed.
+        checksums: "sha256:..." or "md5:..." of each known form, by suffix: "" uncompressed, ".gz",
+            ".xz".
+        member: Its exact name inside the dataset's archive, if there is one.
     """
 
-    file: str
-    sums: Mapping[str, str] = field(default_factory=dict)
+    name: str
+    checksums: Mapping[str, str] = field(default_factory=dict)
     member: str = ""
 
 
@@ -49,26 +50,26 @@ class DatasetSource:
 
     Args:
         name: The dataset.
-        parts: Its files.
+        files: Its files.
         folders: Names that the dataset's folder may have; the first is used in the cache.
-        url: Address of the archive, or of the folder that holds the parts.
-        suffix: Packing of the parts at `url`.
-        archive: File name of the archive at `url`, a tar or zip; "" where parts come singly.
-        archive_sum: Known sum of the archive.
-        hint: How to get the files where there is no address.
+        url: URL of the archive, or of the folder that holds the files.
+        suffix: Compression of the files at `url`: "", ".gz" or ".xz".
+        archive: File name of the archive at `url`, a tar or zip; "" if the files are separate.
+        archive_checksum: Known checksum of the archive.
+        hint: How to get the files if there is no URL.
     """
 
     name: str
-    parts: tuple[Part, ...]
+    files: tuple[DatasetFile, ...]
     folders: tuple[str, ...]
     url: str = ""
     suffix: str = ""
     archive: str = ""
-    archive_sum: str = ""
+    archive_checksum: str = ""
     hint: str = ""
 
 
-def cache() -> Path:
+def cache_folder() -> Path:
     """Return the folder that downloads go to."""
     try:
         import pooch  # type: ignore[import-untyped]
@@ -77,8 +78,8 @@ def cache() -> Path:
     return Path(pooch.os_cache("tunefree"))
 
 
-def places(folder: Folder) -> list[Path]:
-    """Return the folders to look in, in order."""
+def search_folders(folder: DataFolder) -> list[Path]:
+    """Return the folders to search, in order."""
     out = []
     if folder is not None:
         given = Path(folder).expanduser()
@@ -90,122 +91,121 @@ def places(folder: Folder) -> list[Path]:
         if not named.is_dir():
             raise DataError(f"$TUNEFREE_DATA must name a folder that exists, got {variable!r}.")
         out.append(named)
-    return [*out, cache()]
+    return [*out, cache_folder()]
 
 
-def read(source: DatasetSource, folder: Folder = None) -> list[bytes]:
-    """Return the unpacked, checked content of each part of a dataset."""
-    where = places(folder)
-    if source.archive:
-        return _read_archived(source, where)
-    out = []
-    for part in source.parts:
-        path = _find(source, part, where) or _fetch(source, part.file + source.suffix, part.sums)
-        out.append(_read_part(path, part))
-    return out
+def read_files(source: DatasetSource, folder: DataFolder = None) -> list[tuple[str, bytes]]:
+    """Return the name and the unpacked, verified content of each file of a dataset."""
+    folders = search_folders(folder)
+    found = [_find_file(source, file, folders) for file in source.files]
+    if source.archive and not all(found):
+        contents = _read_archive(source, folders)
+    else:
+        contents = [
+            _read_file(path or _download(source, file.name + source.suffix, file.checksums), file)
+            for path, file in zip(found, source.files, strict=True)
+        ]
+    return [(file.name, data) for file, data in zip(source.files, contents, strict=True)]
 
 
-def locate(source: DatasetSource, folder: Folder = None) -> Path | None:
-    """Return where a dataset's first file is, or None if any file is missing."""
-    where = places(folder)
-    found = [_find(source, part, where) for part in source.parts]
-    if all(found):
-        return found[0]
-    return next(_candidates(source, source.archive, where, ("",)), None) if source.archive else None
+def locate(source: DatasetSource, folder: DataFolder = None) -> Path | None:
+    """Return the path of a dataset's first file or archive, or None if any file is missing."""
+    folders = search_folders(folder)
+    found = [_find_file(source, file, folders) for file in source.files]
+    return found[0] if all(found) else _find_archive(source, folders)
 
 
 def _candidates(
-    source: DatasetSource, file: str, where: list[Path], suffixes: tuple[str, ...]
+    source: DatasetSource, name: str, folders: list[Path], suffixes: tuple[str, ...]
 ) -> Iterator[Path]:
-    for place in where:
-        for sub in (*source.folders, ""):
+    for folder in folders:
+        for subfolder in (*source.folders, ""):
             for suffix in suffixes:
-                path = place / sub / (file + suffix)
+                path = folder / subfolder / (name + suffix)
                 if path.is_file():
                     yield path
 
 
-def _find(source: DatasetSource, part: Part, where: list[Path]) -> Path | None:
-    return next(_candidates(source, part.file, where, tuple(_UNPACK)), None)
+def _find_file(source: DatasetSource, file: DatasetFile, folders: list[Path]) -> Path | None:
+    return next(_candidates(source, file.name, folders, tuple(_UNPACK)), None)
 
 
-def _read_archived(source: DatasetSource, where: list[Path]) -> list[bytes]:
-    found = [_find(source, part, where) for part in source.parts]
-    if all(found):
-        return [
-            _read_part(path, part) for path, part in zip(found, source.parts, strict=True) if path
-        ]
-    path = next(_candidates(source, source.archive, where, ("",)), None)
+def _find_archive(source: DatasetSource, folders: list[Path]) -> Path | None:
+    if not source.archive:
+        return None
+    return next(_candidates(source, source.archive, folders, ("",)), None)
+
+
+def _read_archive(source: DatasetSource, folders: list[Path]) -> list[bytes]:
+    path = _find_archive(source, folders)
     if path is None:
-        path = _fetch(source, source.archive, {"": source.archive_sum})
-    data = _bytes(path)
-    _compare(path, {source.archive_sum: data} if source.archive_sum else {})
-    out = _members(path, data, [part.member for part in source.parts])
-    for part, content in zip(source.parts, out, strict=True):
-        _compare(path, {part.sums[""]: content} if "" in part.sums else {}, part.member)
+        path = _download(source, source.archive, {"": source.archive_checksum})
+    data = _read_bytes(path)
+    _verify(path, {source.archive_checksum: data} if source.archive_checksum else {})
+    out = _read_archive_members(path, data, [file.member for file in source.files])
+    for file, content in zip(source.files, out, strict=True):
+        _verify(path, {file.checksums[""]: content} if "" in file.checksums else {}, file.member)
     return out
 
 
-def _members(path: Path, data: bytes, names: list[str]) -> list[bytes]:
-    """Read members by their exact names, so that no path in the archive is ever followed."""
-    wanted = f"it must be an archive that holds {', '.join(names)}"
-    says = f"{path} is damaged or another version: {wanted}"
-    with convert_errors(says, hint="delete it and fetch it again"):
-        return members(data, names)
+def _read_archive_members(path: Path, data: bytes, names: list[str]) -> list[bytes]:
+    expected = f"it must be an archive that holds {', '.join(names)}"
+    message = f"{path} is damaged or another version: {expected}"
+    with convert_errors(message, hint="delete it and fetch it again"):
+        return read_members(data, names)
 
 
-def _read_part(path: Path, part: Part) -> bytes:
-    packed = _bytes(path)
-    suffix = path.name.removeprefix(Path(part.file).name)
+def _read_file(path: Path, file: DatasetFile) -> bytes:
+    packed = _read_bytes(path)
+    suffix = path.name.removeprefix(Path(file.name).name)
     with convert_errors(f"{path} is damaged: it cannot be unpacked", hint="fetch it again"):
-        plain = _UNPACK[suffix](packed)
-    forms = ((suffix, packed), ("", plain))
-    known = {part.sums[form]: data for form, data in forms if form in part.sums}
-    _compare(path, known)
-    return plain
+        content = _UNPACK[suffix](packed)
+    forms = ((suffix, packed), ("", content))
+    _verify(path, {file.checksums[form]: data for form, data in forms if form in file.checksums})
+    return content
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from error
 
 
-def _compare(path: Path, known: Mapping[str, bytes], member: str = "") -> None:
-    """Accept a file if any of its forms has the known sum, or if none is known."""
+def _verify(path: Path, expected: Mapping[str, bytes], member: str = "") -> None:
+    """Accept data if one of its forms has the expected checksum, or if no checksum is known."""
     got = ""
-    for expected, data in known.items():
-        kind = expected.partition(":")[0]
-        got = f"{kind}:{hashlib.new(kind, data, usedforsecurity=False).hexdigest()}"
-        if got == expected:
+    for checksum, data in expected.items():
+        algorithm = checksum.partition(":")[0]
+        got = f"{algorithm}:{hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()}"
+        if got == checksum:
             return
-    if known:
+    if expected:
         what = f"{member} in {path}" if member else str(path)
         raise DataError(
-            f"{what} is damaged or another version: expected {expected}, got {got}; delete it and "
+            f"{what} is damaged or another version: expected {checksum}, got {got}; delete it and "
             "fetch it again."
         )
 
 
-def _fetch(source: DatasetSource, file: str, sums: Mapping[str, str]) -> Path:
-    """Download into the cache, or say what to fetch and where to put it."""
-    target = cache() / source.folders[0]
+def _download(source: DatasetSource, name: str, checksums: Mapping[str, str]) -> Path:
+    """Download a file into the cache; on failure, say which file to fetch and where to put it."""
+    target = cache_folder() / source.folders[0]
     if not source.url:
         raise DataError(
-            f"{file} of {source.name!r} was not found; {source.hint} Put it into {target}, or into "
+            f"{name} of {source.name!r} was not found; {source.hint} Put it into {target}, or into "
             "a folder that folder=... or $TUNEFREE_DATA names."
         )
-    url = source.url if source.archive else f"{source.url}{file}"
-    expected = sums.get("" if source.archive else source.suffix) or None
+    url = source.url if source.archive else f"{source.url}{name}"
+    expected = checksums.get("" if source.archive else source.suffix) or None
     try:
         import pooch
 
-        return Path(pooch.retrieve(url, known_hash=expected, fname=file, path=target))
+        return Path(pooch.retrieve(url, known_hash=expected, fname=name, path=target))
     except Exception as error:  # the network can fail in any way; the remedy is the same
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"{file} of {source.name!r} was not found and could not be fetched from {url} "
+            f"{name} of {source.name!r} was not found and could not be fetched from {url} "
             f"({reason}); fetch it yourself and put it into {target}, or into a folder that "
             "folder=... or $TUNEFREE_DATA names."
         ) from error

@@ -1,4 +1,4 @@
-"""SST-2: phrases of film reviews, negative or positive, as GLUE gives them."""
+"""SST-2: phrases of film reviews with negative or positive sentiment, as distributed by GLUE."""
 
 from collections import Counter
 from pathlib import Path
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.errors import DataError, check_int
 from .dataset import Dataset
-from .sources import DatasetSource, Folder, Part, read
+from .sources import DataFolder, DatasetFile, DatasetSource, read_files
 from .wordpiece import WordPiece
 
 SST2 = DatasetSource(
@@ -17,8 +17,8 @@ SST2 = DatasetSource(
     folders=("SST-2", "sst2"),
     url="https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
     archive="SST-2.zip",
-    parts=(
-        Part(
+    files=(
+        DatasetFile(
             "train.tsv",
             {
                 "": "sha256:48eac26399f8456935f81dd9e3a745c1430adb6c62e233ccfe22db4a0d15d1d1",
@@ -26,7 +26,7 @@ SST2 = DatasetSource(
             },
             member="SST-2/train.tsv",
         ),
-        Part(
+        DatasetFile(
             "dev.tsv",
             {
                 "": "sha256:54a9c12c77e402fc14d6a66a506f24d999f596b0176eb777c972cccc2f9cc4b0",
@@ -41,29 +41,28 @@ PADDING, UNKNOWN = 0, 1
 
 
 def sst2(
-    folder: Folder = None,
+    folder: DataFolder = None,
     *,
     max_tokens: int = 64,
     min_count: int = 1,
     vocab: str | Path | None = None,
 ) -> Dataset:
-    """Return 67,349 training and 872 test phrases as word ids with a mask.
+    """Return 67,349 training and 872 test phrases as token ids with a mask.
 
-    The test set is GLUE's dev set. Words are what stands between blanks, in lower case. The
-    vocabulary is that of the training phrases, the most frequent first; id 0 pads and id 1 is any
-    other word. With `vocab` they are cut into its word pieces, between [CLS] and [SEP].
+    The test set is GLUE's dev set. Tokens are lower-case words separated by blanks. The vocabulary
+    is that of the training phrases, most frequent first; id 0 is padding and id 1 an unknown word.
+    With `vocab`, phrases are tokenized into its word pieces, between [CLS] and [SEP].
 
     Args:
         folder: Where `SST-2/train.tsv` and `SST-2/dev.tsv` are kept.
-        max_tokens: Length L of `ids` and `mask`, (n, L); longer phrases are cut.
-        min_count: Words seen less often in training become id 1.
+        max_tokens: Length L of `ids` and `mask`, (n, L); longer phrases are truncated.
+        min_count: Words with fewer occurrences in the training phrases become id 1.
         vocab: The `vocab.txt` of an uncased BERT, for a model that was trained with it.
     """
     for name, value in (("max_tokens", max_tokens), ("min_count", min_count)):
         check_int("sst2", name, value)
     (train, y), (dev, y_dev) = (
-        parse_phrases(data, part.file)
-        for part, data in zip(SST2.parts, read(SST2, folder), strict=True)
+        parse_phrases(data, file) for file, data in read_files(SST2, folder)
     )
     if vocab is not None:
         pieces = WordPiece.read(vocab)
@@ -75,12 +74,12 @@ def sst2(
     counts = Counter(word for phrase in train for word in phrase)
     kept = sorted((w for w, c in counts.items() if c >= min_count), key=lambda w: (-counts[w], w))
     words = ("<pad>", "<unk>", *kept)
-    number = {word: i for i, word in enumerate(words) if i > UNKNOWN}
+    word_ids = {word: i for i, word in enumerate(words) if i > UNKNOWN}
     return Dataset(
         name="sst2",
-        x=_encode(train, number, max_tokens),
+        x=_encode(train, word_ids, max_tokens),
         y=y,
-        test=(_encode(dev, number, max_tokens), y_dev),
+        test=(_encode(dev, word_ids, max_tokens), y_dev),
         classes=2,
         licence=LICENCE,
         note="Tested on GLUE's dev set; words between blanks, no pretrained tokenizer.",
@@ -118,10 +117,10 @@ def parse_phrases(data: bytes, file: str) -> tuple[list[list[str]], Tensor]:
     return phrases, torch.tensor(labels)
 
 
-def _encode(phrases: list[list[str]], number: dict[str, int], length: int) -> dict[str, Tensor]:
+def _encode(phrases: list[list[str]], word_ids: dict[str, int], length: int) -> dict[str, Tensor]:
     ids = np.full((len(phrases), length), PADDING, np.int64)
     for row, phrase in zip(ids, phrases, strict=True):
-        found = [number.get(word, UNKNOWN) for word in phrase[:length]]
+        found = [word_ids.get(word, UNKNOWN) for word in phrase[:length]]
         row[: len(found)] = found
     tokens = torch.from_numpy(ids)
     return {"ids": tokens, "mask": tokens != PADDING}

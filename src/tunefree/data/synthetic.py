@@ -1,15 +1,17 @@
-"""Anisotropic linear regression with clients that disagree, as in the FedDuA paper.
+"""Regression problems that need no files: the FedDuA paper's, and a toy problem.
+
+`synthetic` is anisotropic linear regression with heterogeneous clients:
 
     x_j  ~ N(0, Sigma),  Sigma_kk = k^-1.1,  k = 1 .. d
     w_i  ~ N(0, 0.1 I),  w_ij ~ N(w_i, I)
     y_j  = <w_ij, x_j>                                  for sample j of client i
 
 with 20 clients of 30 samples in d = 1000 dimensions: fewer rows than unknowns, so one model can
-fit every client, yet coordinates differ in scale by a factor of 2,000.
+fit every client, but the coordinates' variances differ by a factor of 2,000.
 
-Differences from the paper: none known; where it leaves room, 0.1 and 1 are read as variances of
-vectors' entries and w_ij is drawn anew for each sample. There is no test set, as the paper reports
-the training loss.
+Differences from the paper: none known. Where it is ambiguous, 0.1 and 1 are taken as variances of
+the vectors' entries, and w_ij is drawn for each sample. There is no test set: the paper reports the
+training loss.
 """
 
 import numpy as np
@@ -18,6 +20,8 @@ import torch
 from ..core.errors import check_int
 from ..core.random import purpose
 from .dataset import Dataset
+
+LICENCE = "Made here; no terms."
 
 
 def synthetic(
@@ -50,6 +54,26 @@ def synthetic(
         y=torch.from_numpy(y.reshape(-1)),
         owner=torch.arange(clients).repeat_interleave(samples),
         owners=tuple(range(clients)),
-        licence="Made here; no terms.",
+        licence=LICENCE,
         note="Drawn, not measured; squared error on the training rows is what the paper reports.",
+    )
+
+
+def toy() -> Dataset:
+    """Return the toy problem of the line-search paper: two clients with one row each.
+
+    Squared error (not half of it) gives F1 = (w1 + w2 - 3)^2 and F2 = (w1 + 2 w2 - 3)^2, both zero
+    at w = (3, 0). The paper starts at (0.24, 1).
+
+    >>> toy().x.tolist()
+    [[1.0, 1.0], [1.0, 2.0]]
+    """
+    return Dataset(
+        name="toy",
+        x=torch.tensor([[1.0, 1.0], [1.0, 2.0]], dtype=torch.float64),
+        y=torch.tensor([3.0, 3.0], dtype=torch.float64),
+        owner=torch.tensor([0, 1]),
+        owners=(0, 1),
+        licence=LICENCE,
+        note="Squared error; minimiser (3, 0); the paper starts at (0.24, 1).",
     )

@@ -1,13 +1,14 @@
-"""WordPiece: words cut into the pieces of a given vocabulary, as BERT's uncased models take them.
+"""WordPiece tokenization with a given vocabulary, as BERT's uncased models use it.
 
 Devlin et al., NAACL 2019, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144, section 4.1.
 
-    text   -> words: lower case, without accents; punctuation and Chinese signs stand alone
-    word   -> pieces: the longest that the vocabulary has, again and again; "##" begins all but
-              the first; [UNK] if one cannot be found
+    text   -> words: lower case, without accents; each punctuation mark and each Chinese character
+              is a word of its own
+    word   -> pieces: the longest prefix in the vocabulary, repeatedly; all but the first start
+              with "##"; [UNK] if none is found
     sample =  [CLS] pieces [SEP] [PAD] ...
 
-Differences from the published tokenizer: special tokens inside a text are text.
+Differences from the published tokenizer: special tokens inside a text are treated as text.
 """
 
 import unicodedata
@@ -22,7 +23,7 @@ from torch import Tensor
 from ..core.errors import DataError, check_int
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
-LONGEST = 100  # characters of a word; longer ones are unknown
+MAX_WORD = 100  # characters; longer words are unknown
 _CHINESE = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -33,95 +34,95 @@ _CHINESE = (
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a text in lower case, without accents, punctuation by itself.
+    """Return the lower-case words of a text without accents; punctuation marks are separate words.
 
     >>> split_words("It's a Café!")
     ['it', "'", 's', 'a', 'cafe', '!']
     """
     out = []
-    for sign in unicodedata.normalize("NFD", text.lower()):
-        kind = unicodedata.category(sign)
-        if sign in " \t\n\r" or kind == "Zs":
+    for char in unicodedata.normalize("NFD", text.lower()):
+        kind = unicodedata.category(char)
+        if char in " \t\n\r" or kind == "Zs":
             out.append(" ")
-        elif kind in ("Mn", "Cc", "Cf") or sign == "\ufffd":
+        elif kind in ("Mn", "Cc", "Cf") or char == "\ufffd":
             continue
-        elif kind.startswith("P") or (sign.isascii() and not sign.isalnum()) or _chinese(sign):
-            out.append(f" {sign} ")
+        elif kind.startswith("P") or (char.isascii() and not char.isalnum()) or _is_chinese(char):
+            out.append(f" {char} ")
         else:
-            out.append(sign)
+            out.append(char)
     return "".join(out).split()
 
 
-def _chinese(sign: str) -> bool:
-    return any(low <= ord(sign) <= high for low, high in _CHINESE)
+def _is_chinese(char: str) -> bool:
+    return any(low <= ord(char) <= high for low, high in _CHINESE)
 
 
 class WordPiece:
-    """A vocabulary of pieces, and the cutting of texts into them.
+    """A tokenizer that splits texts into the pieces of a vocabulary.
 
     Args:
-        pieces: The vocabulary; a piece's place is its id.
+        pieces: The vocabulary; the index of a piece is its id.
 
-    >>> cut = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "film", "##s", "!"])
-    >>> cut.split("Films!")
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "film", "##s", "!"])
+    >>> tokenizer.split("Films!")
     ['film', '##s', '!']
     """
 
     def __init__(self, pieces: Sequence[str]) -> None:
         self.pieces = tuple(pieces)
-        self._number = {piece: i for i, piece in enumerate(self.pieces)}
-        missing = [p for p in (PAD, UNKNOWN, FIRST, LAST) if p not in self._number]
+        self._ids = {piece: i for i, piece in enumerate(self.pieces)}
+        missing = [p for p in (PAD, UNKNOWN, FIRST, LAST) if p not in self._ids]
         if missing:
             raise DataError(
                 f"A WordPiece vocabulary must hold {', '.join(missing)}; use the vocab.txt of an "
                 "uncased BERT."
             )
-        self._cut = lru_cache(maxsize=1 << 16)(self._chunk)  # texts repeat their words
+        self._split_chunk = lru_cache(maxsize=1 << 16)(self._split_uncached)  # chunks repeat
 
     @classmethod
     def read(cls, path: str | Path) -> "WordPiece":
-        """Return the vocabulary of a file with one piece a line, `vocab.txt` by custom."""
+        """Return the tokenizer of a vocabulary file, usually `vocab.txt`: one piece per line."""
         try:
             lines = Path(path).read_text(encoding="utf-8").split("\n")
-        except (OSError, ValueError) as error:  # not UTF-8, or no name of a file
+        except (OSError, ValueError) as error:  # not UTF-8, or not a file name
             raise DataError(f"{path} must be a vocabulary in UTF-8 ({error}).") from error
         return cls([line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])])
 
     def split(self, text: str) -> list[str]:
         """Return the pieces of a text."""
-        return [piece for chunk in text.split(" ") for piece in self._cut(chunk)]
+        return [piece for chunk in text.split(" ") for piece in self._split_chunk(chunk)]
 
     def encode(self, texts: Sequence[str], length: int) -> dict[str, Tensor]:
-        """Return `ids` and `mask`, (n, length) each; longer texts are cut before [SEP].
+        """Return `ids` and `mask`, (n, length) each; longer texts are truncated before [SEP].
 
         Args:
-            texts: What to encode.
-            length: Tokens a sample, with [CLS] and [SEP], >= 2.
+            texts: The texts to encode.
+            length: Tokens per sample, [CLS] and [SEP] included, >= 2.
         """
         check_int("WordPiece.encode", "length", length, 2)
-        ids = np.full((len(texts), length), self._number[PAD], np.int64)
+        ids = np.full((len(texts), length), self._ids[PAD], np.int64)
         mask = np.zeros((len(texts), length), bool)
         for row, kept, text in zip(ids, mask, texts, strict=True):
             found = [FIRST, *self.split(text)[: length - 2], LAST]
-            row[: len(found)] = [self._number[piece] for piece in found]
+            row[: len(found)] = [self._ids[piece] for piece in found]
             kept[: len(found)] = True
         return {"ids": torch.from_numpy(ids), "mask": torch.from_numpy(mask)}
 
-    def _chunk(self, text: str) -> tuple[str, ...]:
-        return tuple(piece for word in split_words(text) for piece in self._pieces(word))
+    def _split_uncached(self, text: str) -> tuple[str, ...]:
+        return tuple(piece for word in split_words(text) for piece in self._split_word(word))
 
-    def _pieces(self, word: str) -> tuple[str, ...]:
-        if len(word) > LONGEST:
+    def _split_word(self, word: str) -> tuple[str, ...]:
+        if len(word) > MAX_WORD:
             return (UNKNOWN,)
         out: list[str] = []
         start = 0
         while start < len(word):
-            before = "##" if start else ""
+            prefix = "##" if start else ""
             for end in range(len(word), start, -1):
-                if before + word[start:end] in self._number:
+                if prefix + word[start:end] in self._ids:
                     break
             else:
                 return (UNKNOWN,)
-            out.append(before + word[start:end])
+            out.append(prefix + word[start:end])
             start = end
         return tuple(out)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core.errors import ArgumentError, unknown_name
 from ..training.run import Run
-from .shape import Table, mean, pictures, spread, table
+from .payload import HistoryTable, build_pictures, mean_over_runs, spread_over_runs, tabulate
 
 FORMATS = ("pdf", "svg", "png")
 CURVES = {"test_accuracy": "Test accuracy", "test_loss": "Test loss", "train_loss": "Training loss"}
@@ -130,7 +130,7 @@ def draw(
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
     target = Path(folder)
-    tables = {label: table(runs) for label, runs in groups.items() if runs}
+    tables = {label: tabulate(runs) for label, runs in groups.items() if runs}
     drawn = {}
     with paper_style() as canvas:
         try:
@@ -145,7 +145,7 @@ def draw(
                 figure = _curves(canvas, tables, name, heading, axis)
                 if figure is not None:
                     drawn[f"{name}-{axis}"] = figure
-        for picture in pictures(groups)[:1]:
+        for picture in build_pictures(groups)[:1]:
             drawn["clients"] = _clients(canvas, picture)
         for name, figure in drawn.items():
             (target / f"{name}.{format}").write_bytes(render(figure, format))
@@ -153,7 +153,7 @@ def draw(
 
 
 def _curves(
-    canvas: Any, tables: Mapping[str, Table], name: str, heading: str, axis: str
+    canvas: Any, tables: Mapping[str, HistoryTable], name: str, heading: str, axis: str
 ) -> Any | None:
     shown = [
         (i, label, found)
@@ -171,8 +171,8 @@ def _curves(
         values = found.columns[name] * share
         there = np.isfinite(values).any(axis=0)
         values, x = values[:, there], _along(found, axis)[there]
-        band = spread(values)[:2] if len(values) > 1 else None
-        draw_curve(ax, i, label, x, mean(values), band, len(tables))
+        band = spread_over_runs(values)[:2] if len(values) > 1 else None
+        draw_curve(ax, i, label, x, mean_over_runs(values), band, len(tables))
     ax.set_xlabel(AXES[axis])
     ax.set_ylabel(f"{heading} (%)" if share == 100 else heading)
     if name.endswith("loss"):
@@ -185,10 +185,10 @@ def _curves(
     return figure
 
 
-def _along(found: Table, axis: str) -> Any:
+def _along(found: HistoryTable, axis: str) -> Any:
     if axis == "rounds":
         return found.rounds
-    return mean(found.cost("bytes_up") + found.cost("bytes_down"))
+    return mean_over_runs(found.cumulative("bytes_up") + found.cumulative("bytes_down"))
 
 
 def _clients(canvas: Any, picture: Mapping[str, Any]) -> Any:

@@ -1,8 +1,8 @@
-"""The report: one HTML file that opens offline, with everything inside.
+"""The report page: one HTML file that works offline.
 
-What runs say (names, labels, settings) is data: it stands in a JSON block in which `<` is escaped,
-and enters the page as text. A content security policy admits the two scripts of the page by their
-hashes and no network.
+Names, labels and settings of runs are untrusted data: they are embedded as JSON in which `<` is
+escaped, and inserted into the page as text. A content security policy allows the page's two scripts
+by their hashes, and no network access.
 """
 
 import base64
@@ -21,7 +21,7 @@ from ..core.errors import ArgumentError
 from ..core.files import to_json
 from ..training.run import Run
 from ..version import __version__
-from .shape import method_name, payload
+from .payload import build_payload, method_name, summary_rows
 
 SCRIPTS = ("look.js", "curves.js", "sections.js", "ledger.js", "page.js")
 
@@ -33,17 +33,17 @@ def write(
     title: str | None = None,
     tuning: Sequence[Mapping[str, Any]] | None = None,
 ) -> Path:
-    """Write the page.
+    """Write the page of groups of runs.
 
     Args:
         groups: Labels (methods, configurations), each with one run per seed.
         path: The file to write.
-        title: Its heading; by default what was compared, and on which data.
-        tuning: What finding the settings cost: one dict per label with label, accuracy, and for
-            each cost (gradients, bytes_up, seconds) that of one run, and tuning_<cost>.
+        title: The page's heading; by default the method or the number of groups, and the data.
+        tuning: The cost of tuning, one dict per label: label, accuracy, and for each cost
+            (gradients, bytes_up, seconds) the cost of one run, and tuning_<cost>.
     """
     target = Path(path)
-    text = render(payload(groups, title=title, tuning=tuning))
+    text = render(build_payload(groups, title=title, tuning=tuning))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, "utf-8")
@@ -55,18 +55,18 @@ def write(
     return target
 
 
-def as_data(facts: Mapping[str, Any]) -> str:
-    """Return JSON that is safe inside a script element and in an HTML answer.
+def to_script_json(payload: Mapping[str, Any]) -> str:
+    """Return JSON that is safe inside a script element and in an HTML response.
 
-    >>> as_data({"label": "</script>"})
+    >>> to_script_json({"label": "</script>"})
     '{"label":"\\\\u003c/script>"}'
     """
-    close = json.dumps(json.loads(to_json(facts)), separators=(",", ":"))
-    return close.replace("<", "\\u003c")
+    compact = json.dumps(json.loads(to_json(payload)), separators=(",", ":"))
+    return compact.replace("<", "\\u003c")
 
 
-def policy(live: bool = False) -> str:
-    """Return the content security policy: these scripts, this style sheet, no network."""
+def security_policy(live: bool = False) -> str:
+    """Return the content security policy; only a `live` page may connect, to its own server."""
     scripts = " ".join(_hash(text) for text in (_asset("chart.umd.min.js"), _script()))
     rules = [
         "default-src 'none'",
@@ -77,17 +77,17 @@ def policy(live: bool = False) -> str:
     return "; ".join([*rules, "connect-src 'self'"] if live else rules)
 
 
-def render(facts: Mapping[str, Any], *, live: float = 0) -> str:
-    """Return the page of a payload; with `live` it asks for new data every so many seconds."""
+def render(payload: Mapping[str, Any], *, live: float = 0) -> str:
+    """Return the HTML of a payload; with `live` > 0, it polls for new data every `live` seconds."""
     parts = {
-        "policy": html.escape(policy(live > 0)),
-        "title": html.escape(str(facts["title"])),
+        "policy": html.escape(security_policy(live > 0)),
+        "title": html.escape(str(payload["title"])),
         "version": html.escape(__version__),
         "live": f"{live:g}",
         "css": _asset("page.css"),
         "library": _asset("chart.umd.min.js"),
         "script": _script(),
-        "data": as_data(facts),
+        "data": to_script_json(payload),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
 
@@ -106,30 +106,24 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def framed(groups: Mapping[str, Sequence[Run]]) -> str:
-    """Return the page as a frame inside another one, for notebooks."""
-    page = html.escape(render(payload(groups)))
+def render_frame(groups: Mapping[str, Sequence[Run]]) -> str:
+    """Return the page as an iframe, for notebooks."""
+    page = html.escape(render(build_payload(groups)))
     style = "width: 100%; height: 640px; border: 1px solid #8884"
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
 
 
-def in_notebook(run: Run) -> str:
-    """Return a run's last numbers as an HTML table and its page below, for notebooks."""
-    from ..core.text import human
-
-    facts = run.summary
-    rows = [("method", method_name(run)), ("rounds", f"{facts['rounds']} ({facts['status']})")]
-    measured = ("test_accuracy", "best_test_accuracy", "test_loss")
-    rows += [(n.replace("_", " "), f"{facts[n]:.4f}") for n in measured if facts.get(n) is not None]
-    rows += [("sent up / down", f"{human(facts['bytes_up'])} / {human(facts['bytes_down'])}")]
-    rows += [("seconds", f"{facts['seconds']:.1f}")]
-    rows += [("run folder", str(run.path))] if run.path is not None else []
+def render_notebook(run: Run) -> str:
+    """Return a run's summary as an HTML table, followed by its page, for notebooks."""
     cell = '<{0} style="text-align:left">{1}</{0}>'
-    lines = [cell.format("th", name) + cell.format("td", html.escape(text)) for name, text in rows]
-    table = "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
-    return table + framed({method_name(run): [run]})
+    rows = [
+        cell.format("th", name) + cell.format("td", html.escape(text))
+        for name, text in summary_rows(run)
+    ]
+    table = "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
+    return table + render_frame({method_name(run): [run]})
 
 
-def write_one(run: Run, path: str | os.PathLike[str]) -> Path:
+def write_run(run: Run, path: str | os.PathLike[str]) -> Path:
     """Write the page of a single run."""
     return write({method_name(run): [run]}, path)

@@ -1,4 +1,4 @@
-"""What the terminal shows: a live progress bar, a summary, tables."""
+"""Output in the terminal: a live progress bar, a summary, tables."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -13,6 +13,7 @@ from rich.table import Table
 from ..core.text import human
 from ..training.callbacks import Event
 from ..training.run import Run
+from .payload import MEASURES, summary_rows
 
 ENGINES = {
     "vmap": "batched",
@@ -21,10 +22,11 @@ ENGINES = {
 }
 
 
-def how(settings: dict[str, Any]) -> str:
-    """Return in a line what was chosen for a run.
+def describe_engine(settings: dict[str, Any]) -> str:
+    """Return one line about how a run trains its clients.
 
-    >>> how({"cohort": 10, "engine": "vmap", "chunk": 5, "device": "cuda", "precision": "tf32"})
+    >>> describe_engine({"cohort": 10, "engine": "vmap", "chunk": 5, "device": "cuda",
+    ...     "precision": "tf32"})
     '10 clients a round, 5 at once, batched; tf32 on cuda.'
     """
     engine, chunk = settings["engine"], settings["chunk"]
@@ -36,25 +38,25 @@ def how(settings: dict[str, Any]) -> str:
     return line.replace("kept on the file", "kept in a file")
 
 
-class Bar:
-    """A callback that draws progress; without a terminal it prints a line now and then."""
+class ProgressBar:
+    """A callback that draws a progress bar; without a terminal it prints about ten lines."""
 
     def __init__(self, rounds: int, console: Console) -> None:
         self._rounds, self._console = rounds, console
-        self._bytes, self._seen, self._began = 0, 0, time.perf_counter()
+        self._bytes, self._rounds_seen, self._start = 0, 0, time.perf_counter()
         self._accuracy: float | None = None
         self._bar = Progress(
             TextColumn("[bold]round"),
             MofNCompleteColumn(),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[values]}"),
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=rounds, said="")
+        self._task = self._bar.add_task("", total=rounds, values="")
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> "ProgressBar":
         self._bar.start()
         return self
 
@@ -67,46 +69,35 @@ class Bar:
         self._bar.stop()
 
     def begin(self, settings: dict[str, Any], history: list[dict[str, Any]]) -> None:
-        """Say how clients will be trained."""
-        self._console.print(how(settings), markup=False, soft_wrap=True)
+        """Print how clients will be trained."""
+        self._console.print(describe_engine(settings), markup=False, soft_wrap=True)
 
     def __call__(self, event: Event) -> None:
         """Show one more round."""
         row = event.row
-        self._seen += 1
+        self._rounds_seen += 1
         self._bytes += row["bytes_up"] + row["bytes_down"]
         self._accuracy = row.get("test_accuracy", self._accuracy)
-        rate = self._seen / (time.perf_counter() - self._began)
+        rate = self._rounds_seen / (time.perf_counter() - self._start)
         words = [f"loss {row['train_loss']:.4f}"]
         if self._accuracy is not None:
             words.append(f"accuracy {self._accuracy:.4f}")
         words += [human(self._bytes), f"{rate:.1f} rounds/s"]
         done = event.round + 1
-        self._bar.update(self._task, completed=done, said="  ".join(words))
+        self._bar.update(self._task, completed=done, values="  ".join(words))
         if not self._console.is_terminal and done % max(1, self._rounds // 10) == 0:
             self._console.print(f"round {done}/{self._rounds}  " + "  ".join(words), soft_wrap=True)
 
 
-def summary(run: Run) -> Table:
-    """Return a run's last numbers as a table."""
-    facts = run.summary
+def make_summary(run: Run) -> Table:
+    """Return a run's totals and last measurements as a table."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row("method", str(run.settings["method"]["name"]))
-    table.add_row("rounds", f"{facts['rounds']} ({facts['status']})")
-    for name in ("test_accuracy", "best_test_accuracy", "test_loss"):
-        if facts.get(name) is not None:
-            table.add_row(name.replace("_", " "), f"{facts[name]:.4f}")
-    for name in ("client_worst", "client_spread"):
-        if facts.get(name) is not None:
-            table.add_row(name.replace("_", " "), f"{facts[name]:.4f}")
-    table.add_row("sent up / down", f"{human(facts['bytes_up'])} / {human(facts['bytes_down'])}")
-    table.add_row("seconds", f"{facts['seconds']:.1f}")
-    if run.path is not None:
-        table.add_row("run folder", escape(str(run.path)))
+    for name, text in summary_rows(run, (*MEASURES, "client_worst", "client_spread")):
+        table.add_row(name, escape(text))
     return table
 
 
-def grid(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
+def make_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
     """Return rows as a table; `columns` maps keys to headings."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for place, heading in enumerate(columns.values()):

@@ -1,8 +1,8 @@
-"""A page about runs that are still going, served to this machine alone.
+"""An HTTP server for a live report page about runs that are still going.
 
-Two addresses exist, `/` and `/data.json`; no path reaches the file system. A request must name the
-server by an IP address, as localhost, or as it was told to be called: a name that some page made
-point here (DNS rebinding) is refused.
+It serves `/` and `/data.json`; no request path reaches the file system. The Host header of a
+request must be an IP address, localhost, or the host that the server was started with, which
+prevents DNS rebinding.
 """
 
 import ipaddress
@@ -17,54 +17,54 @@ from typing import Any
 
 from ..core.errors import ArgumentError, CheckpointError
 from ..training.run import Run
-from . import gather
-from .page import as_data, policy, render
-from .shape import payload
+from .collect import HistoryReader, find_run_folders, group_runs, is_running, read_run
+from .page import render, security_policy, to_script_json
+from .payload import build_payload
 
-EVERY = 2.0  # seconds between two looks of the page
+POLL_SECONDS = 2.0  # between two requests of the page for new data
 
 
-class Readings:
-    """The runs below some folders, read again only when their files have changed."""
+class RunMonitor:
+    """The runs below some folders; a run is read again when its files have changed."""
 
-    def __init__(self, places: Sequence[Path], title: str | None = None) -> None:
-        self._places, self._title = places, title
-        self._seen: dict[Path, tuple[Any, Run]] = {}
-        self._tails: dict[Path, gather.Tail] = {}
-        self._said: tuple[Any, dict[str, Any]] | None = None
+    def __init__(self, folders: Sequence[Path], title: str | None = None) -> None:
+        self._folders, self._title = folders, title
+        self._runs: dict[Path, tuple[Any, Run]] = {}  # with the state of their files
+        self._readers: dict[Path, HistoryReader] = {}
+        self._latest: tuple[Any, dict[str, Any]] | None = None
         self._lock = Lock()
 
-    def facts(self) -> dict[str, Any]:
-        """Return what the page shows now."""
+    def payload(self) -> dict[str, Any]:
+        """Return the current data of the page."""
         with self._lock:
-            paths = dict.fromkeys(path for place in self._places for path in gather.find(place))
-            self._seen = {p: found for p in paths if (found := self._read(p)) is not None}
-            runs = [run for _, run in self._seen.values()]
-            told = [replace(r, status="running") if gather.running(r) else r for r in runs]
-            key = [(p, self._seen[p][0], r.status) for p, r in zip(self._seen, told, strict=True)]
-            if self._said is None or self._said[0] != key:
-                self._said = key, payload(gather.grouped(told), title=self._title)
-            return self._said[1]
+            paths = dict.fromkeys(p for folder in self._folders for p in find_run_folders(folder))
+            self._runs = {p: found for p in paths if (found := self._read(p)) is not None}
+            runs = [
+                replace(r, status="running") if is_running(r) else r for _, r in self._runs.values()
+            ]
+            key = [(p, self._runs[p][0], r.status) for p, r in zip(self._runs, runs, strict=True)]
+            if self._latest is None or self._latest[0] != key:
+                self._latest = key, build_payload(group_runs(runs), title=self._title)
+            return self._latest[1]
 
     def _read(self, path: Path) -> tuple[Any, Run] | None:
-        marks = tuple(
-            _mark(path / n) for n in ("settings.json", "history.jsonl", "checkpoint.json")
-        )
-        before = self._seen.get(path)
-        if before is not None and before[0] == marks:
+        files = ("settings.json", "history.jsonl", "checkpoint.json")
+        state = tuple(_file_state(path / name) for name in files)
+        before = self._runs.get(path)
+        if before is not None and before[0] == state:
             return before
         try:
-            return marks, gather.read(path, self._tails.setdefault(path, gather.Tail()))
-        except CheckpointError:  # half written, or damaged: perhaps the next time
+            return state, read_run(path, self._readers.setdefault(path, HistoryReader()))
+        except CheckpointError:  # damaged, or being written: try again at the next request
             return before
 
 
-def _mark(path: Path) -> tuple[int, int] | None:
+def _file_state(path: Path) -> tuple[int, int] | None:
     try:
-        facts = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return facts.st_mtime_ns, facts.st_size
+    return stat.st_mtime_ns, stat.st_size
 
 
 class PageServer(ThreadingHTTPServer):
@@ -72,33 +72,34 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, readings: Readings) -> None:
+    def __init__(self, host: str, port: int, monitor: RunMonitor) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.readings, self.names = readings, {"localhost", host.lower()}
+        self.monitor, self.names = monitor, {"localhost", host.lower()}
         super().__init__((host, port), PageHandler)
 
     @property
     def address(self) -> str:
-        """Where to look."""
+        """The URL of the page."""
         host, port = str(self.server_address[0]), self.server_address[1]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Pass over browsers that go away in the middle of an answer."""
+        """Ignore clients that disconnect during a response."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
-    def knows(self, said: str | None) -> bool:
+    def is_allowed_host(self, host: str | None) -> bool:
         """Return whether a Host header may name this server.
 
         >>> server = PageServer.__new__(PageServer)
         >>> server.names = {"localhost", "127.0.0.1"}
-        >>> [server.knows(h) for h in ("127.0.0.1:80", "[::1]:80", "localhost", "evil.org", None)]
+        >>> hosts = ("127.0.0.1:80", "[::1]:80", "localhost", "evil.org", None)
+        >>> [server.is_allowed_host(host) for host in hosts]
         [True, True, True, False, False]
         """
-        if not said:
+        if not host:
             return False
-        name = said.rpartition(":")[0] if said.rpartition(":")[2].isdigit() else said
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         name = name.strip("[]").lower()
         try:
             return bool(ipaddress.ip_address(name))
@@ -107,24 +108,24 @@ class PageServer(ThreadingHTTPServer):
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """One request."""
+    """Handles one request."""
 
     server: PageServer
     timeout = 20
     server_version, sys_version = "tunefree", ""
 
     def do_GET(self) -> None:
-        """Answer with the page or its data."""
-        if not self.server.knows(self.headers.get("Host")):
-            self._send(403, "text/plain", "This name is not one of this server's.")
+        """Send the page or its data."""
+        if not self.server.is_allowed_host(self.headers.get("Host")):
+            self._send(403, "text/plain", "This host name is not one of this server's.")
             return
         path = self.path.partition("?")[0]
         if path == "/":
-            self._send(200, "text/html", render(self.server.readings.facts(), live=EVERY))
+            self._send(200, "text/html", render(self.server.monitor.payload(), live=POLL_SECONDS))
         elif path == "/data.json":
-            self._send(200, "application/json", as_data(self.server.readings.facts()))
+            self._send(200, "application/json", to_script_json(self.server.monitor.payload()))
         else:
-            self._send(404, "text/plain", "There are / and /data.json.")
+            self._send(404, "text/plain", "This server has / and /data.json only.")
 
     do_HEAD = do_GET  # noqa: N815
 
@@ -133,7 +134,9 @@ class PageHandler(BaseHTTPRequestHandler):
         self.send_response(code)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
-        self.send_header("Content-Security-Policy", f"{policy(live=True)}; frame-ancestors 'none'")
+        self.send_header(
+            "Content-Security-Policy", f"{security_policy(live=True)}; frame-ancestors 'none'"
+        )
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
@@ -143,13 +146,15 @@ class PageHandler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal belongs to whoever started the command."""
+        """Log nothing: the terminal belongs to the command that started the server."""
 
 
-def serve(places: Sequence[Path], host: str, port: int, title: str | None = None) -> PageServer:
-    """Return a server that is bound and listens; call its serve_forever."""
+def make_server(
+    folders: Sequence[Path], host: str, port: int, title: str | None = None
+) -> PageServer:
+    """Return a server that is bound and listens; call its `serve_forever`."""
     try:
-        return PageServer(host, port, Readings(places, title))
+        return PageServer(host, port, RunMonitor(folders, title))
     except (OSError, OverflowError) as error:
         raise ArgumentError(
             f"watch cannot listen on {host!r}, port {port}: "

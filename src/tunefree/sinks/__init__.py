@@ -1,4 +1,4 @@
-"""Sinks: the history where people look at it, while the run goes on. Each is a callback of `fit`.
+"""Sinks: callbacks of `fit` that write the history to a file or a tracking tool during a run.
 
     tf.fit(model, federation, callbacks=[tf.sinks.Csv("history.csv"), tf.sinks.TensorBoard("tb")])
 
@@ -6,11 +6,11 @@ All but `Csv` need a package: `pip install 'tunefree[tracking]'`. A sink of your
 of an `Event`, or a class with the hooks it needs:
 
 >>> class Print:
-...     def begin(self, settings, history):  # history: the rounds played before, if resumed
+...     def begin(self, settings, history):  # history: earlier rounds, if resumed
 ...         print(settings["method"]["name"], "from round", len(history))
 ...     def __call__(self, event):  # after each round
 ...         print(event.round, event.row["gradients"])
-...     def end(self, run):  # None where an error broke it off
+...     def end(self, run):  # None after an error
 ...         print("failed" if run is None else run.status)
 >>> import torch, tunefree as tf
 >>> data = tf.Federation(torch.eye(4), [0, 1, 0, 1], owner=[0, 0, 1, 1])
@@ -28,36 +28,34 @@ from typing import Literal
 
 from ..core.errors import unknown_name
 from ..training.callbacks import Callback
-from .mlflow import MLflow
-from .table import Csv, Parquet
-from .tensorboard import TensorBoard
-from .wandb import WandB
+from .tables import Csv, Parquet
+from .trackers import MLflow, TensorBoard, WandB
 
-Kind = Literal["csv", "mlflow", "parquet", "tensorboard", "wandb"]
-_KINDS: dict[str, tuple[str, Callable[[Path], Callback]]] = {  # where in a run folder, and what
+SinkName = Literal["csv", "mlflow", "parquet", "tensorboard", "wandb"]
+_SINKS: dict[str, tuple[str, Callable[[Path], Callback]]] = {  # path in a run folder, class
     "csv": ("history.csv", Csv),
     "mlflow": ("mlflow", MLflow),
     "parquet": ("history.parquet", Parquet),
     "tensorboard": ("tensorboard", TensorBoard),
-    "wandb": ("wandb", lambda place: WandB(place.parent)),  # which makes wandb/ itself
+    "wandb": ("wandb", lambda path: WandB(path.parent)),  # wandb creates wandb/ itself
 }
 
 
-def into(folder: Path | str, kinds: Iterable[Kind | str] = ()) -> list[Callback]:
-    """Return sinks that write into a run folder: those named, and those it has already.
+def make_sinks(folder: Path | str, names: Iterable[SinkName | str] = ()) -> list[Callback]:
+    """Return sinks that write into a run folder: those named, and those that it has already.
 
-    >>> [type(sink).__name__ for sink in into("runs/first", ["csv"])]
+    >>> [type(sink).__name__ for sink in make_sinks("runs/first", ["csv"])]
     ['Csv']
     """
-    asked = list(kinds)
-    for kind in asked:
-        if kind not in _KINDS:
-            raise unknown_name("log", kind, _KINDS)
+    names = list(names)
+    for name in names:
+        if name not in _SINKS:
+            raise unknown_name("log", name, _SINKS)
     return [
-        make(Path(folder) / place)
-        for kind, (place, make) in _KINDS.items()
-        if kind in asked or (Path(folder) / place).exists()
+        make(Path(folder) / path)
+        for name, (path, make) in _SINKS.items()
+        if name in names or (Path(folder) / path).exists()
     ]
 
 
-__all__ = ["Csv", "MLflow", "Parquet", "TensorBoard", "WandB", "into"]
+__all__ = ["Csv", "MLflow", "Parquet", "TensorBoard", "WandB", "make_sinks"]

@@ -10,11 +10,12 @@ from ..core.errors import Interrupted, check_finite
 from ..methods import Method
 from . import names, searching
 from .comparison import Comparison, write
+from .execute import make_progress, run_all
 from .keep import task
 from .names import Entrant
 from .source import MakeFederation, MakeModel, PythonStudy, StudyConfig, check
 from .tuning import Tuning
-from .work import NOT_RUN, Failure, Outcome, Watch, perform, standing, watcher
+from .work import NOT_RUN, Failure, Outcome, Watch, standing
 
 
 def compare(
@@ -65,7 +66,7 @@ def compare(
         PythonStudy.create(model, federation, settings),
         out=None if out is None else Path(out),
         target=target,
-        watch=watcher(progress),
+        watch=make_progress(progress),
         tunings={label: found.spent() for label, found in tuned.items()},
     )
 
@@ -140,7 +141,7 @@ class _Contest:
         """Run every method with every seed, seed by seed."""
         ready, rounds = list(self.ready.values()), self.study.rounds
         tasks = [task(self.out, e.label, seed, rounds) for seed in self.seeds for e in ready]
-        for one, outcome in perform(tasks, self.study.source(ready), watch, jobs):
+        for one, outcome in run_all(tasks, self.study.source(ready), watch, jobs):
             self.done[one.label, one.seed] = outcome
 
     def result(self) -> Comparison:

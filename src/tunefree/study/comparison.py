@@ -169,10 +169,10 @@ class Comparison:
         return "\n".join([*said, text.latex(self.cells(), self.columns)])
 
     def _repr_html_(self) -> str:
-        from ..report.page import framed
+        from ..report.page import render_frame
 
         table = text.as_html(self.cells(), self.columns, [self.header, *self.sentences])
-        return table + framed(self._done()) if self._done() else table
+        return table + render_frame(self._done()) if self._done() else table
 
     def _done(self) -> dict[str, list[Run]]:
         """Return the runs that there are, by label."""

@@ -18,11 +18,12 @@ from .. import methods
 from ..core.errors import ArgumentError, Interrupted, unknown_name
 from ..training.command import parse_method_settings
 from . import grids, names
+from .execute import make_progress, run_all
 from .keep import keep, task
 from .names import Entrant
 from .source import MakeFederation, MakeModel, PythonStudy, StudyConfig, check
 from .tuning import FILE, MEASURES, By, Point, Tuning
-from .work import Outcome, Watch, perform, watcher
+from .work import Outcome, Watch
 
 THIRD = 3
 VALIDATION = 0.1
@@ -173,7 +174,7 @@ def _rung(
     ]
     source = study.source([p.entrant for p in chosen])
     done: dict[str, dict[int, Outcome]] = {label: {} for label in alive}
-    for one, outcome in perform(tasks, source, watch, jobs):
+    for one, outcome in run_all(tasks, source, watch, jobs):
         done[one.label][one.seed] = outcome
     played = [
         replace(p, runs=tuple(done[label][s] for s in tuning.seeds), rounds=far)
@@ -240,7 +241,7 @@ def tune(
     names.check_settings("tune", settings)
     own = dict(fixed or {})
     entrant = Entrant(method, methods.get(method, **own), method, fixed=own)
-    with watcher(progress) as watch:
+    with make_progress(progress) as watch:
         return search(
             grid_of(entrant, grid),
             names.seeds(seeds, "tune"),

@@ -6,31 +6,28 @@ fails leaves the reason in its place, and the others go on.
 
 import logging
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
-from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
+from ..core.errors import CheckpointError, Interrupted, TunefreeError, first_line
 from ..data import Federation
-from ..simulation.ranks import init_ranks
 from ..training.bind import SimulatedClients, bind
 from ..training.callbacks import Callback, Event
 from ..training.config import RunConfig
 from ..training.fit import train
 from ..training.folder import Folder
 from ..training.run import Run
-from .pool import ProcessPool, Worker
 
 log = logging.getLogger("tunefree")
 
 GOOD = ("finished", "stopped early")
 ENDED = (*GOOD, "diverged")
 NOT_RUN = "not run yet"
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -112,121 +109,6 @@ class Watch:
     def __exit__(self, *error: object) -> None: ...
 
 
-def watcher(progress: bool) -> Watch:
-    """Return who looks on: the terminal, or nobody."""
-    if not progress:
-        return Watch()
-    from .watch import Terminal
-
-    return Terminal()
-
-
-def perform(
-    tasks: Sequence[Task], source: Source, watch: Watch, jobs: int = 1
-) -> Iterator[tuple[Task, Outcome]]:
-    """Do the runs and yield each as it ends; Ctrl-C leaves all of them resumable."""
-    if init_ranks().size > 1:
-        raise ArgumentError(
-            "A study runs in one process, or starts its own with jobs=...; leave torchrun out."
-        )
-    watch.plan(tasks)
-    work = _in_pool(tasks, source, watch, jobs) if jobs > 1 else _in_turn(tasks, source, watch)
-    with closing(work) as done:
-        for task, outcome, played in done:
-            watch.end(task, outcome, played)
-            yield task, outcome
-
-
-def _in_turn(
-    tasks: Sequence[Task], source: Source, watch: Watch
-) -> Generator[tuple[Task, Outcome, bool], None, None]:
-    for task in tasks:
-
-        def show(event: Event, task: Task = task) -> None:
-            watch.round(task, event.row)
-
-        with notes(watch, task):
-            outcome, played = do(task, source, show)
-        yield task, outcome, played
-
-
-def _in_pool(
-    tasks: Sequence[Task], source: Source, watch: Watch, jobs: int
-) -> Generator[tuple[Task, Outcome, bool], None, None]:
-    if any(task.out is None for task in tasks):
-        raise ArgumentError("jobs > 1 needs a folder: the processes leave their runs there.")
-    with ProcessPool(_TrainInPool(source), jobs) as pool:
-        for task, result in pool.run(tasks, forward_messages(watch)):
-            if isinstance(result, BaseException):
-                yield task, process_failure(task, result), True
-            else:
-                failure, played = result
-                yield task, failure or standing(task), played
-
-
-@dataclass(frozen=True)
-class _TrainInPool:
-    """The work of a study's pool; the run itself stays in its folder."""
-
-    source: Source
-
-    def __call__(self, task: Task, worker: Worker) -> tuple[Failure | None, bool]:
-        found = train_in_worker(task, worker, lambda show: do(task, self.source, show))
-        if isinstance(found, Failure):
-            return found, True
-        outcome, played = found
-        return (outcome if isinstance(outcome, Failure) else None), played
-
-
-def train_in_worker(
-    task: Task, worker: Worker, train: Callable[[Callback], ResultT]
-) -> ResultT | Failure:
-    """Train in a process of a pool: rounds and warnings are sent as messages.
-
-    Args:
-        task: The run.
-        worker: What the process sees of the pool.
-        train: Trains, with a callback for `fit`.
-
-    Returns:
-        The result, or a `Failure` if the pool asked to stop.
-    """
-
-    def send_row(event: Event) -> None:
-        worker.send(event.row)
-        if worker.stop_requested:
-            event.request_stop()
-
-    class Sender(Watch):
-        def say(self, line: str) -> None:
-            worker.send(line)
-
-    if worker.stop_requested:
-        return Failure(task.seed, NOT_RUN)
-    try:
-        with notes(Sender(), task):
-            return train(send_row)
-    except KeyboardInterrupt:
-        return Failure(task.seed, "stopped by Ctrl-C")
-
-
-def forward_messages(watch: Watch) -> Callable[[Task, Any], None]:
-    """Return what passes the messages of `train_in_worker` to a watch."""
-
-    def forward(task: Task, message: Any) -> None:
-        if isinstance(message, str):
-            watch.say(message)
-        else:
-            watch.round(task, message)
-
-    return forward
-
-
-def process_failure(task: Task, error: BaseException) -> Failure:
-    """Return the outcome of a run whose process died, for lack of memory for instance."""
-    return Failure(task.seed, f"Its process ended: {first_line(error)}")
-
-
 def do(task: Task, source: Source, show: Callback) -> tuple[Outcome, bool]:
     """Do one run, or read it if it has ended, and say which; a failure is an outcome too."""
     rows: list[dict[str, Any]] = []
@@ -252,9 +134,9 @@ def _train(task: Task, inputs: RunInputs, callbacks: list[Callback]) -> Run:
             inputs.model,
             inputs.federation,
             out=task.out,
-            checkpoint_every=inputs.checkpoint_every,
             callbacks=[*callbacks, *inputs.callbacks, stop],
             command=inputs.command,
+            checkpoint_every=inputs.checkpoint_every,
         )
     except Interrupted as error:
         if stop.reached:

@@ -363,7 +363,10 @@ class RunConfig:
             else:
                 groups.setdefault(group, {})[name] = value
         for group, inside in groups.items():
-            own[group] = replace(own.get(group, getattr(self, group)), **inside)
+            base: Any = own.get(group, getattr(self, group))
+            if isinstance(base, str):  # the engine by its backend's name
+                base = Engine(**{"backend": base})  # type: ignore[arg-type]
+            own[group] = replace(base, **inside)
         return replace(self, **own)
 
     def record(self, *, node: bool = False) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What a run leaves: the model, the history, and where they are kept."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,22 @@ from ..core.files import pack_tensors, write_atomically
 from ..core.types import Vector, map_inputs
 from ..models.problem import LOSSES, Problem
 from .folder import Folder
+
+_RENDERERS: dict[str, Callable[..., Any]] = {}
+
+
+def register_report(
+    write: Callable[["Run", str | os.PathLike[str]], Path], render: Callable[["Run"], str]
+) -> None:
+    """Register the functions behind `Run.report` and a run's display in notebooks.
+
+    `tunefree.report` calls this when it is imported, so that this module need not import it.
+
+    Args:
+        write: Writes the HTML page of a run to a path and returns the path.
+        render: Returns the HTML that a notebook shows for a run.
+    """
+    _RENDERERS.update(write=write, render=render)
 
 
 def validation_score(row: dict[str, Any]) -> float | None:
@@ -99,15 +116,13 @@ class Run:
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a page about this run: one HTML file that opens offline."""
-        from ..report.page import write_one
-
-        return write_one(self, path)
+        page: Path = _RENDERERS["write"](self, path)
+        return page
 
     def _repr_html_(self) -> str:
         """Show the last numbers in a notebook."""
-        from ..report.page import in_notebook
-
-        return in_notebook(self)
+        text: str = _RENDERERS["render"](self)
+        return text
 
     @staticmethod
     def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> "Run":

@@ -115,18 +115,19 @@ def test_plan_and_width():
     [
         (
             {},
-            "Cut(steps=..., epochs=...) needs exactly one of the two, got steps=None and "
+            "BatchPlan(steps=..., epochs=...) needs exactly one of the two, got steps=None and "
             "epochs=None.",
         ),
         (
             {"steps": 1, "epochs": 1},
-            "Cut(steps=..., epochs=...) needs exactly one of the two, got steps=1 and epochs=1.",
+            "BatchPlan(steps=..., epochs=...) needs exactly one of the two, got steps=1 and "
+            "epochs=1.",
         ),
-        ({"steps": 0}, "Cut(steps=...) must be an int >= 1, got 0."),
-        ({"epochs": 1.5}, "Cut(epochs=...) must be an int >= 1, got 1.5."),
+        ({"steps": 0}, "BatchPlan(steps=...) must be an int >= 1, got 0."),
+        ({"epochs": 1.5}, "BatchPlan(epochs=...) must be an int >= 1, got 1.5."),
         (
             {"batch": -1, "steps": 1},
-            "Cut(batch=...) must be an int >= 1, got -1.",
+            "BatchPlan(batch=...) must be an int >= 1, got -1.",
         ),
     ],
 )
@@ -138,5 +139,7 @@ def test_bad_cuts(arguments, sentence):
 
 def test_width_below_what_is_needed_is_refused():
     one = torch.tensor([2])
-    with pytest.raises(ArgumentError, match=r"draw\(width=...\) must be at least 4 here, got 3"):
+    with pytest.raises(
+        ArgumentError, match=r"draw_batches\(width=...\) must be at least 4 here, got 3"
+    ):
         draw_batches(0, 0, one, SIZES[one], STARTS[one], BatchPlan(batch=4, steps=1), width=3)

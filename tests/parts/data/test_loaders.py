@@ -29,7 +29,7 @@ def empty(tmp_path, monkeypatch):
 
     monkeypatch.delenv("TUNEFREE_DATA", raising=False)
     for module in (sources, femnist):
-        monkeypatch.setattr(module, "cache", lambda: tmp_path / "cache")
+        monkeypatch.setattr(module, "cache_folder", lambda: tmp_path / "cache")
     return tmp_path
 
 
@@ -120,8 +120,10 @@ def write_mnist(folder, images_train, labels_train):
 @pytest.fixture
 def no_sums(monkeypatch):
     """Let tiny files stand in for MNIST's own."""
-    bare = tuple(images.Part(part.file) for part in images.MNIST.parts)
-    monkeypatch.setattr(images, "MNIST", images.Source("mnist", bare, ("mnist", "MNIST/raw")))
+    bare = tuple(images.DatasetFile(file.name) for file in images.MNIST.files)
+    monkeypatch.setattr(
+        images, "MNIST", images.DatasetSource("mnist", bare, ("mnist", "MNIST/raw"))
+    )
 
 
 @pytest.mark.usefixtures("no_sums")
@@ -288,8 +290,8 @@ def test_sst2_sentences(data, sentence):
 
 
 def test_sst2_words(empty, monkeypatch):
-    bare = tuple(sst2.Part(part.file) for part in sst2.SST2.parts)
-    monkeypatch.setattr(sst2, "SST2", sst2.Source("sst2", bare, ("SST-2",)))
+    bare = tuple(sst2.DatasetFile(file.name) for file in sst2.SST2.files)
+    monkeypatch.setattr(sst2, "SST2", sst2.DatasetSource("sst2", bare, ("SST-2",)))
     (empty / "SST-2").mkdir()
     (empty / "SST-2/train.tsv").write_text("sentence\tlabel\nA good good film \t1\nbad film\t0\n")
     (empty / "SST-2/dev.tsv").write_text("sentence\tlabel\na dull film\t0\n")
@@ -304,8 +306,8 @@ def test_sst2_words(empty, monkeypatch):
 
 
 def write_plays(folder, monkeypatch, lines):
-    bare = (shakespeare.Part("raw_data.txt"),)
-    source = shakespeare.Source("shakespeare", bare, ("shakespeare",))
+    bare = (shakespeare.DatasetFile("raw_data.txt"),)
+    source = shakespeare.DatasetSource("shakespeare", bare, ("shakespeare",))
     monkeypatch.setattr(shakespeare, "SHAKESPEARE", source)
     head = (
         "SONNETS\n\nby William Shakespeare\n\n  NOT. a role\n\nPLAY\n\nby William Shakespeare\n\n"

@@ -11,7 +11,7 @@ import pytest
 
 from tunefree.core.errors import DataError
 from tunefree.data import sources
-from tunefree.data.sources import DatasetSource, Part, locate, read
+from tunefree.data.sources import DatasetFile, DatasetSource, locate, read_files
 
 CONTENT = b"some rows\n"
 
@@ -22,7 +22,7 @@ def digest(data, kind="sha256"):
 
 SINGLE = DatasetSource(
     name="demo",
-    parts=(Part("rows.txt", {"": digest(CONTENT)}),),
+    files=(DatasetFile("rows.txt", {"": digest(CONTENT)}),),
     folders=("demo", "DEMO/raw"),
     url="https://example.org/demo/",
 )
@@ -31,7 +31,7 @@ SINGLE = DatasetSource(
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
-    monkeypatch.setattr(sources, "cache", lambda: folder)
+    monkeypatch.setattr(sources, "cache_folder", lambda: folder)
     monkeypatch.delenv("TUNEFREE_DATA", raising=False)
 
     def no_network(url, **settings):
@@ -39,6 +39,10 @@ def cache(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pooch, "retrieve", no_network)
     return folder
+
+
+def read(source, folder=None):
+    return [data for _, data in read_files(source, folder)]
 
 
 def put(path, data):
@@ -58,7 +62,7 @@ def test_found_in_a_folder_in_any_packing(tmp_path, sub, suffix, pack):
 
 
 def test_folder_then_variable_then_cache(tmp_path, monkeypatch, cache):
-    source = DatasetSource(name="demo", parts=(Part("rows.txt"),), folders=("demo",))
+    source = DatasetSource(name="demo", files=(DatasetFile("rows.txt"),), folders=("demo",))
     put(cache / "demo/rows.txt", b"cache")
     assert read(source) == [b"cache"]
     put(tmp_path / "variable/rows.txt", b"variable")
@@ -97,7 +101,7 @@ def test_no_network_says_what_to_fetch_and_where_to_put_it(cache):
 
 def test_without_an_address_the_hint_is_given(cache):
     source = DatasetSource(
-        name="demo", parts=(Part("r"),), folders=("demo",), hint="it is made by hand."
+        name="demo", files=(DatasetFile("r"),), folders=("demo",), hint="it is made by hand."
     )
     with pytest.raises(DataError) as caught:
         read(source)
@@ -130,7 +134,9 @@ def test_cut_short_is_refused(tmp_path, suffix, pack):
 
 def test_a_packed_sum_is_enough(tmp_path):
     packed = gzip.compress(CONTENT, mtime=0)
-    source = DatasetSource("demo", (Part("rows.txt", {".gz": digest(packed, "md5")}),), ("demo",))
+    source = DatasetSource(
+        "demo", (DatasetFile("rows.txt", {".gz": digest(packed, "md5")}),), ("demo",)
+    )
     put(tmp_path / "rows.txt.gz", packed)
     assert read(source, tmp_path) == [CONTENT]
     put(tmp_path / "rows.txt.gz", gzip.compress(CONTENT, mtime=1))
@@ -159,11 +165,14 @@ def zipped(members):
 def archived(file, data):
     return DatasetSource(
         name="demo",
-        parts=(Part("a.txt", {"": digest(b"A")}, "in/a"), Part("b.txt", member="in/b")),
+        files=(
+            DatasetFile("a.txt", {"": digest(b"A")}, "in/a"),
+            DatasetFile("b.txt", member="in/b"),
+        ),
         folders=("demo",),
         url="https://example.org/" + file,
         archive=file,
-        archive_sum=digest(data),
+        archive_checksum=digest(data),
     )
 
 
@@ -212,6 +221,6 @@ def test_md5_alone_is_used_only_where_it_is_what_is_published():
     ours = [images.FASHION_MNIST, images.MNIST_WRITERS, images.CIFAR10_SUBSET]
     ours += [a9a.A9A, sst2.SST2, shakespeare.SHAKESPEARE]
     for source in ours:
-        for part in source.parts:
-            assert all(value.startswith("sha256:") for value in part.sums.values())
-            assert part.sums
+        for part in source.files:
+            assert all(value.startswith("sha256:") for value in part.checksums.values())
+            assert part.checksums

@@ -70,8 +70,8 @@ def test_vocabularies_in_files(tmp_path):
 
 
 def test_sst2_in_pieces(tmp_path, monkeypatch):
-    bare = tuple(sst2.Part(part.file) for part in sst2.SST2.parts)
-    monkeypatch.setattr(sst2, "SST2", sst2.Source("sst2", bare, ("SST-2",)))
+    bare = tuple(sst2.DatasetFile(file.name) for file in sst2.SST2.files)
+    monkeypatch.setattr(sst2, "SST2", sst2.DatasetSource("sst2", bare, ("SST-2",)))
     (tmp_path / "SST-2").mkdir()
     (tmp_path / "SST-2/train.tsv").write_text("sentence\tlabel\nA good , film \t1\nunwanted\t0\n")
     (tmp_path / "SST-2/dev.tsv").write_text("sentence\tlabel\ndull films !\t0\n")

@@ -177,7 +177,7 @@ def test_a_grid_that_was_not_searched_to_the_end_has_no_winner(first, tmp_path):
 
 def test_lost_runs_are_marked_and_missing_data_is_left_out(tmp_path, monkeypatch):
     monkeypatch.delenv("TUNEFREE_DATA", raising=False)
-    monkeypatch.setattr("tunefree.data.sources.cache", lambda: tmp_path)
+    monkeypatch.setattr("tunefree.data.sources.cache_folder", lambda: tmp_path)
     text = SPEC.replace("grid = { lr = [1e-6, 0.3, 1e12] }", "set = { lr = 1e12 }")
     other = 'name = "T2"\ndata = "cifar100"\nsplit = "iid"\nclients = 2\nmodel = "mlp"'
     text = text.replace("[[method]]", f"[[task]]\n{other}\n[[method]]", 1)

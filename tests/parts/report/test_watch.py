@@ -9,7 +9,7 @@ import pytest
 
 from tunefree.core.errors import ArgumentError
 from tunefree.report import watch
-from tunefree.report.watch import serve
+from tunefree.report.watch import make_server
 
 from .runs import folder, row, run
 
@@ -23,7 +23,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def ask(place):
-    with serve([place], "127.0.0.1", 0) as server:
+    with make_server([place], "127.0.0.1", 0) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
         def get(path, method="GET", **headers):
@@ -72,9 +72,9 @@ def test_a_run_that_stops_writing_no_longer_runs(ask, place):
 
 def test_nothing_is_worked_out_twice(place, monkeypatch):
     asked = []
-    monkeypatch.setattr(watch, "payload", lambda *a, **k: asked.append(1) or {})
-    readings = watch.Readings([place])
-    assert readings.facts() is readings.facts()
+    monkeypatch.setattr(watch, "build_payload", lambda *a, **k: asked.append(1) or {})
+    monitor = watch.RunMonitor([place])
+    assert monitor.payload() is monitor.payload()
     assert asked == [1]
 
 
@@ -128,9 +128,9 @@ def test_only_reading(ask):
 
 
 def test_it_listens_on_this_machine_alone(place):
-    with serve([place], "127.0.0.1", 0) as server:
+    with make_server([place], "127.0.0.1", 0) as server:
         assert server.address == f"http://127.0.0.1:{server.server_address[1]}/"
         with pytest.raises(ArgumentError, match=r"watch cannot listen on '127\.0\.0\.1', port"):
-            serve([place], "127.0.0.1", server.server_address[1])
+            make_server([place], "127.0.0.1", server.server_address[1])
     with pytest.raises(ArgumentError, match="watch cannot listen"):
-        serve([place], "127.0.0.1", 99_999)
+        make_server([place], "127.0.0.1", 99_999)

@@ -126,5 +126,5 @@ def make(kind, folder):
     """Return the sink, or skip where its package is not installed."""
     if NEEDS[kind]:
         pytest.importorskip(NEEDS[kind], reason=f"{NEEDS[kind]} is not installed")
-    (sink,) = tf.sinks.into(Path(folder), [kind])
+    (sink,) = tf.sinks.make_sinks(Path(folder), [kind])
     return sink

@@ -248,20 +248,20 @@ def test_wandb_is_offline_and_has_settings_and_status(tmp_path):
 
 
 def test_into_names_and_finds(tmp_path):
-    assert tf.sinks.into(tmp_path) == []
-    (sink,) = tf.sinks.into(tmp_path, ["csv", "csv"])
+    assert tf.sinks.make_sinks(tmp_path) == []
+    (sink,) = tf.sinks.make_sinks(tmp_path, ["csv", "csv"])
     assert sink.path == tmp_path / "history.csv"
     sink.begin(SETTINGS, [])
-    assert [type(s) for s in tf.sinks.into(tmp_path)] == [tf.sinks.Csv]
+    assert [type(s) for s in tf.sinks.make_sinks(tmp_path)] == [tf.sinks.Csv]
     with pytest.raises(ArgumentError, match="Unknown log 'tensorbord'"):
-        tf.sinks.into(tmp_path, ["tensorbord"])
+        tf.sinks.make_sinks(tmp_path, ["tensorbord"])
 
 
 @pytest.mark.parametrize("kind", [kind for kind, package in NEEDS.items() if package])
 def test_a_missing_package_is_named_with_the_command(kind, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, NEEDS[kind], None)
     with pytest.raises(ArgumentError) as error:
-        tf.sinks.into(tmp_path, [kind])
+        tf.sinks.make_sinks(tmp_path, [kind])
     assert f"needs the package {NEEDS[kind]}, which cannot be imported" in str(error.value)
     assert "pip install 'tunefree[tracking]' installs it." in str(error.value)
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from parts.problems import labelled
 from parts.study.test_comparing import SMALL, model
-from tunefree.study import Failure, work
+from tunefree.study import Failure, execute, work
 from tunefree.study.comparing import contest
 from tunefree.study.names import entrants
 from tunefree.study.source import PythonStudy
@@ -64,6 +64,6 @@ def test_a_failure_is_a_line():
 def test_torchrun_is_refused(monkeypatch):
     from tunefree.simulation.ranks import Ranks
 
-    monkeypatch.setattr(work, "init_ranks", lambda: Ranks(0, 2))
+    monkeypatch.setattr(execute, "init_ranks", lambda: Ranks(0, 2))
     with pytest.raises(work.ArgumentError, match="leave torchrun out"):
         watched(False, ["fedavg"])

@@ -16,9 +16,14 @@ import numpy as np
 
 from trust.fuzz.mutate import edited, odd_json
 from trust.fuzz.target import Target, chosen, kept_head, put, room, swapped, target
-from tunefree.data import _packed, a9a, femnist, images, shakespeare, sources, sst2, wordpiece
+from tunefree.data import _archives, a9a, femnist, images, shakespeare, sources, sst2, wordpiece
 
 LARGEST = 1 << 24  # what may be unpacked, here
+
+
+def named(source, parts):
+    """Return the parts as `read_files` does: each with the name of its file."""
+    return [(file.name, part) for file, part in zip(source.files, parts, strict=True)]
 
 
 def loader(module, load, parts, change=edited) -> Target:
@@ -26,7 +31,7 @@ def loader(module, load, parts, change=edited) -> Target:
     parts = list(parts)
 
     def read(data: bytes) -> None:
-        with swapped(module, read=lambda source, folder: put(parts, data)):
+        with swapped(module, read_files=lambda source, folder: named(source, put(parts, data))):
             load()
 
     return Target(read, chosen(parts), kept_head(change))
@@ -194,7 +199,7 @@ def _femnist() -> Target:
     content = {"users": ["a", "b"], "num_samples": [1, 1], "user_data": {"a": rows, "b": rows}}
 
     def read(data: bytes) -> None:
-        images, labels, users = femnist._file(Given(data))  # type: ignore[arg-type]
+        images, labels, users = femnist._read_json(Given(data))  # type: ignore[arg-type]
         assert images.shape == (len(labels), 784)
         assert labels.shape == (len(users),)
 
@@ -223,8 +228,8 @@ def mended_tar(data: bytes) -> bytes:
 
 def _members(seeds: list[bytes], change) -> Target:
     def read(data: bytes) -> None:
-        with swapped(_packed, LARGEST=LARGEST):
-            found = sources._members(Path("given"), data, ["a", "d/b"])
+        with swapped(_archives, MAX_BYTES=LARGEST):
+            found = sources._read_archive_members(Path("given"), data, ["a", "d/b"])
         assert [type(part) for part in found] == [bytes, bytes]
 
     return Target(read, seeds, change)
@@ -279,11 +284,11 @@ def _zip() -> Target:
 
 
 def _alone(suffix: str, pack) -> Target:
-    part = sources.Part("given")
+    part = sources.DatasetFile("given")
 
     def read(data: bytes) -> None:
-        with swapped(sources, _bytes=lambda path: data), swapped(_packed, LARGEST=LARGEST):
-            assert len(sources._read_part(Path(f"given{suffix}"), part)) <= LARGEST
+        with swapped(sources, _read_bytes=lambda path: data), swapped(_archives, MAX_BYTES=LARGEST):
+            assert len(sources._read_file(Path(f"given{suffix}"), part)) <= LARGEST
 
     return Target(read, [pack(b"one" * 400), pack(b"")])
 

@@ -18,9 +18,9 @@ from trust.fuzz.target import Target, chosen, put, room, swapped, target
 from tunefree.cli import run as run_command
 from tunefree.core.files import unpack_tensors
 from tunefree.flower.store import MemoryStore
-from tunefree.report import gather
-from tunefree.report.page import as_data
-from tunefree.report.shape import payload
+from tunefree.report import collect
+from tunefree.report.page import to_script_json
+from tunefree.report.payload import build_payload
 from tunefree.study import compare, tune
 from tunefree.study.comparison import Comparison
 from tunefree.study.tuning import Tuning
@@ -215,7 +215,7 @@ def _report() -> Target:
 
     def read(home: Path) -> None:
         with swapped(logging.getLogger("tunefree"), disabled=True):
-            as_data(payload(gather.load([home])))
+            to_script_json(build_payload(collect.load_groups([home])))
 
     return kept.target(read)
 

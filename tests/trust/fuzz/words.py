@@ -143,16 +143,16 @@ def _no_network(*given: object) -> Path:
 def _command_line() -> Target:
     home = room() / "home"
     home.mkdir()
-    before = Path.cwd(), dict(os.environ), sources._fetch
+    before = Path.cwd(), dict(os.environ), sources._download
     os.chdir(home)
     os.environ |= {"TERM": "dumb", "COLUMNS": "80"}
     os.environ.pop("TUNEFREE_DATA", None)
-    owners = ((run, "fit"), (compare, "contest"), (tune, "search"), (watch, "serve"))
-    owners += ((sources, "_fetch"), (experiments.papers, "run"), (experiments.papers, "find"))
+    owners = ((run, "train"), (compare, "contest"), (tune, "search"), (watch, "make_server"))
+    owners += ((sources, "_download"), (experiments.papers, "run"), (experiments.papers, "find"))
     owners += ((App, "assemble_argument_collection"),)
     owners += ((benchmarks, "measure"),)
     kept = [(owner, name, getattr(owner, name)) for owner, name in owners]
-    other = {"_fetch": _no_network, "find": _one_paper}
+    other = {"_download": _no_network, "find": _one_paper}
     other["assemble_argument_collection"] = _once(App.assemble_argument_collection)
     for owner, name in owners:
         setattr(owner, name, other.get(name, _stop))

@@ -1,8 +1,8 @@
-"""The history as one table in a file: CSV, Parquet.
+"""The history as a table in a file: CSV or Parquet.
 
-One row per round and one column per number, as in `Run.history`; a cell is empty where a round
-was not evaluated or a number is not finite. A resumed run rewrites the file from its history, so
-that every round is there once.
+There is one row per round and one column per number, as in `Run.history`; a cell is empty if a
+round was not evaluated or a number is not finite. A resumed run rewrites the file from its history,
+so that it holds every round once.
 """
 
 import csv
@@ -18,49 +18,49 @@ from ..core.files import write_atomically
 from ..training.callbacks import Event
 from ..training.history import History
 from ..training.run import Run
-from ._values import need, numbers
+from .trackers import finite_numbers, import_package
 
 Row = dict[str, Any]
 
 
-class _Table(ABC):
-    """Keeps the rows; a kind of file says how they are read and written."""
+class _TableSink(ABC):
+    """A callback that writes rows to a file; subclasses implement the file format."""
 
     kind: ClassVar[str]
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._rows: History | None = None  # None until the run has begun
+        self._rows: History | None = None  # None before the first round
         self._columns: list[str] = []
 
     def begin(self, settings: Row, history: list[Row]) -> None:
-        """Start the table with the rounds played before; another file is not overwritten."""
-        self._found()
-        self._start([numbers(row) for row in history])
+        """Start the table with the earlier rounds; any other file at `path` is refused."""
+        self._read_existing()
+        self._start([finite_numbers(row) for row in history])
 
     def __call__(self, event: Event) -> None:
         """Add one round."""
-        if self._rows is None:  # nobody said begin: go on with what the file has
-            self._start([row for row in self._found() if int(row["round"]) < event.round])
+        if self._rows is None:  # `begin` was not called: continue the file
+            self._start([row for row in self._read_existing() if int(row["round"]) < event.round])
         assert self._rows is not None
-        row = numbers(event.row)
+        row = finite_numbers(event.row)
         self._rows.append(row)
-        with self._disk():
-            self._added(row, self._widen(row))
+        with self._convert_os_errors():
+            self._write_row(row, self._add_columns(row))
 
     def end(self, run: Run | None) -> None:
-        """Leave the file whole."""
+        """Do nothing: the file is complete."""
 
     def _start(self, rows: list[Row]) -> None:
         self._rows, self._columns = History(rows), ["round"]
         for row in rows:
-            self._widen(row)
-        with self._disk():
+            self._add_columns(row)
+        with self._convert_os_errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._write(rows)
 
     @contextmanager
-    def _disk(self) -> Iterator[None]:
+    def _convert_os_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -68,12 +68,12 @@ class _Table(ABC):
                 f"tf.sinks.{self.kind} cannot write {str(self.path)!r}: {error.strerror or error}."
             ) from None
 
-    def _widen(self, row: Row) -> bool:
+    def _add_columns(self, row: Row) -> bool:
         new = [name for name in row if name not in self._columns]
         self._columns += new
         return bool(new)
 
-    def _found(self) -> list[Row]:
+    def _read_existing(self) -> list[Row]:
         if not self.path.exists():
             return []
         try:
@@ -96,15 +96,15 @@ class _Table(ABC):
         """Replace the file."""
 
     @abstractmethod
-    def _added(self, row: Row, wider: bool) -> None:
-        """Write one more row, which may have new columns."""
+    def _write_row(self, row: Row, has_new_columns: bool) -> None:
+        """Write one more row."""
 
 
-class Csv(_Table):
-    """The history as a CSV file, whole after every round.
+class Csv(_TableSink):
+    """Writes the history as a CSV file, complete after every round.
 
     Args:
-        path: The file; its folder is made.
+        path: The file; its folder is created.
     """
 
     kind = "Csv"
@@ -126,8 +126,8 @@ class Csv(_Table):
     def _write(self, rows: Iterable[Row]) -> None:
         write_atomically(self.path, self._text(rows, header=True).encode())
 
-    def _added(self, row: Row, wider: bool) -> None:
-        if wider:
+    def _write_row(self, row: Row, has_new_columns: bool) -> None:
+        if has_new_columns:
             assert self._rows is not None
             self._write(self._rows)
         else:
@@ -135,37 +135,37 @@ class Csv(_Table):
                 file.write(self._text([row], header=False))
 
 
-class Parquet(_Table):
-    """The history as a Parquet file; needs pyarrow.
+class Parquet(_TableSink):
+    """Writes the history as a Parquet file; needs pyarrow.
 
-    The file cannot be appended to, so it is written anew when a tenth of the rounds is missing,
-    and at the end.
+    Parquet files cannot be appended to: the file is rewritten when a tenth of the rounds is
+    missing, and at the end.
 
     Args:
-        path: The file; its folder is made.
+        path: The file; its folder is created.
     """
 
     kind = "Parquet"
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(path)
-        self._arrow = need("Parquet", "pyarrow")
-        self._parquet = need("Parquet", "pyarrow", "pyarrow.parquet")
-        self._missing = 0
+        self._arrow = import_package("Parquet", "pyarrow")
+        self._parquet = import_package("Parquet", "pyarrow", "pyarrow.parquet")
+        self._unwritten = 0
 
     def _read(self) -> tuple[list[str], list[Row]]:
         table = self._parquet.read_table(self.path)
         rows = [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
         return table.column_names, rows
 
-    def _write(self, found: Iterable[Row]) -> None:
-        rows = list(found)
-        whole = {c for c in self._columns if all(isinstance(row.get(c, 0), int) for row in rows)}
+    def _write(self, rows: Iterable[Row]) -> None:
+        rows = list(rows)
+        ints = {c for c in self._columns if all(isinstance(row.get(c, 0), int) for row in rows)}
         table = self._arrow.table(
             {
                 c: self._arrow.array(
                     [row.get(c) for row in rows],
-                    self._arrow.int64() if c in whole else self._arrow.float64(),
+                    self._arrow.int64() if c in ints else self._arrow.float64(),
                 )
                 for c in self._columns
             }
@@ -173,16 +173,16 @@ class Parquet(_Table):
         buffer = self._arrow.BufferOutputStream()
         self._parquet.write_table(table, buffer)
         write_atomically(self.path, buffer.getvalue().to_pybytes())
-        self._missing = 0
+        self._unwritten = 0
 
-    def _added(self, row: Row, wider: bool) -> None:
+    def _write_row(self, row: Row, has_new_columns: bool) -> None:
         assert self._rows is not None
-        self._missing += 1
-        if 10 * self._missing >= len(self._rows):
+        self._unwritten += 1
+        if 10 * self._unwritten >= len(self._rows):
             self._write(self._rows)
 
     def end(self, run: Run | None) -> None:
-        """Write what is missing."""
-        if self._rows is not None and self._missing:
-            with self._disk():
+        """Write the rows that are missing."""
+        if self._rows is not None and self._unwritten:
+            with self._convert_os_errors():
                 self._write(self._rows)

@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from tunefree.report import shape
+from tunefree.report import payload
 from tunefree.report.command import command
 
 from .runs import run
 
 
 def told(*runs):
-    return shape.group("label", list(runs))
+    return payload.build_group("label", list(runs))
 
 
 def with_losses(*values, seed=0):
@@ -108,25 +108,27 @@ def test_settings_that_seeds_do_not_share_are_listed():
 
 def test_pictures_are_shown_once():
     groups = {"a": [run(seed=0), run(seed=1)], "b": [run("scaffold", seed=0)]}
-    found = shape.pictures(groups)
+    found = payload.build_pictures(groups)
     assert [p["names"] for p in found] == [["digits, seed 0"], ["digits, seed 1"]]
     assert found[0]["labels"] == [[3, 0], [1, 3]]
 
 
 def test_a_thousand_clients_are_thinned():
     many = {"clients": list(range(1000)), "sizes": [5] * 1000, "labels": [[5, 0]] * 1000}
-    (found,) = shape.pictures({"a": [run(data={"name": "d", "clients": 1000, "picture": many})]})
+    (found,) = payload.build_pictures(
+        {"a": [run(data={"name": "d", "clients": 1000, "picture": many})]}
+    )
     assert len(found["clients"]) == len(found["sizes"]) == len(found["labels"]) == 100
     assert (found["clients"][0], found["clients"][-1], found["of"]) == (0, 999, 1000)
 
 
 def test_titles():
     two = {"a": [run()], "b": [run("scaffold")], "nobody": []}
-    assert shape.payload(two)["title"] == "2 configurations on digits"
-    assert len(shape.payload(two)["groups"]) == 2
-    assert shape.payload({"a": [run()]})["title"] == "a on digits"
-    assert shape.payload({"a": [run()]}, title="Mine")["title"] == "Mine"
-    assert shape.payload({})["title"] == "No runs"
+    assert payload.build_payload(two)["title"] == "2 configurations on digits"
+    assert len(payload.build_payload(two)["groups"]) == 2
+    assert payload.build_payload({"a": [run()]})["title"] == "a on digits"
+    assert payload.build_payload({"a": [run()]}, title="Mine")["title"] == "Mine"
+    assert payload.build_payload({})["title"] == "No runs"
 
 
 def test_commands_can_be_typed():
