@@ -1,7 +1,15 @@
 """Simulated clients: they train in this process, in chunks of rows."""
 
-from .rehearse import DryRun, Units, units
-from .rough import FaultyClients
-from .simulate import EngineOptions, Simulation
+from .dry_run import DryRun, Units, units
+from .faulty import FaultyClients, create_clients
+from .simulation import EngineOptions, Simulation
 
-__all__ = ["DryRun", "EngineOptions", "FaultyClients", "Simulation", "Units", "units"]
+__all__ = [
+    "DryRun",
+    "EngineOptions",
+    "FaultyClients",
+    "Simulation",
+    "Units",
+    "create_clients",
+    "units",
+]
