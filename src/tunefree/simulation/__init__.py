@@ -1,8 +1,9 @@
 """Simulated clients: they train in this process, in chunks of rows."""
 
 from .dry_run import DryRun, Units, units
+from .engine import EngineOptions
 from .faulty import FaultyClients, create_clients
-from .simulation import EngineOptions, Simulation
+from .simulation import Simulation
 
 __all__ = [
     "DryRun",

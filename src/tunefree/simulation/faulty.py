@@ -28,8 +28,9 @@ from ..wire import Ledger
 from .cohort import MemoryRows
 from .context import WORK_COUNTS, work_costs
 from .dry_run import DryRun
+from .engine import EngineOptions
 from .ranks import Ranks
-from .simulation import EngineOptions, Simulation
+from .simulation import Simulation
 
 COUNTED = ("gradients", "proxes", "unsolved")  # work that counts whether or not its result arrives
 
@@ -88,6 +89,8 @@ class FaultyClients:
     def __init__(self, simulation: Simulation, faults: Faults) -> None:
         self.simulation, self._faults, self.ranks = simulation, faults, simulation.ranks
         self._plan, self._method = simulation.plan, simulation.method
+        self.weight_of, self.describe = simulation.weight_of, simulation.describe
+        self.measure, self.gradient = simulation.measure, simulation.gradient
         if faults.stale:
             _check_stale(self._method, self._plan, simulation.problem.start, simulation.aggregate)
         self._queue = DelayQueue(self._method.channels())
@@ -115,14 +118,10 @@ class FaultyClients:
     def announce(self, ids: Tensor | None) -> None:
         """Do nothing: the clients that train are not the cohort."""
 
-    def weight_of(self, ids: Tensor) -> float:
-        """Return the share of these clients in the weight of the population."""
-        return self.simulation.weight_of(ids)
-
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Train the cohort and return the means of the uploads that arrive in this round."""
         if t.preparing:
-            result, self._pending = self._train_clients(ids, down, t, ledger)
+            result, self._pending = self.simulation.train_clients(ids, down, t, ledger)
             return result
         self._trained, self._pending, self._sent_late = t.index, [], []
         fates, arriving = self._fates(t.index, ids), self._queue.due(t.index)
@@ -150,17 +149,6 @@ class FaultyClients:
         row |= {"answered": answered, **counts, **self.simulation.behaviour.measure(prompt)}
         return replace(result, measured=row)
 
-    def _train_clients(
-        self,
-        ids: Tensor,
-        down: Channels,
-        t: Round,
-        ledger: Ledger,
-        aggregate: Aggregation | None = None,
-    ) -> tuple[RoundResult, MemoryRows]:
-        aggregate = self.simulation.aggregate if aggregate is None else aggregate
-        return self.simulation.train_clients(ids, down, t, ledger, aggregate)
-
     def _train_prompt(
         self, ids: Tensor, late: list[LateUpload], down: Channels, t: Round, ledger: Ledger
     ) -> RoundResult:
@@ -168,7 +156,7 @@ class FaultyClients:
         late_weight = self.weight_of(torch.tensor([u.client for u in late], dtype=torch.int64))
         aggregate: Aggregation = partial(self._join, late, late_weight)
         if len(ids):
-            result, self._pending = self._train_clients(
+            result, self._pending = self.simulation.train_clients(
                 ids, down, t, ledger, aggregate if late else None
             )
         else:
@@ -201,7 +189,7 @@ class FaultyClients:
         if not len(ids):
             return {}
         ledger = Ledger()
-        result, memory = self._train_clients(ids, down, t, ledger, weighted_mean)
+        result, memory = self.simulation.train_clients(ids, down, t, ledger, weighted_mean)
         is_finite = "refused" not in result.measured and result.loss == result.loss
         if due is not None and is_finite:
             ((_, own),) = memory
@@ -252,18 +240,6 @@ class FaultyClients:
         """Restore the clients' memory and the queued uploads from a checkpoint."""
         self.simulation.load_state(tensors)
         self._queue.load_state(tensors, self.simulation.problem.device)
-
-    def describe(self) -> dict[str, Any]:
-        """Return what the simulation chose, for `settings.json`."""
-        return self.simulation.describe()
-
-    def measure(self, x: Vector) -> dict[str, float]:
-        """Return how much the clients' gradients differ at x."""
-        return self.simulation.measure(x)
-
-    def gradient(self, x: Vector) -> Vector:
-        """Return grad f at x over all clients' data."""
-        return self.simulation.gradient(x)
 
 
 class _QueryError(Exception):

@@ -1,7 +1,7 @@
 """All clients in this process: they train in chunks, one row per client."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,17 +16,14 @@ from ..core.vectors import row_sq
 from ..data.batches import BatchPlan, plan_steps
 from ..data.federation import Federation
 from ..methods import Method
-from ..models.augment import CropFlip
-from ..models.engine import EngineName, choose
-from ..models.losses import Losses
 from ..models.problem import Problem
 from ..rounds import RoundResult, init_client_memory, local_update, pack_uploads, update_memory
 from ..server.aggregate import Aggregation, Mean, client_weights, weighted_mean
 from ..wire import Ledger
 from .batches import BatchSource
-from .chunk import FEW, Chunks, fitting, in_cache, in_memory
 from .cohort import ChunkResult, CohortSums, MemoryRows
 from .context import WORK_COUNTS, ClientContext, LimitSteps, work_costs
+from .engine import EngineOptions, choose_engine
 from .finite import (
     MISSING,
     PendingChecks,
@@ -39,31 +36,7 @@ from .finite import (
 from .memory import ClientMemory
 from .ranks import Ranks
 
-COMPILE_STEPS, COMPILE_FLOPS = 20_000, 1e13  # above either, compiling on a CPU pays for itself
-# Bytes that one client's step keeps for its backward pass: above, clients are faster in turn than
-# batched on a CPU, and faster in turn than compiled (both by `python -m benchmarks cpu`).
-TURNS, TOO_LARGE = 5 << 18, 8 << 20
-GPU_STEPS, GPU_FLOPS = 5_000, 1e14  # the same on a GPU
 ROWS = 4096  # samples per call in `gradient`, where clients do not matter
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """How simulated clients compute.
-
-    Args:
-        engine: "vmap", "loop" or "auto".
-        compile: True, False, or None for a choice by the amount of work (the same every time).
-        chunk: Clients trained at once; None is the whole cohort, or fewer where that is faster.
-        augment: Augmentation of training images, or None.
-        aggregate: Creates the aggregators of what clients send.
-    """
-
-    engine: EngineName = "auto"
-    compile: bool | None = None
-    chunk: int | None = None
-    augment: CropFlip | None = None
-    aggregate: Aggregation = weighted_mean
 
 
 class Simulation:
@@ -107,7 +80,7 @@ class Simulation:
         self.aggregate = options.aggregate
         if self.ranks.size > 1 and self.aggregate is not weighted_mean:
             raise ArgumentError("fit(aggregate=...) takes one process; start without torchrun.")
-        self.losses, self.chunks = self._choose_engine(options)
+        self.losses, self.chunks = choose_engine(method, problem, self.batches, plan, options)
         self.behaviour = Behaviour() if behaviour is None else behaviour
         self.context = ClientContext(method, self.batches, self.losses, limit_steps)
         first = init_client_memory(method, problem.start if start is None else start, plan)
@@ -118,39 +91,6 @@ class Simulation:
         self._pending: MemoryRows = []  # memory after a round that is not committed
         self._checks = PendingChecks()
         self._refused: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
-
-    def _is_worth_compiling(self) -> bool:
-        plan = self.plan
-        steps = plan.rounds * plan.steps
-        flops = 6.0 * plan.layout.size * self.batches.width * plan.cohort * steps
-        if self.problem.device.type == "cuda":
-            return steps >= GPU_STEPS or flops >= GPU_FLOPS
-        return steps >= COMPILE_STEPS or flops >= COMPILE_FLOPS
-
-    def _choose_engine(self, options: EngineOptions) -> tuple[Losses, Chunks]:
-        """Return how losses are computed, and for how many clients at once."""
-        problem, chunk = self.problem, self.plan.cohort
-        bytes = problem.kept(*self.batches.probe(torch.arange(1)).row(0))
-        on_cpu = problem.device.type == "cpu"
-        turns, compile = on_cpu and bytes > TURNS, options.compile
-        if compile is None:
-            compile = self._is_worth_compiling() and options.engine != "loop"
-            compile = compile and not (on_cpu and bytes > TOO_LARGE)
-        if options.chunk is not None:
-            chunk = min(options.chunk, chunk)
-        elif problem.device.type == "cuda":
-            chunk = in_memory(problem, self.batches, chunk, options.engine != "loop")
-        elif compile and turns:
-            chunk = fitting(chunk, FEW) if bytes <= TOO_LARGE else 1
-        elif compile:
-            chunk = in_cache(chunk, problem.start.nbytes)
-        everyone = torch.arange(chunk)
-        probe = self.batches.probe(everyone) if on_cpu else self.batches.order(everyone)
-        descends = self.method.descent_lr(1.0) is not None
-        losses = choose(problem, probe, options.engine, compile, turns, descends)
-        if compile and on_cpu and losses.name == "vmap":  # it could not be compiled
-            return self._choose_engine(replace(options, compile=False))
-        return losses, Chunks(chunk, losses.release)
 
     def sample_cohort(self, t: int) -> Tensor:
         """Return the ids of the clients that take part in round t."""
@@ -167,17 +107,23 @@ class Simulation:
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Train the cohort and return the means of its uploads."""
-        result, self._pending = self.train_clients(ids, down, t, ledger, self.aggregate)
+        result, self._pending = self.train_clients(ids, down, t, ledger)
         return replace(result, measured=result.measured | self.behaviour.measure(ids))
 
     def train_clients(
-        self, ids: Tensor, down: Channels, t: Round, ledger: Ledger, aggregate: Aggregation
+        self,
+        ids: Tensor,
+        down: Channels,
+        t: Round,
+        ledger: Ledger,
+        aggregate: Aggregation | None = None,
     ) -> tuple[RoundResult, MemoryRows]:
         """Train clients and return the means of their uploads and their new memory.
 
         Clients with non-finite numbers are left out. If they are at least half of the clients, the
-        loss is NaN and the run is reported as diverged.
+        loss is NaN and the run is reported as diverged. `aggregate` replaces the run's.
         """
+        aggregate = self.aggregate if aggregate is None else aggregate
         ids, passes, sent = self.behaviour.order(ids), self.context.passes, Ledger()
         result, memory, bad = self._train_once(ids, down, t, sent, aggregate)
         if len(bad):
