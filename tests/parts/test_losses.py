@@ -18,7 +18,7 @@ from tunefree.models.engine import choose
 from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
 from tunefree.models.turns import Looped
-from tunefree.simulation import simulate
+from tunefree.simulation import engine as engine_choice
 
 
 class Lstm(nn.Module):
@@ -358,7 +358,7 @@ def test_compiled_equals_eager(monkeypatch, widths):
         engines.append(choose(*args))
         return engines[-1]
 
-    monkeypatch.setattr(simulate, "choose", chosen)
+    monkeypatch.setattr(engine_choice, "choose", chosen)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = Branches(widths).double()

@@ -31,8 +31,8 @@ from ..rounds import (
     update_memory,
     wire_for_round,
 )
-from ..simulation.desk import ClientContext, count_work
-from ..simulation.feed import BatchSource
+from ..simulation.batches import BatchSource
+from ..simulation.context import ClientContext, count_work
 from ..wire import Ledger
 from .payload import (
     EncodedArray,

@@ -20,7 +20,7 @@ from ..methods import Method
 from ..models.problem import Problem, are_labels
 from ..models.turns import Looped
 from ..rounds import ClientPool
-from ..simulation.desk import ClientContext
+from ..simulation.context import ClientContext
 from ..training.bind import ClientData, bind, prepare_pair
 from ..training.config import RunConfig
 from ..training.folder import Folder

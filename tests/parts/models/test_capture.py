@@ -11,7 +11,7 @@ import tunefree as tf
 from tunefree.models import batched, capture
 from tunefree.models.losses import DeferredBatch
 from tunefree.models.problem import Problem
-from tunefree.simulation.feed import BatchSource
+from tunefree.simulation.batches import BatchSource
 from tunefree.testing._problem import federation, net
 
 CUDA = torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""A crew that does nothing, to learn what a round would cost before anyone trains."""
+"""Clients that do no work: what a round would cost, before anyone trains."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +24,8 @@ from ..rounds import (
 from ..wire import Ledger
 
 
-class _Still:
-    """Losses of a problem on which nothing moves."""
+class _ZeroLosses:
+    """Losses and gradients that are zero."""
 
     name, gathers = "none", False
 
@@ -45,18 +45,20 @@ class _Still:
 
 
 class DryRun:
-    """Answers as a cohort would, with the right channels and no work.
+    """Answers with zeros in the channels of a method, and counts bytes and gradients.
+
+    Implements `rounds.ClientPool`.
 
     Args:
-        method: What is rehearsed.
-        plan: How many, how often.
-        x: The model.
-        batches: Batches in a pass over a client's data, on average.
+        method: The method.
+        plan: Sizes of the run.
+        x: The model's parameters.
+        batches: Mean number of batches in a pass over a client's data.
     """
 
     def __init__(self, method: Method, plan: Plan, x: Vector, batches: float = 1.0) -> None:
         self._method, self._plan, self._batches = method, plan, batches
-        self.gradients = 0.0  # that would have been taken, one a batch
+        self.gradients = 0.0  # that clients would have computed, in batches
         first = init_client_memory(method, x, plan)
         self.own = {name: v[None] for name, v in first.items()}  # one client's memory
 
@@ -115,7 +117,7 @@ class DryRun:
         return out
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
-        """Let one client answer, and count it for all."""
+        """Compute the upload of one client, and count it for all."""
         x = down["x"]
         empty = Batch(x[:0], x[:0], x[:0], x[:0])
 
@@ -124,12 +126,8 @@ class DryRun:
             return x.new_zeros(1), torch.zeros_like(x)[None]
 
         one_step = torch.ones(1, dtype=torch.int64, device=x.device)
-        lesson = LocalBatches(lambda k: empty, one_step, x.new_ones((1, 1)), (1, 1))
-        task = ClientTask(
-            losses=_Still(),
-            lesson=lambda turn, steps: lesson,
-            full=full,
-        )
+        batches = LocalBatches(lambda k: empty, one_step, x.new_ones((1, 1)), (1, 1))
+        task = ClientTask(losses=_ZeroLosses(), lesson=lambda turn, steps: batches, full=full)
         refs = 1 + ("ref" in self._method.direction.sets and not t.preparing)
         self.gradients += len(ids) * self._plan.steps * refs
         sent, _, _ = local_update(self._method, task, down, self.own, t)
@@ -143,12 +141,12 @@ class DryRun:
         return RoundResult(mean, 0.0, {})
 
     def commit(self) -> None:
-        """Nothing was learned."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """How many vectors of d numbers, and how many single numbers."""
+    """A size in vectors of d numbers and single numbers."""
 
     vectors: float
     scalars: int = 0
@@ -162,20 +160,20 @@ class Units:
 
 
 def units(method: Method, clients: int = 8, d: int = 40_000) -> dict[str, Units]:
-    """Return what a method sends and keeps, in units of d, when everyone takes part.
+    """Return the uploads, downloads and memory of a method with full participation, in units of d.
 
-    "up" and "down" are per client and round, "before" what each client sends up before round 0,
-    "client" and "server" what is remembered between rounds, the server's beyond x.
+    "up" and "down" are per client and round, "before" is a client's upload before round 0, "client"
+    and "server" are the memory between rounds, the server's without x.
     """
     plan = Plan(clients, clients, 100, 10.0, Layout(("w",), ((d // 200, 200),)), held=True)
     x, ids = torch.ones(d), torch.arange(clients)
-    crew = DryRun(method, plan, x)
+    pool = DryRun(method, plan, x)
     now = init_server_state(method, x, plan)
-    now, first = run_round(method, plan, now, crew, ids, ids)
-    now, row = run_round(method, plan, now, crew, ids, ids)
+    now, first = run_round(method, plan, now, pool, ids, ids)
+    now, row = run_round(method, plan, now, pool, ids, ids)
     sent = {way: row[f"bytes_{way}"] / (4 * clients) for way in ("up", "down")}
     early = (first["bytes_up"] - row["bytes_up"]) / (4 * clients)
-    own = sum(v.numel() for v in crew.own.values())
+    own = sum(v.numel() for v in pool.own.values())
     kept = sum(v.numel() for v in {id(v): v for v in now.tensors().values()}.values()) - d
     numbers = {**sent, "before": early, "client": own, "server": kept}
     return {name: _units(value, d) for name, value in numbers.items()}

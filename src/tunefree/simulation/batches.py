@@ -1,4 +1,4 @@
-"""What clients are fed: their batches of a turn, and blocks of all of their data."""
+"""The clients' data on the device: batches of a local phase, and blocks of all samples."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from ..models.augment import CropFlip
 from ..models.losses import Batch, DeferredBatch
 from ..models.problem import Problem
 
-BLOCK = 16 << 20  # bytes that one client's block may keep for a backward pass on a GPU
+BLOCK = 16 << 20  # bytes that a client's block may keep for a backward pass on a GPU
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class BatchSource:
     """The federation's rows on the problem's device, gathered by index in one static shape.
 
     Args:
-        problem: Where the rows go.
-        fed: Whose rows they are.
+        problem: Model and loss, on the device.
+        fed: The clients' data.
         cut: Batch size, and steps or epochs.
-        seed: The run's.
-        augment: What is done to a training batch of images, or None.
+        seed: Seed of the run.
+        augment: Augmentation of training images, or None.
     """
 
     problem: Problem
@@ -45,7 +45,7 @@ class BatchSource:
 
     @cached_property
     def block(self) -> int:
-        """Rows of a block: several batches where they are small, since each block is a launch."""
+        """Rows of a block: several small batches on a GPU, since each block is a launch."""
         if self.problem.device.type == "cpu":
             return self.width
         bytes = self.problem.kept(*self.probe(torch.arange(1)).row(0))
@@ -53,40 +53,40 @@ class BatchSource:
         return self.width * min(max(BLOCK // max(bytes, 1), 1), most)
 
     def passes(self, ids: Tensor | None = None) -> Tensor:
-        """Return the batches in a pass over each client's data (of everyone without ids)."""
+        """Return the number of batches in a pass over each client's data; None is all clients."""
         sizes = self.fed.sizes if ids is None else self.fed.sizes[ids]
         return -(-sizes // self.width)
 
     def probe(self, ids: Tensor) -> Batch:
-        """Return a batch in the shape that training uses."""
+        """Return a batch of these clients in the shape that training uses."""
         return self._batch(*self._first(ids))
 
     def order(self, ids: Tensor) -> DeferredBatch:
-        """Return the same batch in the form in which an engine that gathers is given it."""
-        return DeferredBatch(self._here(_encoded(*self._first(ids))), self.gather)
+        """Return the batch of `probe` in the form for engines that gather rows themselves."""
+        return DeferredBatch(self._here(_encode(*self._first(ids))), self.gather)
 
     def _first(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
         draws = draw_batches(self.seed, 0, ids, sizes, starts, self.cut, width=self.width)
         return draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids)
 
-    def lesson(
-        self, ids: Tensor, t: int, turn: int, steps: int | None, ordered: bool = False
+    def local_batches(
+        self, ids: Tensor, t: int, turn: int, steps: int | None, deferred: bool = False
     ) -> LocalBatches:
-        """Return the clients' batches of a turn, of so many steps (None: as cut).
+        """Return the clients' batches of a local phase.
 
         Args:
             ids: The clients.
             t: The round.
-            turn: Which turn of it.
-            steps: Local steps, or None.
-            ordered: Leave the gathering to the engine.
+            turn: The phase within the round.
+            steps: Local steps; None is the plan's.
+            deferred: Leave gathering the rows to the engine.
         """
         with _one_thread(self.problem.device):
-            return self._lesson(ids, t, turn, steps, ordered)
+            return self._draw_local(ids, t, turn, steps, deferred)
 
-    def _lesson(
-        self, ids: Tensor, t: int, turn: int, steps: int | None, ordered: bool
+    def _draw_local(
+        self, ids: Tensor, t: int, turn: int, steps: int | None, deferred: bool
     ) -> LocalBatches:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
         cut = self.cut if steps is None else BatchPlan(batch=self.cut.batch, steps=steps)
@@ -98,8 +98,8 @@ class BatchSource:
             spots = turn << 32 | torch.arange(long)
             keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
         fetch: Callable[[int], Batch | DeferredBatch]
-        if ordered:  # all in one tensor, which goes to the device once a turn
-            codes = self._here(_encoded(index, mask, keys))
+        if deferred:  # one tensor, copied to the device once per phase
+            codes = self._here(_encode(index, mask, keys))
             fetch = lambda k: DeferredBatch(codes[k], self.gather)  # noqa: E731
         else:
             index, mask, keys = (self._here(v) for v in (index, mask, keys))
@@ -109,10 +109,10 @@ class BatchSource:
 
     @cached_property
     def gather(self) -> Callable[[Tensor], Batch]:
-        """Returns the batch of a code (m, B + 1)."""
+        """Function that returns the batch of a code (m, B + 1)."""
 
         def gather(code: Tensor) -> Batch:
-            return self._batch(*_decoded(code))
+            return self._batch(*_decode(code))
 
         return gather
 
@@ -120,10 +120,10 @@ class BatchSource:
         return to_device(t, self.problem.device)
 
     def blocks(self, ids: Tensor | None, t: int) -> Iterator[tuple[Tensor, Batch]]:
-        """Yield all data of these clients, block by block, and each block's weight (m,).
+        """Yield all data of these clients in blocks, with the clients' weights of each block (m,).
 
-        Without ids, the server's own held sample, as one row. Each block drops out units of its
-        own; at another point in the same round, the same ones.
+        Without ids, it is the server's held sample, as one row. Dropout differs between blocks, and
+        is the same for every point of a round.
         """
         if ids is None:
             assert self.fed.held is not None
@@ -136,14 +136,14 @@ class BatchSource:
             spot = low + torch.arange(self.block)
             mask = spot < sizes[:, None]  # (m, B)
             weight = self._here((mask.sum(1).double() / sizes).to(self.problem.dtype))
-            mask[:, 0] = True  # a client that is through counts with weight 0
+            mask[:, 0] = True  # a client without further samples counts with weight 0
             index = starts[:, None] + torch.minimum(spot, sizes[:, None] - 1)
             keys = bits(first, torch.tensor(low)) if low else first
-            yield weight, self._gathered(source, index, mask, keys)
+            yield weight, self._gather_rows(source, index, mask, keys)
 
     def _batch(self, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
         """Return the clients' training batches, augmented."""
-        batch = self._gathered((self.fed.x, self.fed.y), index, mask, keys)
+        batch = self._gather_rows((self.fed.x, self.fed.y), index, mask, keys)
         if self.augment is None:
             return batch
         spots = torch.arange(index.shape[1], device=batch.key.device)
@@ -152,48 +152,47 @@ class BatchSource:
         inputs = map_inputs(lambda t: augment(t, sample_keys), batch.inputs)
         return replace(batch, inputs=inputs)
 
-    def _gathered(self, source: Pair, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
+    def _gather_rows(self, source: Pair, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
         index, mask, keys = (self._here(t) for t in (index, mask, keys))
         inputs = map_inputs(lambda t: _rows(t, index), source[0])
         return Batch(inputs, _rows(source[1], index), mask, keys)
 
 
 class BatchPrefetcher:
-    """Lessons as they are asked for; the next round's first one can be drawn before its time.
+    """Local batches on request; those of the next round's first phase can be drawn early.
 
-    A GPU works while the host goes on: what the host draws before it waits for the round's result
-    costs nothing.
+    The host draws them while the GPU still works on the current round, at no cost.
 
     Args:
-        feed: Where they come from.
-        ordered: Leave the gathering to the engine.
+        batches: The clients' data.
+        deferred: Leave gathering the rows to the engine.
     """
 
-    def __init__(self, feed: BatchSource, ordered: bool) -> None:
-        self._feed, self._ordered = feed, ordered
-        self._steps: int | None = None  # as last asked for; most methods ask for the same again
+    def __init__(self, batches: BatchSource, deferred: bool) -> None:
+        self._batches, self._deferred = batches, deferred
+        self._steps: int | None = None  # of the last request; most methods repeat it
         self._early: tuple[int, int | None, Tensor, LocalBatches] | None = None
 
-    def give(self, ids: Tensor, t: int, turn: int, steps: int | None) -> LocalBatches:
-        """Return the clients' batches of a turn, of so many steps (None: as cut)."""
+    def get(self, ids: Tensor, t: int, turn: int, steps: int | None) -> LocalBatches:
+        """Return the clients' batches of a local phase, as `BatchSource.local_batches` does."""
         if turn == 0:
             self._steps, early, self._early = steps, self._early, None
             if early is not None and early[:2] == (t, steps) and torch.equal(early[2], ids):
                 return early[3]
-        return self._feed.lesson(ids, t, turn, steps, self._ordered)
+        return self._batches.local_batches(ids, t, turn, steps, self._deferred)
 
-    def draw(self, ids: Tensor, t: int) -> None:
-        """Draw these clients' batches of a coming round."""
-        lesson = self._feed.lesson(ids, t, 0, self._steps, self._ordered)
-        self._early = (t, self._steps, ids, lesson)
+    def prefetch(self, ids: Tensor, t: int) -> None:
+        """Draw these clients' batches of round t before they are requested."""
+        found = self._batches.local_batches(ids, t, 0, self._steps, self._deferred)
+        self._early = (t, self._steps, ids, found)
 
 
 @contextmanager
 def _one_thread(device: torch.device) -> Iterator[None]:
-    """Let one thread do the host's part beside a GPU.
+    """Use one thread for the host's work beside a GPU.
 
-    It is small and the GPU works meanwhile; but threads that wait for each other on busy cores
-    have been seen to take several times as long as the round.
+    The work is small, and threads that wait for each other on busy cores were seen to take several
+    times as long as the round.
     """
     threads = torch.get_num_threads()
     if device.type != "cuda" or threads == 1:
@@ -210,12 +209,12 @@ def _rows(t: Tensor, index: Tensor) -> Tensor:
     return t.index_select(0, index.flatten()).reshape(*index.shape, *t.shape[1:])
 
 
-def _encoded(index: Tensor, mask: Tensor, keys: Tensor) -> Tensor:
-    """Return it all as whole numbers (..., B + 1): masked rows inverted, the key at the end."""
+def _encode(index: Tensor, mask: Tensor, keys: Tensor) -> Tensor:
+    """Return a batch as one int tensor (..., B + 1): masked indices inverted, the key last."""
     return torch.cat([torch.where(mask, index, ~index), keys[..., None]], dim=-1)
 
 
-def _decoded(code: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _decode(code: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows, keys = code[..., :-1], code[..., -1]
     mask = rows >= 0
     return torch.where(mask, rows, ~rows), mask, keys

@@ -1,6 +1,6 @@
-"""Where clients work: their data, the losses on it, and the count of what the work took."""
+"""The data and losses with which clients work, and the cost of their work."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -13,45 +13,61 @@ from ..core.vectors import row_sq
 from ..methods import Method
 from ..models.losses import Losses
 from ..rounds import ClientTask
-from .feed import BatchPrefetcher, BatchSource
+from .batches import BatchPrefetcher, BatchSource
 
-WORK_COUNTS = ("steps", "trials", "slopes", "unsolved")  # what is counted over clients in a round
+WORK_COUNTS = ("steps", "trials", "slopes", "unsolved")  # summed over the clients of a round
+
+LimitSteps = Callable[[LocalBatches, Tensor, Round], LocalBatches]
+"""Returns the batches of clients in a round, with fewer steps for those that are slow."""
 
 
 class ClientContext:
-    """What a chunk of clients needs in order to work: m rows in a simulation, one on a node.
+    """What a chunk of m clients needs to train and to answer queries; m = 1 on a node.
 
     Args:
-        method: What they train by.
-        feed: What they are fed.
-        losses: How losses are computed.
+        method: The method.
+        batches: The clients' data.
+        losses: Computes batch losses and gradients.
+        limit_steps: Shortens the local work of slow clients; None if there are none.
     """
 
-    def __init__(self, method: Method, feed: BatchSource, losses: Losses) -> None:
-        self.method, self.feed, self.losses = method, feed, losses
-        self.lessons = BatchPrefetcher(feed, losses.gathers)
-        self.passes = 0  # gradients over all data since this was last set to 0, one a batch
+    def __init__(
+        self,
+        method: Method,
+        batches: BatchSource,
+        losses: Losses,
+        limit_steps: LimitSteps | None = None,
+    ) -> None:
+        self.method, self.batches, self.losses = method, batches, losses
+        self.prefetcher = BatchPrefetcher(batches, losses.gathers)
+        self.passes = 0  # full gradients since this was last set to 0, counted in batches
+        self._limit_steps = limit_steps
 
     def task(self, ids: Tensor, t: Round) -> ClientTask:
-        """Return what these clients do in a round."""
+        """Return the losses and data of these clients in a round."""
 
         def full(at: Tensor, grad: bool) -> tuple[Rows, Rows]:
             return self.full(at, t.index, ids, grad)
 
-        def lesson(turn: int, steps: int | None) -> LocalBatches:
-            return self.lessons.give(ids, t.index, turn, steps)
+        def local_batches(turn: int, steps: int | None) -> LocalBatches:
+            found = self.prefetcher.get(ids, t.index, turn, steps)
+            return found if self._limit_steps is None else self._limit_steps(found, ids, t)
 
-        return ClientTask(losses=self.losses, lesson=lesson, full=full)
+        return ClientTask(losses=self.losses, lesson=local_batches, full=full)
 
     def full(self, x: Tensor, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
-        """Return losses (m,) and gradients (m, d) at x, (d,) or (m, d), over all own data.
+        """Return losses (m,) and gradients (m, d) over all data of each client.
 
-        Without ids, over the server's own held sample, as one row.
+        Args:
+            x: The point (d,), or one for each client (m, d).
+            t: The round.
+            ids: The clients; None is the server's held sample, as one row.
+            grad: Whether gradients are wanted; without, they are (m, 0).
         """
         m = 1 if ids is None else len(ids)
         y = x.expand(m, -1)
         values, grads = y.new_zeros(m), torch.zeros_like(y) if grad else y[:, :0]
-        for weight, batch in self.feed.blocks(ids, t):
+        for weight, batch in self.batches.blocks(ids, t):
             if grad:
                 value, g = self.losses.value_and_grad(y, batch)
                 grads = grads + weight[:, None] * g
@@ -59,15 +75,15 @@ class ClientContext:
                 value = self.losses.value(y, batch)
             values = values + weight * value
         decay = self.method.weight_decay
-        if decay:  # it belongs to every client's loss
+        if decay:  # part of every client's loss
             values = values + (decay / 2) * row_sq(y)
             grads = grads + decay * y if grad else grads
         if grad and ids is not None:
-            self.passes += int(self.feed.passes(ids).sum())
+            self.passes += int(self.batches.passes(ids).sum())
         return values, grads
 
     def probe(self, x: Tensor, t: int, ids: Tensor | None, what: What) -> Rows:
-        """Return `what` at x over all own data, a row for each client."""
+        """Return `what` at x over all data of each client, one row per client."""
         values, grads = self.full(x, t, ids, what != "loss")
         if what == "loss":
             return values
@@ -75,7 +91,7 @@ class ClientContext:
 
 
 def count_work(work: LocalResult) -> Tensor:
-    """Return the sums over clients of what `WORK_COUNTS` names."""
+    """Return the sums over clients of `WORK_COUNTS`."""
     zero = torch.zeros_like(work.steps)
     done = work.scratch.get("done")
     unsolved = zero if done is None else (~done).to(zero.dtype)
@@ -86,12 +102,12 @@ def count_work(work: LocalResult) -> Tensor:
 def work_costs(
     method: Method, counted: Mapping[str, float], passes: float, t: Round
 ) -> dict[str, float]:
-    """Return a round's work for the history: gradients, trials a step, proximal maps.
+    """Return a round's work for the history: gradients, trials per step, proximal maps.
 
     Args:
-        method: What was trained by.
-        counted: The sums of what `WORK_COUNTS` names.
-        passes: Gradients over all data, one a batch.
+        method: The method.
+        counted: The sums of `WORK_COUNTS` by name.
+        passes: Full gradients, counted in batches.
         t: The round.
     """
     steps, trials, slopes = (counted[n] for n in ("steps", "trials", "slopes"))

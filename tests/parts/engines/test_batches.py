@@ -6,7 +6,7 @@ from torch import nn
 
 import tunefree as tf
 from running import bound
-from tunefree.simulation.feed import _one_thread
+from tunefree.simulation.batches import _one_thread
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def feed(batch):
     fed = tf.Federation(x, y, owner, held=(x[:9], y[:9]))
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     job = bound(model=model, federation=fed, method="fedlin", rounds=1, batch=batch, device="cpu")
-    return job.pool.feed
+    return job.pool.batches
 
 
 @pytest.mark.parametrize("whose", [None, torch.tensor([2, 0])])
