@@ -5,7 +5,7 @@
     u  = x + eta s mean_i delta_i         eta: the other rule's step, s = alpha / (lr K)
     x <- prox_{alpha eta h}(u)
 
-alpha = lr K by default, the length of the clients' own walk, so that s = 1. FedCanon is the case
+alpha = lr K by default, the sum of the clients' step sizes, so that s = 1. FedCanon is the case
 of plain averaging; FedMiD that of `server_lr` with proximal maps on the clients too.
 
 Differences from the paper: over momentum or extrapolation it is ours; a preconditioned rule would
