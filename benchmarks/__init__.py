@@ -13,7 +13,7 @@ from tunefree.core.errors import unknown_name
 
 from . import cpu, federation, gpu, pfl_cifar10, precision, rules, scale
 from .keep import ready, record, save, where
-from .watch import Say, silent
+from .timing import Say, silent
 
 
 @dataclass(frozen=True)

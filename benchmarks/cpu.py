@@ -14,8 +14,8 @@ from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, check_int, unknown_name
 
 from .text import number, ranged
-from .watch import Say, beside, silent
-from .work import Work
+from .timing import Say, measure_beside, silent
+from .workload import Workload
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 DATA: dict[str, tuple[tuple[int, ...], int]] = {  # shape of a sample, classes
@@ -112,7 +112,7 @@ def measure(settings: Cpu, say: Say = silent) -> list[dict[str, Any]]:
         say(f"{name}: set-up and rounds, beside the plain loop")
         size = SIZES.get(name, Size())
         shape, classes = DATA[name]
-        work = Work(
+        work = Workload(
             net=name,
             shape=shape,
             classes=classes,
@@ -123,7 +123,7 @@ def measure(settings: Cpu, say: Say = silent) -> list[dict[str, Any]]:
         )
         repeats = settings.repeats or size.repeats
         compile = False if settings.eager else size.compile
-        row = beside(
+        row = measure_beside(
             work,
             device,
             warm=size.warm,

@@ -27,7 +27,7 @@ from tunefree.core.errors import ArgumentError, check_int
 from tunefree.training.run import Run
 
 from .text import number, ranged
-from .watch import Say, middle, silent
+from .timing import Say, silent, summarize
 
 METHOD, WORDS = "fedavg", ("lr=0.1",)
 
@@ -79,7 +79,7 @@ def measure(settings: Nodes, say: Say = silent) -> list[dict[str, Any]]:
                 run = play(Path(place), METHOD, WORDS, settings.rounds, 0, count)
                 took = time.perf_counter() - began
                 rounds = [float(r["seconds"]) for r in run.history]
-                row |= middle(f"{way}_ms", rounds[1:], 1000.0)
+                row |= summarize(f"{way}_ms", rounds[1:], 1000.0)
                 row |= {f"{way}_start_s": took - sum(rounds)}
                 say(f"  {number(row[f'{way}_ms'])} ms a round")
                 runs[way] = run

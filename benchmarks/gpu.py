@@ -12,15 +12,15 @@ from tunefree.core.errors import ArgumentError, check_int, unknown_name
 from tunefree.models.problem import Precision
 
 from .text import memory, number, ranged
-from .watch import Say, beside, silent
-from .work import Work
+from .timing import Say, measure_beside, silent
+from .workload import Workload
 
 STEPS = 40
 WARM = 3
 WORKS = {
     work.net: work
     for work in (
-        Work(
+        Workload(
             net="mlp",
             shape=(1, 28, 28),
             classes=10,
@@ -29,9 +29,9 @@ WORKS = {
             steps=STEPS,
             args={"hidden": (200, 200)},
         ),
-        Work(net="cnn-pfl", shape=(3, 32, 32), classes=10, clients=50, batch=10, steps=STEPS),
-        Work(net="cnn-p1", shape=(1, 28, 28), classes=62, clients=100, batch=20, steps=STEPS),
-        Work(net="resnet18", shape=(3, 32, 32), classes=10, clients=20, batch=50, steps=STEPS),
+        Workload(net="cnn-pfl", shape=(3, 32, 32), classes=10, clients=50, batch=10, steps=STEPS),
+        Workload(net="cnn-p1", shape=(1, 28, 28), classes=62, clients=100, batch=20, steps=STEPS),
+        Workload(net="resnet18", shape=(3, 32, 32), classes=10, clients=20, batch=50, steps=STEPS),
     )
 }
 TARGETS = {  # milliseconds per cohort-step
@@ -101,7 +101,7 @@ def measure(settings: Gpu, say: Say = silent) -> list[dict[str, Any]]:
     rows = []
     for name in settings.models:
         known = WORKS[name]
-        work = Work(
+        work = Workload(
             net=name,
             shape=known.shape,
             classes=known.classes,
@@ -113,7 +113,7 @@ def measure(settings: Gpu, say: Say = silent) -> list[dict[str, Any]]:
         same = (work.clients, work.batch) == (known.clients, known.batch)
         for precision in settings.precisions or asked:
             say(f"{name}, {precision}: set-up and rounds, beside the plain loop")
-            row = beside(
+            row = measure_beside(
                 work,
                 device,
                 warm=WARM,

@@ -27,11 +27,12 @@ from tunefree.methods import get
 from tunefree.models import nets
 from tunefree.models.problem import Precision
 from tunefree.training.callbacks import Event
+from tunefree.training.config import Engine
 from tunefree.training.fit import fit
 
 from .text import memory, number, ranged
-from .watch import Say, Watch, check, exactness, middle, silent
-from .work import LR, Plain, samples
+from .timing import RoundTimer, Say, check, silent, summarize
+from .workload import LR, PlainLoop, samples
 
 SHAPE, CLASSES = (3, 32, 32), 10
 USERS, IMAGES, TESTED = 1000, 50, 10_000
@@ -86,7 +87,7 @@ def measure(settings: PflCifar10, say: Say = silent) -> list[dict[str, Any]]:
     fed = dataset.split(Iid(), clients=settings.users)
     model = nets.build("cnn-pfl", shape=SHAPE, classes=CLASSES)
     steps = -(-int(fed.sizes.max()) // BATCH)
-    plain = Plain(
+    plain = PlainLoop(
         nets.build("cnn-pfl", shape=SHAPE, classes=CLASSES),
         fed.to(device),
         cohort=settings.cohort,
@@ -95,7 +96,7 @@ def measure(settings: PflCifar10, say: Say = silent) -> list[dict[str, Any]]:
         precision=settings.precision,
     )
     warm = min(10, settings.rounds - 1)  # all rounds count here; these pass before plain ones
-    watch = Watch(device, warm, plain.round, settings.plain_rounds, every=BLOCK)
+    watch = RoundTimer(device, warm, plain.round, settings.plain_rounds, every=BLOCK)
 
     def progress(event: Event) -> None:
         done = event.round + 1
@@ -115,12 +116,12 @@ def measure(settings: PflCifar10, say: Say = silent) -> list[dict[str, Any]]:
         device=device,
         compile=False if settings.eager else None,
         callbacks=[progress, watch],
-        **exactness(settings.precision),
+        engine=Engine(precision=settings.precision),
     )
     check(run.status)
     rounds = [watch.took[0] - watch.setup, *watch.took[1:]]
     blocks = [sum(rounds[i : i + BLOCK]) for i in range(0, len(rounds) - BLOCK + 1, BLOCK)]
-    total, slow = sum(rounds), middle("plain_round_s", watch.plain)
+    total, slow = sum(rounds), summarize("plain_round_s", watch.plain)
     whole_plain = statistics.median(watch.plain) * settings.rounds if watch.plain else None
     return [
         {
@@ -133,7 +134,7 @@ def measure(settings: PflCifar10, say: Say = silent) -> list[dict[str, Any]]:
             "precision": run.settings.get("precision", settings.precision),
             "engine": run.settings.get("engine"),
             "total_s": total,
-            **middle("per_100_s", blocks or [total / settings.rounds * BLOCK]),
+            **summarize("per_100_s", blocks or [total / settings.rounds * BLOCK]),
             "setup_s": watch.setup,
             "accuracy": run.history[-1]["test_accuracy"],
             "loss": run.history[-1]["test_loss"],

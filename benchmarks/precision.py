@@ -23,7 +23,7 @@ from tunefree.study.significance import holm, two_sided_p
 from tunefree.study.text import p_text
 from tunefree.training.fit import fit
 
-from .watch import Say, check, silent
+from .timing import Say, check, silent
 
 LR = 0.05
 

@@ -26,7 +26,7 @@ from tunefree.core.types import Channels, Vector
 from tunefree.models import nets
 
 from .text import ranged
-from .watch import Say, middle, seconds, silent
+from .timing import Say, silent, summarize, time_call
 
 RESNET18 = 11_175_370  # for 28 x 28 images and 10 classes
 PUBLISHED = {"L1": 134, "MCP": 255, "SCAD": 636}  # ms for ResNet-18: "FedCanon", Table I
@@ -165,19 +165,19 @@ def _row(
     plugs = [torch.empty_like(v) for _ in range(PLUGS)]
     old = {t.data_ptr() for t in given}
     copies = len({t.data_ptr() for t in work() if t.numel() == v.numel()} - old)
-    repeats = bench.repeats if seconds(work, v.device) < SLOW else min(bench.repeats, 3)
+    repeats = bench.repeats if time_call(work, v.device) < SLOW else min(bench.repeats, 3)
     rule, copy = [], []
     for _ in range(repeats):
-        copy.append(seconds(v.clone, v.device) * 1e3)
-        rule.append(seconds(work, v.device) * 1e3)
+        copy.append(time_call(v.clone, v.device) * 1e3)
+        rule.append(time_call(work, v.device) * 1e3)
     del plugs
     ratios = [b / (a * max(copies, 1)) for a, b in zip(copy, rule, strict=True)]
     return {
         "name": name,
         "copies": copies,
-        **middle("ms", rule),
-        **middle("copy_ms", copy),
-        **middle("ratio", ratios),
+        **summarize("ms", rule),
+        **summarize("copy_ms", copy),
+        **summarize("ratio", ratios),
     }
 
 

@@ -31,8 +31,8 @@ from tunefree.core.errors import ArgumentError, TunefreeError, check_int, unknow
 from tunefree.core.files import to_json
 
 from .text import memory, number, ranged
-from .watch import Memory, Say, beside, silent
-from .work import Work
+from .timing import PeakMemory, Say, measure_beside, silent
+from .workload import Workload
 
 SHAPE, CLASSES = (1, 28, 28), 10
 BASE: dict[str, Any] = {
@@ -174,9 +174,9 @@ def measure_point(
     if threads:
         torch.set_num_threads(threads)
     place = find_device(device)
-    host = Memory(torch.device("cpu"))
+    host = PeakMemory(torch.device("cpu"))
     before = host.peak()
-    work = Work(
+    work = Workload(
         net="mlp" if hidden else "linear",
         shape=SHAPE,
         classes=CLASSES,
@@ -190,7 +190,9 @@ def measure_point(
     large = sum(p.numel() for p in work.model().parameters()) * cohort * steps >= LARGE
     repeats = min(repeats, 3) if large else repeats
     warm = 2 if large else 1 + -(-WARM_STEPS // steps)
-    row = beside(work, place, warm=warm, repeats=repeats, plain_repeats=repeats, method=method)
+    row = measure_beside(
+        work, place, warm=warm, repeats=repeats, plain_repeats=repeats, method=method
+    )
     for side, name in (("ours", "round_ms"), ("plain", "plain_ms")):
         row[name] = row[f"{side}_ms"] * steps
         row[f"{name}_range"] = [v * steps for v in row[f"{side}_ms_range"]]

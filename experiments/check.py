@@ -13,7 +13,7 @@ from tunefree.penalties import get as penalty
 
 from . import keys, named
 from .reading import here, own, read
-from .spec import Experiment, Row, Spec, Task
+from .spec import Experiment, PaperTask, Row, Spec
 
 Table = Mapping[str, Any]
 
@@ -115,9 +115,9 @@ def _unique(what: str, names: list[str]) -> None:
             raise ArgumentError(f"There must be one {what} called {name!r}, got several.")
 
 
-def _words(found: Experiment, task: Task) -> None:
+def _words(found: Experiment, task: PaperTask) -> None:
     words = task.words
-    what = f"Task {task.name!r}"
+    what = f"PaperTask {task.name!r}"
     if found.kind == "prox-cost":
         if "size" not in words and "model" not in words:
             raise ArgumentError(f"{what} needs the size of its vector, or a model.")
@@ -147,7 +147,7 @@ def _words(found: Experiment, task: Task) -> None:
         raise unknown_name("test set", words["test"], ("own", "train"))
 
 
-def _row(found: Experiment, task: Task, row: Row) -> None:
+def _row(found: Experiment, task: PaperTask, row: Row) -> None:
     if found.kind == "prox-cost":
         penalty(row.method)
         return

@@ -1,4 +1,6 @@
-"""The keys that a specification may have, and what they are."""
+"""The keys that a specification may have."""
+
+from tunefree.training.config import OPTIONS
 
 DATA = (
     "data",
@@ -17,29 +19,11 @@ DATA = (
     "solution",
     "features",
 )
-FIT = (
-    "rounds",
-    "cohort",
-    "steps",
-    "epochs",
-    "batch",
-    "loss",
-    "dtype",
-    "precision",
-    "eval_every",
-    "validation",
-    "patience",
-    "keep_best",
-    "per_client",
-    "heterogeneity",
-    "augment",
-    "engine",
-    "compile",
-    "chunk",
-    "checkpoint_every",
-)
+OPTION_OF = {"engine": "backend"}  # options of a run that specifications call otherwise
+_CHOSEN = {"method", "seed", "device", "start", "metrics", "backend"}  # not by these keys
+RUN_OPTIONS = (*(o.name for _, o in OPTIONS if o.name not in _CHOSEN), *OPTION_OF)
 VECTOR = ("size", "shape", "classes")  # of kind "prox-cost": a vector as long as a network
-WORDS = (*DATA, *FIT, *VECTOR)
+WORDS = (*DATA, *RUN_OPTIONS, "checkpoint_every", *VECTOR)
 STUDY = ("seeds", "tune_rounds", "tune_by", "minutes", "says", "set")
 SCALES = ("small", "paper")
 KINDS = ("runs", "toy", "prox-cost", "peak-memory")

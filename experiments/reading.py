@@ -10,7 +10,7 @@ from tunefree.methods import CATALOGUE
 from . import named, numbers
 from .keys import SCALES, WORDS
 from .numbers import Number
-from .spec import Claim, Experiment, Row, Spec, Table, Task
+from .spec import Claim, Experiment, PaperTask, Row, Spec, Table
 
 
 def layered(*tables: Mapping[str, Any]) -> Table:
@@ -97,7 +97,7 @@ def _number(text: str, raw: Table, higher: bool | None) -> Number:
     return Number(text, text, "last", bool(higher))  # a special kind measures them by name
 
 
-def _task(table: Table, base: Table, spec: Spec, scale: str) -> Task:
+def _task(table: Table, base: Table, spec: Spec, scale: str) -> PaperTask:
     found = layered(base, own(table, scale))
     words = {k: v for k, v in found.items() if k in WORDS}
     words["set"] = found.get("set", {})
@@ -107,7 +107,7 @@ def _task(table: Table, base: Table, spec: Spec, scale: str) -> Task:
     published = spec.expected.get(table["name"], {})
     share = 0.01 if spec.expected.get("percent") else 1.0
     numbers_of = {row: {k: v * share for k, v in found.items()} for row, found in published.items()}
-    return Task(table["name"], label, words, says, found.get("skip", ""), numbers_of)
+    return PaperTask(table["name"], label, words, says, found.get("skip", ""), numbers_of)
 
 
 def _rows(raw: Table, task: Table, scale: str) -> list[Row]:

@@ -29,7 +29,7 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Played:
+class RowResult:
     """A row with what became of it.
 
     Args:
@@ -49,7 +49,7 @@ class Played:
 
 def record(
     found: Experiment,
-    played: Sequence[Played],
+    played: Sequence[RowResult],
     skipped: Mapping[str, str],
     device: torch.device,
     narrowed: str,
@@ -109,7 +109,7 @@ def places(made: Sequence[Record]) -> Record:
     return out
 
 
-def _row(found: Experiment, one: Played) -> Record:
+def _row(found: Experiment, one: RowResult) -> Record:
     texts = {n.text: n for n in (*found.show, *(c.by for c in found.claims))}
     status = [_status(o) for o in one.outcomes]
     values = {

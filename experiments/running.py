@@ -17,12 +17,12 @@ from tunefree.study.work import Failure, Outcome, Watch
 from tunefree.training.run import Run
 
 from . import page, text
-from .play import Crew
 from .record import Record, judged, results, save
-from .source import Source
+from .runner import Runner
+from .runs import RunSpec, make_run, narrow
+from .source import ExperimentSource
 from .spec import Experiment, load
 from .study import Study
-from .wanted import Wanted, narrowed, wanted
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,20 @@ def run(
     """
     spec = load(name)
     full = spec.at(scale)
-    found = narrowed(full, seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
+    found = narrow(full, seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
     folder = Path("runs") / "experiments" / f"{found.name}-{scale}" if out is None else Path(out)
     where = find_device(device)
     if jobs is not None:
         check_int("run", "jobs", jobs, low=0)
     count = workers(jobs, where)
     count = min(1, count) if found.alone else count
-    source = Source(device, None if data_dir is None else Path(data_dir))
+    source = ExperimentSource(device, None if data_dir is None else Path(data_dir))
     given = narrowing(seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
     _make(folder)
     looking = watch or _make_progress(progress)
     stopped, began = False, time.perf_counter()
-    with looking, Crew(source, folder, looking, count) as crew:
-        study = Study(found, crew)
+    with looking, Runner(source, folder, looking, count) as runner:
+        study = Study(found, runner)
         try:
             study.check()
             study.search()
@@ -112,7 +112,7 @@ def run(
         except KeyboardInterrupt:
             stopped = True
     kept = {**study.record(where, given), "cut": cut(full, found)}
-    if crew.played and crew.played == len(study.done) and not stopped:
+    if runner.trained and runner.trained == len(study.done) and not stopped:
         kept |= {"wall": round(time.perf_counter() - began, 1), "jobs": count}
     facts = judged(kept, found)
     result = Result(facts, study.groups(), folder)
@@ -207,16 +207,16 @@ def planned(
     rounds: int | None = None,
     tasks: Iterable[str] | None = None,
     methods: Iterable[str] | None = None,
-) -> tuple[Experiment, list[tuple[Wanted, int]]]:
+) -> tuple[Experiment, list[tuple[RunSpec, int]]]:
     """Return the experiment and its runs, each with how often: grids first, then the seeds."""
-    found = narrowed(load(name).at(scale), seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
+    found = narrow(load(name).at(scale), seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
     skipped = {t.name for t in found.tasks if t.skip}
-    out: dict[str, tuple[Wanted, int]] = {}
+    out: dict[str, tuple[RunSpec, int]] = {}
     for row in found.rows:
         if row.task in skipped or row.skip:
             continue
         if len(row.points) > 1:
-            one = wanted(found, replace(row, label=f"{row.label}, grid"), {}, 0, tuning=True)
+            one = make_run(found, replace(row, label=f"{row.label}, grid"), {}, 0, tuning=True)
             out[f"{row.task} {row.label} grid"] = (one, len(row.points))
-        out[f"{row.task} {row.label}"] = (wanted(found, row, {}, 0), found.seeds)
+        out[f"{row.task} {row.label}"] = (make_run(found, row, {}, 0), found.seeds)
     return found, list(out.values())

@@ -17,23 +17,22 @@ from tunefree.core.errors import ArgumentError
 from tunefree.core.types import Inputs, map_inputs, tensor_list
 from tunefree.data import Dataset, Federation, load, partition
 from tunefree.models import nets
-from tunefree.study.work import RunInputs
-from tunefree.study.work import Task as Piece
+from tunefree.study.work import RunInputs, Task
 from tunefree.training.callbacks import Callback, Event
 from tunefree.training.command import TOKEN_MODELS
 from tunefree.training.config import RunConfig
 
 from . import named
 from .frozen import features
-from .keys import DATA, FIT
-from .wanted import Wanted
+from .keys import DATA, OPTION_OF, RUN_OPTIONS
+from .runs import RunSpec
 
 T = TypeVar("T")
 COORDINATES = 8  # parameters of a model small enough to be drawn
 
 
 @dataclass
-class Source:
+class ExperimentSource:
     """Where the arguments of runs come from.
 
     Args:
@@ -55,29 +54,23 @@ class Source:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "sets": OrderedDict(), "made": OrderedDict()}
 
-    def inputs(self, task: Piece) -> RunInputs:
-        """Return what a run is trained with."""
-        assert isinstance(task, Wanted)
+    def inputs(self, task: Task) -> RunInputs:
+        """Return configuration, model and federation of a run."""
+        assert isinstance(task, RunSpec)
         words = task.words
         model, federation = self.problem(words)
-        given = {k: v for k, v in words.items() if k in FIT}
-        given["cohort"] = given.get("cohort") or None
-        given["batch"] = given.get("batch", 50) or None
-        given["dtype"] = getattr(torch, given.get("dtype", "float32"))
-        given["method"] = named.make(words["method"], words["set"])
-        given |= {"seed": words["seed"], "device": self.device}
-        checkpoint_every = given.pop("checkpoint_every", None)
+        options = {OPTION_OF.get(k, k): v for k, v in words.items() if k in RUN_OPTIONS}
+        options["cohort"] = options.get("cohort") or None
+        options["batch"] = options.get("batch", 50) or None
+        options["dtype"] = getattr(torch, options.get("dtype", "float32"))
         callbacks: list[Callback] = []
         if model_size(model) <= COORDINATES or "solution" in words:
-            callbacks.append(Where(words.get("solution")))
-        return RunInputs(
-            RunConfig().replace(**given),
-            model,
-            federation,
-            command={"experiment": task.label},
-            callbacks=callbacks,
-            checkpoint_every=checkpoint_every,
+            callbacks.append(CoordinateLogger(words.get("solution")))
+        config = RunConfig(seed=words["seed"], device=self.device).replace(
+            method=named.make(words["method"], words["set"]), **options
         )
+        often = words.get("checkpoint_every")
+        return RunInputs(config, model, federation, {"experiment": task.label}, callbacks, often)
 
     def problem(self, words: Mapping[str, Any]) -> tuple[nn.Module, Federation]:
         """Return network and federation, those of the last tasks from memory."""
@@ -134,7 +127,7 @@ def model_size(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-class Where:
+class CoordinateLogger:
     """A callback for tiny models: their coordinates, and how far the shipped one has to go."""
 
     def __init__(self, solution: list[float] | None) -> None:

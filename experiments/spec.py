@@ -20,7 +20,7 @@ Table = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Task:
+class PaperTask:
     """A column of the paper: data, split, model and settings.
 
     Args:
@@ -101,7 +101,7 @@ class Experiment:
     assume: tuple[str, ...]
     says: tuple[str, ...]
     note: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[PaperTask, ...]
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...]
 
@@ -110,7 +110,7 @@ class Experiment:
         """The paper, P0 and so on."""
         return self.name.partition("-")[0]
 
-    def of(self, task: str) -> Task:
+    def of(self, task: str) -> PaperTask:
         """Return a task by name."""
         return next(t for t in self.tasks if t.name == task)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.watch import Memory, seconds
+from benchmarks.timing import PeakMemory, time_call
 
 from tunefree import penalties
 from tunefree.core.device import find_device
@@ -23,14 +23,14 @@ from tunefree.study.work import Failure, Outcome
 from tunefree.training.fit import train
 from tunefree.training.run import Run
 
-from .source import Source, model_size
-from .wanted import Wanted
+from .runs import RunSpec
+from .source import ExperimentSource, model_size
 
 GB = 1e9
 REPEATS = 7
 
 
-def prox_cost(task: Wanted, source: Source) -> Outcome:
+def prox_cost(task: RunSpec, source: ExperimentSource) -> Outcome:
     """Return the milliseconds of one proximal map, the median of several, as `ms`."""
     words = task.words
     try:
@@ -46,14 +46,14 @@ def prox_cost(task: Wanted, source: Source) -> Outcome:
         draw = torch.Generator().manual_seed(words["seed"])
         v = torch.randn(size, generator=draw).mul_(1e-2).to(device)
         h, layout = penalties.get(words["penalty"]), Layout(("v",), ((size,),))
-        took = [seconds(lambda: h.prox(v, 0.1, layout), device) for _ in range(REPEATS + 1)][1:]
+        took = [time_call(lambda: h.prox(v, 0.1, layout), device) for _ in range(REPEATS + 1)][1:]
     except TunefreeError as error:
         return Failure(task.seed, str(error), traceback.format_exc())
     row = {"round": 0, "ms": 1e3 * statistics.median(took), "size": size}
     return _run(task, [row], {"model": {"parameters": size}, "device": str(device)})
 
 
-def peak_memory(task: Wanted, source: Source) -> Outcome:
+def peak_memory(task: RunSpec, source: ExperimentSource) -> Outcome:
     """Return the peak memory of a few rounds in a process of their own: ram, rss, vram in GB.
 
     `ram` is what the rounds added to the process after data and model were there, `rss` the whole
@@ -68,14 +68,14 @@ def peak_memory(task: Wanted, source: Source) -> Outcome:
     return _run(task, [{"round": 0, **row}], settings)
 
 
-def _measure(task: Wanted, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
-    given = source.inputs(task)
+def _measure(task: RunSpec, source: ExperimentSource) -> tuple[dict[str, Any], dict[str, Any]]:
+    inputs = source.inputs(task)
     device = find_device(source.device)
     torch.zeros(1, device=device)
-    watch = Memory(device) if device.type == "cuda" else None
+    watch = PeakMemory(device) if device.type == "cuda" else None
     before = _resident("VmRSS")
     _forget_peak()
-    run = train(given.config, given.model, given.federation, callbacks=given.callbacks)
+    run = train(inputs.config, inputs.model, inputs.federation)
     peak = _resident("VmHWM")
     row = {"ram": (peak - before) / GB, "rss": peak / GB, "rounds": len(run.history)}
     if watch is not None:
@@ -99,13 +99,13 @@ def _forget_peak() -> None:
         return
 
 
-def _run(task: Wanted, rows: list[dict[str, Any]], settings: dict[str, Any]) -> Run:
+def _run(task: RunSpec, rows: list[dict[str, Any]], settings: dict[str, Any]) -> Run:
     nothing = torch.empty(0)
     known = {"seed": task.seed, "rounds": 1, "method": {"name": task.label}, **settings}
     return Run(nothing, nothing, rows, known, "finished")
 
 
-SPECIAL: dict[str, Callable[[Wanted, Source], Outcome]] = {
+SPECIAL: dict[str, Callable[[RunSpec, ExperimentSource], Outcome]] = {
     "prox-cost": prox_cost,
     "peak-memory": peak_memory,
 }

@@ -15,11 +15,11 @@ from tunefree.training.bind import SimulatedClients, bind
 from tunefree.training.run import Run
 
 from . import named
-from .play import Crew, kept
-from .record import Played, Record, places, record, search_cost
+from .record import Record, RowResult, places, record, search_cost
+from .runner import Runner, load_run
+from .runs import RunSpec, make_run, run_path
 from .spec import Experiment, Row
 from .special import SPECIAL
-from .wanted import Wanted, place, wanted
 
 MISSING = (
     "Not run: its data is not here; tf.load({0!r}) fetches it, `tunefree datasets` says where it "
@@ -30,8 +30,8 @@ MISSING = (
 class Study:
     """An experiment under way."""
 
-    def __init__(self, found: Experiment, crew: Crew) -> None:
-        self.found, self.crew, self.folder = found, crew, crew.folder
+    def __init__(self, found: Experiment, runner: Runner) -> None:
+        self.found, self.runner, self.folder = found, runner, runner.folder
         self.skipped = {t.name: t.skip for t in found.tasks if t.skip}
         self.chosen: dict[tuple[str, str], Mapping[str, Any] | None] = {}
         self.costs: dict[tuple[str, str], dict[str, Any]] = {}
@@ -47,17 +47,17 @@ class Study:
         """Leave out tasks whose data is missing; refuse what cannot be run, before training."""
         if self.found.kind in SPECIAL and self.found.kind != "peak-memory":
             return
-        here = {row["name"]: row["found"] for row in describe(self.crew.source.data_dir)}
+        here = {row["name"]: row["found"] for row in describe(self.runner.source.data_dir)}
         for task in self.found.tasks:
             rows = [r for r in self.rows if r.task == task.name]
             there = [f.exists() for row in rows for f in self._first(row)]
-            if all(there) or (not self.crew.jobs and any(there)):
+            if all(there) or (not self.runner.jobs and any(there)):
                 continue
             if here[task.words["data"]] == "missing":
                 self.skipped[task.name] = MISSING.format(task.words["data"])
-                self.crew.watch.say(f"{task.name}: {self.skipped[task.name]}")
+                self.runner.watch.say(f"{task.name}: {self.skipped[task.name]}")
                 continue
-            if not self.crew.jobs:
+            if not self.runner.jobs:
                 self.skipped[task.name] = "Not run."
                 continue
             self._bind(rows)
@@ -65,23 +65,23 @@ class Study:
     def _first(self, row: Row) -> list[Path]:
         """Return the files of the runs of a row that can be played at once."""
         if len(row.points) > 1:
-            tasks = [wanted(self.found, row, p, 0, tuning=True) for p in row.points]
+            tasks = [make_run(self.found, row, p, 0, tuning=True) for p in row.points]
         else:
-            tasks = [wanted(self.found, row, row.points[0], s) for s in range(self.found.seeds)]
-        return [place(self.folder, one) for one in tasks]
+            tasks = [make_run(self.found, row, row.points[0], s) for s in range(self.found.seeds)]
+        return [run_path(self.folder, one) for one in tasks]
 
     def _bind(self, rows: Sequence[Row]) -> None:
         """Bind the first run of a task and hold every other method against its plan."""
-        first = wanted(self.found, rows[0], rows[0].points[0], 0)
+        first = make_run(self.found, rows[0], rows[0].points[0], 0)
         plan = None
         for row in rows:
             try:
                 if plan is None:
-                    given = self.crew.source.inputs(first)
-                    clients = SimulatedClients(given.federation)
-                    plan = bind(given.config, given.model, clients).plan
+                    inputs = self.runner.source.inputs(first)
+                    clients = SimulatedClients(inputs.federation)
+                    plan = bind(inputs.config, inputs.model, clients).plan
                 for point in row.points:
-                    settings = wanted(self.found, row, point, 0).words["set"]
+                    settings = make_run(self.found, row, point, 0).words["set"]
                     cohort = row.words.get("cohort", plan.cohort) or plan.clients
                     named.make(row.method, settings).check(replace(plan, cohort=cohort))
             except TunefreeError as error:
@@ -90,7 +90,7 @@ class Study:
     def search(self) -> None:
         """Choose the settings of every row that has a grid, on the first seed."""
         tries = [
-            (row, wanted(self.found, row, point, 0, tuning=True))
+            (row, make_run(self.found, row, point, 0, tuning=True))
             for row in self.rows
             if len(row.points) > 1
             for point in row.points
@@ -118,7 +118,7 @@ class Study:
         """Play every row with every seed, task by task and seed by seed."""
         self._perform(self.final())
 
-    def final(self) -> list[Wanted]:
+    def final(self) -> list[RunSpec]:
         """Return the runs that the table is made of, as far as settings are known."""
         order = {t.name: i for i, t in enumerate(self.found.tasks)}
         out = [
@@ -129,20 +129,20 @@ class Study:
         ]
         return [one for _, _, one in sorted(out, key=lambda item: item[:2])]
 
-    def _wanted(self, row: Row, seed: int) -> Wanted | None:
+    def _wanted(self, row: Row, seed: int) -> RunSpec | None:
         point = row.points[0]
         if len(row.points) > 1:
             found = self.chosen.get((row.task, row.label))
             if found is None:
                 return None
             point = dict(found)
-        return wanted(self.found, row, point, seed)
+        return make_run(self.found, row, point, seed)
 
-    def _perform(self, tasks: Sequence[Wanted]) -> None:
-        for one, outcome in self.crew.perform(tasks):
+    def _perform(self, tasks: Sequence[RunSpec]) -> None:
+        for one, outcome in self.runner.perform(tasks):
             self.done[one.key] = outcome
 
-    def played(self) -> list[Played]:
+    def played(self) -> list[RowResult]:
         """Return every row with what became of it."""
         out = []
         for row in self.found.rows:
@@ -151,13 +151,13 @@ class Study:
             tasks = [] if reason else [self._wanted(row, s) for s in range(self.found.seeds)]
             outcomes = [
                 self.done.get(one.key)
-                or kept(place(self.folder, one))
+                or load_run(run_path(self.folder, one))
                 or Failure(one.seed, NOT_RUN)
                 for one in tasks
                 if one is not None
             ]
             chosen = self.chosen.get(key) if len(row.points) > 1 else row.points[0] or None
-            out.append(Played(row, chosen, outcomes, self.costs.get(key), reason))
+            out.append(RowResult(row, chosen, outcomes, self.costs.get(key), reason))
         return out
 
     def groups(self) -> dict[str, list[Run]]:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from benchmarks import cpu, gpu, keep, pfl_cifar10, precision, rules, scale, watch
-from benchmarks.work import LR, Plain, Work, precise
+from benchmarks import cpu, gpu, keep, pfl_cifar10, precision, rules, scale, timing
+from benchmarks.workload import LR, PlainLoop, Workload, allow_tf32
 
 import tunefree as tf
 from tunefree.core.errors import TunefreeError
@@ -19,12 +19,12 @@ CPU = torch.device("cpu")
 def work(net, **changes):
     shape, classes = cpu.DATA[net]
     given = {"clients": 3, "batch": 4, "steps": 3, "samples": 4} | changes
-    return Work(net=net, shape=shape, classes=classes, **given)
+    return Workload(net=net, shape=shape, classes=classes, **given)
 
 
 def plain(w):
     data = w.federation(w.data())
-    return Plain(w.model(), data, cohort=w.cohort or w.clients, batch=w.batch, steps=w.steps)
+    return PlainLoop(w.model(), data, cohort=w.cohort or w.clients, batch=w.batch, steps=w.steps)
 
 
 @pytest.mark.parametrize("net", ["linear", "regression", "convex", "text"])
@@ -63,7 +63,9 @@ def test_the_plain_loop_trains_a_cohort(monkeypatch):
 
 def test_bf16_is_autocast():
     w = work("linear")
-    loop = Plain(w.model(), w.federation(w.data()), cohort=3, batch=4, steps=1, precision="bf16")
+    loop = PlainLoop(
+        w.model(), w.federation(w.data()), cohort=3, batch=4, steps=1, precision="bf16"
+    )
     kinds = []
     loop.local.head.register_forward_hook(lambda m, x, y: kinds.append(y.dtype))
     loop.round()
@@ -73,10 +75,10 @@ def test_bf16_is_autocast():
 
 def test_precision_is_put_back():
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    with precise("tf32", torch.device("cuda")):
+    with allow_tf32("tf32", torch.device("cuda")):
         assert torch.backends.cuda.matmul.allow_tf32
         assert torch.backends.cudnn.allow_tf32
-    with precise("fp32", torch.device("cuda")):
+    with allow_tf32("fp32", torch.device("cuda")):
         assert not torch.backends.cudnn.allow_tf32
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
 
@@ -84,7 +86,7 @@ def test_precision_is_put_back():
 class Clock:
     def __init__(self, monkeypatch):
         self.now = 0.0
-        monkeypatch.setattr(watch.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
 
     def passes(self, seconds):
         self.now += seconds
@@ -93,7 +95,7 @@ class Clock:
 def test_the_watch_takes_turns(monkeypatch):
     """Set-up of 5 s and a first round of 10; then rounds of 2 s, plain ones of 7."""
     clock = Clock(monkeypatch)
-    timer = watch.Watch(CPU, warm=2, plain=lambda: clock.passes(7), repeats=2)
+    timer = timing.RoundTimer(CPU, warm=2, plain=lambda: clock.passes(7), repeats=2)
     clock.passes(5 + 10)
     played = []
     for t in range(6):
@@ -112,7 +114,9 @@ def test_the_watch_takes_turns(monkeypatch):
 def test_the_watch_takes_turns_in_blocks(monkeypatch):
     """Rounds of 1, 2, 3, ... s; after every two of them two plain ones, of 10 s and more."""
     clock, plain = Clock(monkeypatch), iter(range(10, 30))
-    timer = watch.Watch(CPU, warm=1, plain=lambda: clock.passes(next(plain)), repeats=2, block=2)
+    timer = timing.RoundTimer(
+        CPU, warm=1, plain=lambda: clock.passes(next(plain)), repeats=2, block=2
+    )
     for t in range(7):
         clock.passes(t + 1)
         timer(SimpleNamespace(round=t))
@@ -123,8 +127,8 @@ def test_the_watch_takes_turns_in_blocks(monkeypatch):
 
 def test_the_watch_without_a_plain_loop(monkeypatch):
     clock = Clock(monkeypatch)
-    timer = watch.Watch(CPU, warm=1, plain=lambda: clock.passes(7), repeats=0)
-    alone = watch.Watch(CPU, warm=1)
+    timer = timing.RoundTimer(CPU, warm=1, plain=lambda: clock.passes(7), repeats=0)
+    alone = timing.RoundTimer(CPU, warm=1)
     for t in range(3):
         clock.passes(1)
         alone(SimpleNamespace(round=t))
@@ -143,8 +147,8 @@ def test_one_row(monkeypatch):
         def __call__(self, event):
             pass
 
-    monkeypatch.setattr(watch, "Watch", Timer)
-    row = watch.beside(work("linear", steps=2), CPU, warm=1, repeats=1, plain_repeats=1)
+    monkeypatch.setattr(timing, "RoundTimer", Timer)
+    row = timing.measure_beside(work("linear", steps=2), CPU, warm=1, repeats=1, plain_repeats=1)
     assert (row["ours_ms"], row["ours_ms_range"]) == (100.0, (50.0, 200.0))
     assert row["plain_ms"] == pytest.approx(300.0)
     assert row["ratio"] == pytest.approx(3.0)
@@ -153,9 +157,9 @@ def test_one_row(monkeypatch):
 
 
 def test_a_run_that_ends_early_is_not_reported(monkeypatch):
-    monkeypatch.setattr(watch, "LR", 1e30)
+    monkeypatch.setattr(timing, "LR", 1e30)
     with pytest.raises(TunefreeError, match="ended early"):
-        watch.beside(work("regression"), CPU, warm=1, repeats=3, plain_repeats=0)
+        timing.measure_beside(work("regression"), CPU, warm=1, repeats=3, plain_repeats=0)
 
 
 # The suites.
@@ -259,7 +263,7 @@ def test_the_largest_points_take_few_rounds(monkeypatch):
             plain_ms_range=(1.0, 2.0),
         )
 
-    monkeypatch.setattr(scale, "beside", fake)
+    monkeypatch.setattr(scale, "measure_beside", fake)
     given = scale.BASE | {"repeats": 9, "device": "cpu", "threads": 0}
     row = scale.measure_point(**given)
     assert (row["round_ms"], row["round_ms_range"]) == (5.0, [5.0, 10.0])

@@ -1,7 +1,8 @@
-"""Runs in several processes, each with one run at a time and one thread.
+"""A pool of processes for long tasks that report progress and can be asked to stop.
 
-The runs are started by words (a recipe), so that only words cross, and stay in their folders.
-Ctrl-C reaches the first process alone, which asks the others to stop after their round.
+Each process does one task at a time with one thread. Only the tasks, their results and messages
+cross between processes. Ctrl-C reaches the first process alone; when the pool is closed, the others
+see `Worker.stop_requested` and end early.
 """
 
 import multiprocessing
@@ -9,93 +10,109 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 
-from ..core.errors import ArgumentError, first_line
-from ..training.callbacks import Event
-from .work import NOT_RUN, Failure, Outcome, Source, Task, Watch, do, notes, standing
+TaskT = TypeVar("TaskT")
+ResultT = TypeVar("ResultT")
 
 
-def together(
-    tasks: Sequence[Task], source: Source, watch: Watch, jobs: int
-) -> Generator[tuple[Task, Outcome, bool], None, None]:
-    """Do the runs in so many processes; yield each as it ends, and whether it was played."""
-    if any(task.out is None for task in tasks):
-        raise ArgumentError("jobs > 1 needs a folder: the processes leave their runs there.")
-    context = multiprocessing.get_context("spawn")
-    stop, said = context.Event(), context.Queue()
-    pool = ProcessPoolExecutor(jobs, context, _enter, (source, stop, said))
+class Worker:
+    """What a task sees of the pool, in the process that does it.
 
-    def listen() -> None:
-        while True:
-            try:
-                task, news = said.get_nowait()
-            except queue.Empty:
-                return
-            if isinstance(news, str):
-                watch.say(news)
-            else:
-                watch.round(task, news)
+    Args:
+        task: The task.
+        stop: Event that is set when the tasks should end early.
+        messages: Queue to the first process.
+    """
 
-    try:
-        waiting = {pool.submit(_work, task): task for task in tasks}
+    def __init__(self, task: Any, stop: Any, messages: Any) -> None:
+        self._task, self._stop, self._messages = task, stop, messages
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the task should end early."""
+        return bool(self._stop.is_set())
+
+    def send(self, message: Any) -> None:
+        """Send a message to the first process, beside the result."""
+        self._messages.put((self._task, message))
+
+
+class ProcessPool(Generic[TaskT, ResultT]):
+    """Processes that do tasks; they are started with the first one and live until `close`.
+
+    Args:
+        work: Does one task, `work(task, worker) -> result`; picklable, sent to each process once.
+        jobs: Number of processes.
+    """
+
+    def __init__(self, work: Callable[[TaskT, Worker], ResultT], jobs: int) -> None:
+        self._work, self._jobs = work, jobs
+        context = multiprocessing.get_context("spawn")
+        self._context, self._stop, self._messages = context, context.Event(), context.Queue()
+        self._executor: ProcessPoolExecutor | None = None
+
+    def run(
+        self, tasks: Sequence[TaskT], on_message: Callable[[TaskT, Any], object]
+    ) -> Iterator[tuple[TaskT, ResultT | BaseException]]:
+        """Do the tasks and yield each with its result as it ends.
+
+        If a process died, the result is the exception. Messages are passed to `on_message` in
+        between.
+        """
+        if self._executor is None:
+            given = (self._work, self._stop, self._messages)
+            self._executor = ProcessPoolExecutor(self._jobs, self._context, _start_process, given)
+        waiting = {self._executor.submit(_do_task, task): task for task in tasks}
         while waiting:
             done, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
-            listen()
+            for task, message in self._received():
+                on_message(task, message)
             for future in done:
-                task, error = waiting.pop(future), future.exception()
-                if error is not None:  # the process died: no memory, say
-                    yield task, Failure(task.seed, f"Its process ended: {first_line(error)}"), True
-                    continue
-                failure, played = future.result()
-                yield task, failure or standing(task), played
-    finally:
-        stop.set()
-        pool.shutdown(cancel_futures=True)
+                yield waiting.pop(future), future.exception() or future.result()
+
+    def _received(self) -> Iterator[tuple[TaskT, Any]]:
+        while True:
+            try:
+                yield self._messages.get_nowait()
+            except queue.Empty:
+                return
+
+    def close(self) -> None:
+        """Ask the processes to stop, and wait for them."""
+        self._stop.set()
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
-_mine: dict[str, Any] = {}  # what a process of the pool was given
+_state: dict[str, Any] = {}  # of a process of the pool
 
 
-def _enter(source: Source, stop: Any, said: Any) -> None:
+def _start_process(work: Any, stop: Any, messages: Any) -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # the terminal's Ctrl-C is for the first process, which sets `stop`
-    said.cancel_join_thread()  # news that nobody reads must not keep the process
-    _mine.update(source=source, stop=stop, said=said)
-    threading.Thread(
-        target=_end_with, args=(multiprocessing.parent_process(),), daemon=True
-    ).start()
+    messages.cancel_join_thread()  # messages that nobody reads must not keep the process alive
+    _state.update(work=work, stop=stop, messages=messages)
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 
-def _end_with(parent: Any) -> None:
+def _exit_with(parent: Any) -> None:
     parent.join()
     os._exit(1)
 
 
-def _work(task: Task) -> tuple[Failure | None, bool]:
-    """Do one run in a process of the pool; the run itself stays in its folder."""
-    stop, said = _mine["stop"], _mine["said"]
-
-    def show(event: Event) -> None:
-        said.put((task, event.row))
-        if stop.is_set():
-            event.request_stop()
-
-    class Teller(Watch):
-        def say(self, line: str) -> None:
-            said.put((task, line))
-
-    if stop.is_set():
-        return Failure(task.seed, NOT_RUN), False
-    try:
-        with notes(Teller(), task):
-            outcome, played = do(task, _mine["source"], show)
-    except KeyboardInterrupt:
-        return Failure(task.seed, "stopped by Ctrl-C"), True
-    return (outcome if isinstance(outcome, Failure) else None), played
+def _do_task(task: Any) -> Any:
+    return _state["work"](task, Worker(task, _state["stop"], _state["messages"]))

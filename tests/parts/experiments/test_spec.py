@@ -6,8 +6,8 @@ import experiments
 import pytest
 from experiments import find, load
 from experiments.keys import SCALES
+from experiments.runs import make_run, narrow
 from experiments.spec import home
-from experiments.wanted import narrowed, wanted
 
 from tunefree.core.errors import ArgumentError
 
@@ -41,7 +41,7 @@ def test_a_method_may_have_its_own_tables_and_settings_of_the_run(tmp_path):
     own = 'set = { clip = 10.0 }\nsteps = 7\n[method.small]\nset = { output = "last" }'
     text = SPEC.replace('method = "auto"', f'method = "auto"\n{own}')
     found = load(write(tmp_path, text)).at("small")
-    words = wanted(found, found.rows[1], {}, 1).words
+    words = make_run(found, found.rows[1], {}, 1).words
     assert words["set"] == {"clip": 10.0, "output": "last"}
     assert (words["steps"], words["seed"]) == (7, 1)
 
@@ -51,13 +51,13 @@ def test_a_sweep_makes_a_row_of_every_value(tmp_path):
     text = SPEC.replace("[[claim]]", sweep.format("steps") + "[[claim]]")
     found = load(write(tmp_path, text, "")).at("small")
     assert [r.label for r in found.rows] == ["FedAvg, steps=1", "FedAvg, steps=2", "Auto"]
-    assert [wanted(found, r, {}, 0).words["steps"] for r in found.rows] == [1, 2, 3]
+    assert [make_run(found, r, {}, 0).words["steps"] for r in found.rows] == [1, 2, 3]
     assert len(found.rows[0].points) == 3
     expected = EXPECTED.replace("FedAvg =", '"FedAvg, lr=1" =')
     text = text.replace('"steps"', '"lr"')
     found = load(write(tmp_path, text, expected)).at("small")
     assert found.rows[0].points == ({},)  # searched no longer
-    assert wanted(found, found.rows[0], {}, 0).words["set"] == {"lr": 1}
+    assert make_run(found, found.rows[0], {}, 0).words["set"] == {"lr": 1}
 
 
 def test_data_that_stands_in_is_named(tmp_path):
@@ -76,11 +76,11 @@ def test_percent_is_turned_into_shares(tmp_path):
 
 def test_the_same_words_are_the_same_run(tmp_path):
     found = load(write(tmp_path)).at("small")
-    one, other = (wanted(found, found.rows[0], {"lr": v}, 0) for v in (0.3, 0.1))
-    assert one.key == wanted(found, found.rows[0], {"lr": 0.3}, 0).key != other.key
-    assert one.key != wanted(found, found.rows[0], {"lr": 0.3}, 0, tuning=True).key
-    assert narrowed(found, rounds=2).of("T1").words["rounds"] == 2
-    assert [r.label for r in narrowed(found, methods=["auto"]).rows] == ["Auto"]
+    one, other = (make_run(found, found.rows[0], {"lr": v}, 0) for v in (0.3, 0.1))
+    assert one.key == make_run(found, found.rows[0], {"lr": 0.3}, 0).key != other.key
+    assert one.key != make_run(found, found.rows[0], {"lr": 0.3}, 0, tuning=True).key
+    assert narrow(found, rounds=2).of("T1").words["rounds"] == 2
+    assert [r.label for r in narrow(found, methods=["auto"]).rows] == ["Auto"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 from tunefree.core.errors import ArgumentError, check_int, unknown_name
 from tunefree.core.files import to_json
-from tunefree.study.work import Task as Piece
+from tunefree.study.work import Task
 
 from .check import split_settings
 from .reading import over
@@ -19,7 +19,7 @@ VALIDATION = 0.1
 
 
 @dataclass(frozen=True)
-class Wanted(Piece):
+class RunSpec(Task):
     """One run.
 
     Args:
@@ -41,9 +41,9 @@ class Wanted(Piece):
         return hashlib.sha256(to_json(deciding).encode()).hexdigest()[:20]
 
 
-def wanted(
+def make_run(
     found: Experiment, row: Row, point: Mapping[str, Any], seed: int, tuning: bool = False
-) -> Wanted:
+) -> RunSpec:
     """Return the run of a row's settings and a seed, a short one while settings are searched."""
     task = found.of(row.task)
     words = over(task.words, row.words)
@@ -60,7 +60,7 @@ def wanted(
             words.setdefault("validation", VALIDATION)
     label = " ".join([f"{task.name}: {row.label}", *(f"{k}={_word(v)}" for k, v in point.items())])
     text = to_json(dict(sorted(words.items())))
-    return Wanted(label, seed, words.get("rounds", 1), None, None, text)
+    return RunSpec(label, seed, words.get("rounds", 1), None, None, text)
 
 
 def short(found: Experiment, rounds: int) -> int:
@@ -72,7 +72,7 @@ def _word(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def narrowed(
+def narrow(
     found: Experiment,
     *,
     seeds: int | None = None,
@@ -120,6 +120,6 @@ def _named(what: str, asked: Iterable[str], known: Mapping[str, str]) -> set[str
     return out
 
 
-def place(folder: Path, one: Wanted) -> Path:
+def run_path(folder: Path, one: RunSpec) -> Path:
     """Return the file of a run."""
     return folder / "runs" / f"{one.key}.json"

@@ -23,7 +23,7 @@ VOCABULARY = {"lstm": 80, "text": 10_000, "bert": 10_000}  # networks that read 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class Workload:
     """A FedAvg round: `cohort` clients of `clients`, each `steps` steps on batches of `batch`."""
 
     net: str
@@ -72,7 +72,7 @@ def samples(
     return x, (torch.randn(rows, generator=g) if net == "regression" else y)
 
 
-class Plain:
+class PlainLoop:
     """FedAvg as anyone would write it in PyTorch: one client after another.
 
     Args:
@@ -110,7 +110,7 @@ class Plain:
         """Train a cohort and put the mean of its models into `model`."""
         whole = self.model.state_dict()
         mean = {name: torch.zeros_like(v) for name, v in whole.items()}
-        with precise(self.precision, self.device):
+        with allow_tf32(self.precision, self.device):
             for i in self._who.sample(range(self.fed.clients), self.cohort):
                 self.local.load_state_dict(whole)
                 self._train(i)
@@ -149,7 +149,7 @@ def _autocast(precision: Precision, device: torch.device) -> Any:
 
 
 @contextmanager
-def precise(precision: Precision, device: torch.device) -> Iterator[None]:
+def allow_tf32(precision: Precision, device: torch.device) -> Iterator[None]:
     """Let PyTorch's float32 products on a GPU use TF32, or not; put back what was set before."""
     if device.type != "cuda":
         yield

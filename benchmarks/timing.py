@@ -21,9 +21,10 @@ from tunefree.core.errors import TunefreeError
 from tunefree.methods import get
 from tunefree.models.problem import Precision
 from tunefree.training.callbacks import Event
+from tunefree.training.config import Engine
 from tunefree.training.fit import fit
 
-from .work import LR, Plain, Work
+from .workload import LR, PlainLoop, Workload
 
 Say = Callable[[str], object]
 
@@ -38,7 +39,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def seconds(work: Callable[[], object], device: torch.device) -> float:
+def time_call(work: Callable[[], object], device: torch.device) -> float:
     """Return how long a call takes, until the device is done with it."""
     synchronize(device)
     began = time.perf_counter()
@@ -47,7 +48,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-class Memory:
+class PeakMemory:
     """The most memory in use from here on.
 
     On a GPU what PyTorch held beyond what it holds now; else the largest resident size that this
@@ -67,7 +68,7 @@ class Memory:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-class Watch:
+class RoundTimer:
     """A callback of `fit`.
 
     Args:
@@ -99,7 +100,7 @@ class Watch:
         self._play, self._repeats = plain, repeats if plain is not None else 0
         self.took: list[float] = []
         self.plain: list[float] = []
-        self._peak = Memory(device)
+        self._peak = PeakMemory(device)
         self.memory = 0
         self._since = time.perf_counter()
 
@@ -112,7 +113,7 @@ class Watch:
         self.took.append(time.perf_counter() - self._since)
         self.memory = self._peak.peak()
         if turn and self._play is not None:
-            took = [seconds(self._play, self.device) for _ in range(self.block)]
+            took = [time_call(self._play, self.device) for _ in range(self.block)]
             self.plain += [statistics.mean(took)] if counted else []
         self._since = time.perf_counter()
 
@@ -129,7 +130,7 @@ class Watch:
         return max(0.0, self.took[0] - statistics.median(self.ours))
 
 
-def middle(name: str, values: list[float], scale: float = 1.0) -> dict[str, Any]:
+def summarize(name: str, values: list[float], scale: float = 1.0) -> dict[str, Any]:
     """Return the median and the range of some numbers, by name."""
     scaled = [v * scale for v in values]
     if not scaled:
@@ -137,8 +138,8 @@ def middle(name: str, values: list[float], scale: float = 1.0) -> dict[str, Any]
     return {name: statistics.median(scaled), f"{name}_range": (min(scaled), max(scaled))}
 
 
-def beside(
-    work: Work,
+def measure_beside(
+    work: Workload,
     device: torch.device,
     *,
     warm: int,
@@ -159,7 +160,7 @@ def beside(
     data = work.federation(pair)
     dealt = time.perf_counter() - began
     cohort = work.cohort or work.clients
-    plain = Plain(
+    plain = PlainLoop(
         work.model(),
         data.to(device),
         cohort=cohort,
@@ -167,7 +168,7 @@ def beside(
         steps=work.steps,
         precision=precision,
     )
-    watch = Watch(device, warm, plain.round, plain_repeats, block=block)
+    watch = RoundTimer(device, warm, plain.round, plain_repeats, block=block)
     run = fit(
         model,
         data,
@@ -179,11 +180,11 @@ def beside(
         device=device,
         compile=compile,
         callbacks=[watch],
-        **exactness(precision),
+        engine=Engine(precision=precision),
     )
     check(run.status)
     each = 1e3 / work.steps
-    ours, slow = middle("ours_ms", watch.ours, each), middle("plain_ms", watch.plain, each)
+    ours, slow = summarize("ours_ms", watch.ours, each), summarize("plain_ms", watch.plain, each)
     pairs = [b / a for a, b in zip(watch.ours, watch.plain, strict=False)]
     ratio = slow["plain_ms"] / ours["ours_ms"] if pairs else None
     return {
@@ -199,7 +200,7 @@ def beside(
         **ours,
         **slow,
         "ratio": ratio,
-        "ratio_range": middle("ratio", pairs)["ratio_range"],
+        "ratio_range": summarize("ratio", pairs)["ratio_range"],
         "repeats": len(watch.ours),
         "block": block,
         "plain_repeats": len(watch.plain),
@@ -207,11 +208,6 @@ def beside(
         "federation_s": dealt,
         "memory": watch.memory,
     }
-
-
-def exactness(precision: Precision) -> dict[str, Any]:
-    """Return the argument of `fit` for a precision; none for its own choice."""
-    return {} if precision == "auto" else {"precision": precision}
 
 
 def check(status: str) -> None:

@@ -1,0 +1,170 @@
+"""Training the runs that are missing: one file per run, in this process or in several.
+
+A run leaves runs/KEY.json with its specification, history, settings and status, and the machine it
+was trained on. Nothing else is written during training, so an interrupted run starts again, unless
+`checkpoint_every` is given (and safetensors is installed).
+"""
+
+import importlib.util
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from benchmarks.keep import machine, versions
+
+from tunefree.core.device import find_device
+from tunefree.core.files import to_json, write_atomically
+from tunefree.study.execute import forward_messages, process_failure, train_in_worker
+from tunefree.study.pool import ProcessPool, Worker
+from tunefree.study.work import NOT_RUN, Failure, Outcome, Watch, do, notes
+from tunefree.training.callbacks import Callback, Event
+from tunefree.training.folder import is_history_row
+from tunefree.training.run import Run
+
+from .runs import RunSpec, run_path
+from .source import ExperimentSource
+from .special import SPECIAL
+
+
+class Runner:
+    """Trains runs in this process, or in several that stay until the end.
+
+    Args:
+        source: Builds models, federations and configurations of runs.
+        folder: Where runs are saved.
+        watch: Shows progress.
+        jobs: Processes; with 0 nothing is trained.
+    """
+
+    def __init__(self, source: ExperimentSource, folder: Path, watch: Watch, jobs: int) -> None:
+        self.source, self.folder, self.watch, self.jobs = source, folder, watch, jobs
+        self.trained = 0  # runs that were missing
+        self._pool = ProcessPool(_TrainInPool(source, folder), jobs) if jobs > 1 else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def perform(self, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, Outcome]]:
+        """Train the runs that are missing and yield every one, those that exist first."""
+        unique = list({run.key: run for run in runs}.values())
+        self.watch.plan(unique)
+        missing = []
+        for run in unique:
+            found = load_run(run_path(self.folder, run))
+            if found is None:
+                missing.append(run)
+                continue
+            self.watch.end(run, found, False)
+            yield run, found
+        if not self.jobs:
+            yield from ((run, Failure(run.seed, NOT_RUN)) for run in missing)
+            return
+        for run, outcome in (
+            self._in_turn(missing) if self._pool is None else self._in_pool(missing)
+        ):
+            self.trained += 1
+            self.watch.end(run, outcome, True)
+            yield run, outcome
+
+    def _in_turn(self, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, Outcome]]:
+        for run in runs:
+
+            def show(event: Event, run: RunSpec = run) -> None:
+                self.watch.round(run, event.row)
+
+            with notes(self.watch, run):
+                outcome = train_run(run, self.source, self.folder, show)
+            yield run, outcome
+
+    def _in_pool(self, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, Outcome]]:
+        assert self._pool is not None
+        for run, result in self._pool.run(runs, forward_messages(self.watch)):
+            if isinstance(result, BaseException):
+                yield run, process_failure(run, result)
+                continue
+            found = result or load_run(run_path(self.folder, run))
+            yield run, found or Failure(run.seed, NOT_RUN)
+
+
+@dataclass(frozen=True)
+class _TrainInPool:
+    """The work of the pool; the run itself stays in its file."""
+
+    source: ExperimentSource
+    folder: Path
+
+    def __call__(self, run: RunSpec, worker: Worker) -> Failure | None:
+        outcome = train_in_worker(
+            run, worker, lambda show: train_run(run, self.source, self.folder, show)
+        )
+        return outcome if isinstance(outcome, Failure) else None
+
+
+def load_run(path: Path) -> Run | None:
+    """Return a run that has ended, or None."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        status, history, settings = found["status"], found["history"], found["settings"]
+        right = (
+            isinstance(settings, dict)
+            and isinstance(history, list)
+            and all(map(is_history_row, history))
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not right:
+        return None
+    if "made" in found:
+        settings["made"] = found["made"]
+    nothing = torch.empty(0)
+    return Run(nothing, nothing, history, settings, status, path)
+
+
+def save_run(path: Path, spec: RunSpec, run: Run, seconds: float) -> None:
+    """Write a run that has ended to its file."""
+    facts = {
+        "label": spec.label,
+        "words": spec.words,
+        "status": run.status,
+        "seconds": seconds,
+        "made": run.settings["made"],
+        "settings": {k: v for k, v in run.settings.items() if k != "made"},
+        "history": run.history,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, to_json(facts).encode())
+
+
+def describe_origin(device: str) -> dict[str, Any]:
+    """Return the machine, the versions and the date of a run."""
+    on = machine(find_device(device))
+    return {"machine": on, "versions": versions(), "date": datetime.now(UTC).strftime("%Y-%m-%d")}
+
+
+def train_run(spec: RunSpec, source: ExperimentSource, folder: Path, show: Callback) -> Outcome:
+    """Train one run and save it; a failure is returned and not saved."""
+    began, words = time.perf_counter(), spec.words
+    if words["kind"] in SPECIAL:
+        outcome = SPECIAL[words["kind"]](spec, source)
+        if isinstance(outcome, Run):
+            outcome.history[0]["seconds"] = time.perf_counter() - began
+    else:
+        live = folder / "live" / spec.key
+        resumable = words.get("checkpoint_every") and importlib.util.find_spec("safetensors")
+        outcome, _ = do(replace(spec, out=live if resumable else None), source, show)
+        if resumable and isinstance(outcome, Run):
+            shutil.rmtree(live, ignore_errors=True)
+    if isinstance(outcome, Run):
+        outcome.settings["made"] = describe_origin(source.device)
+        save_run(run_path(folder, spec), spec, outcome, time.perf_counter() - began)
+    return outcome
