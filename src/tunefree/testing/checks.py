@@ -30,9 +30,11 @@ from ..core.layout import Layout
 from ..core.random import key
 from ..data.federation import Federation
 from ..methods import Method
+from ..models.engine import EngineName
 from ..rounds import init_client_memory
 from ..simulation import Simulation
 from ..training.callbacks import Event
+from ..training.config import Engine
 from ..training.run import Run
 from ..wire import Sender, Wire
 from ._problem import (
