@@ -39,7 +39,7 @@ class ClientContext:
         limit_steps: LimitSteps | None = None,
     ) -> None:
         self.method, self.batches, self.losses = method, batches, losses
-        self.prefetcher = BatchPrefetcher(batches, losses.gathers)
+        self.prefetcher = BatchPrefetcher(batches, losses.wants_deferred)
         self.passes = 0  # full gradients since this was last set to 0, counted in batches
         self._limit_steps = limit_steps
 

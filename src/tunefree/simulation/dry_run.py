@@ -27,13 +27,13 @@ from ..wire import Ledger
 class _ZeroLosses:
     """Losses and gradients that are zero."""
 
-    name, gathers = "none", False
+    name, wants_deferred = "none", False
 
     def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
         return y.new_zeros(y.shape[0])
 
     def value_and_grad(
-        self, y: Rows, batch: Batch | DeferredBatch, brief: bool = False
+        self, y: Rows, batch: Batch | DeferredBatch, reuse_buffer: bool = False
     ) -> tuple[Rows, Rows]:
         return y.new_zeros(y.shape[0]), torch.zeros_like(y)
 

@@ -155,8 +155,8 @@ def test_outputs_are_in_evaluation_mode():
     p = problem(nn.Sequential(nn.Linear(3, 2).double(), nn.Dropout(0.9)))
     assert torch.equal(p.outputs(p.start, X), p.outputs(p.start, X))
     assert bool(p.outputs(p.start, X).all())
-    assert p.random
-    assert not problem(net()).random
+    assert p.has_dropout
+    assert not problem(net()).has_dropout
 
 
 def refused(words, module, loss="cross_entropy", inputs=X, target=Y, highest=1):
