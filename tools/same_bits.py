@@ -405,6 +405,9 @@ def serve_in_process(
     serve = find_module(f"{new}.serve", f"{old}.serve").serve
     nodes: dict[int, Any] = {}
 
+    def read_header(payload: Any) -> dict[str, Any]:
+        return dict(payload.header if hasattr(payload, "header") else payload.facts)
+
     class Post:
         """Carries messages to the nodes."""
 
@@ -415,7 +418,7 @@ def serve_in_process(
             return {
                 number: self._answer(number - 100, parcels[number])
                 for number in reversed(list(parcels))
-                if (number - 100, parcels[number].facts.get("round")) != (lost, 1)
+                if (number - 100, read_header(parcels[number]).get("round")) != (lost, 1)
             }
 
         def _answer(self, i: int, parcel: Any) -> Any:

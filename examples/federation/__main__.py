@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from tunefree.cli import main
 from tunefree.cli.app import err, out
 from tunefree.flower.apps import import_flower
-from tunefree.report.terminal import grid
+from tunefree.report.terminal import make_table
 
 from .demo import compare_histories, describe_difference, train_federation, train_simulation
 
@@ -66,7 +66,7 @@ def run(
         "simulated loss": "simulated",
         "seconds": "seconds",
     }
-    out.print(grid(compare_histories(federated, simulated), headings))
+    out.print(make_table(compare_histories(federated, simulated), headings))
     out.print(describe_difference(federated, simulated))
     return 0 if federated.status == "finished" else 1
 

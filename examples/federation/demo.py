@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tunefree import methods
+from tunefree import Engine, methods
 from tunefree.core.errors import TunefreeError
 from tunefree.flower.apps import import_flower, server_app
 from tunefree.flower.template import write_app
@@ -100,8 +100,7 @@ def train_simulation(
             batch=50,
             seed=seed,
             device="cpu",
-            engine="loop",
-            chunk=1,
+            engine=Engine(backend="loop", chunk=1),
         )
     finally:
         torch.set_num_threads(before)

@@ -12,45 +12,65 @@ import tunefree as tf
 from tunefree import cli
 from tunefree.testing._problem import federation, net
 
-SCRIPT = """
+WORDS = ["run", "--method", "scaffold", "--rounds", "3", "--clients", "6", "--cohort", "4",
+         "--steps", "2", "--device", "cpu", "--dtype", "float64", "--json", "--out"]  # fmt: skip
+SCRIPT = f"""
 import sys
 import torch
 import tunefree as tf
-from tunefree.testing._problem import SIZES, federation, net
+from tunefree import cli
+from tunefree.testing._problem import federation, net
 
-def crash(event):
-    if event.round == 1:
-        raise SystemExit(3)
+class CrashError(Exception):
+    pass
 
-folder, *names = sys.argv[1:]
-crashing = folder.endswith("crash")
-for name in names:
+def train(name, out):
     method = tf.methods.get(name)
     tf.fit(net(0), federation(), method, rounds=3, cohort=None if method.full else 3, steps=2,
            batch=4, seed=7, dtype=torch.float64, device="cpu", eval_every=3, engine="loop",
-           out=f"{folder}/{name}", checkpoint_every=1, callbacks=[crash] if crashing else [])
+           out=out, checkpoint_every=1)
+
+folder = sys.argv[1]
+for name in tf.methods.names():
+    train(name, f"{{folder}}/all/{{name}}")
+
+server = type(tf.methods.get("scaffold").server)
+step = server.step
+def crash(self, x, mean, state, t, query):
+    if t.index == 2:
+        raise CrashError
+    return step(self, x, mean, state, t, query)
+server.step = crash
+try:
+    train("scaffold", f"{{folder}}/crash")
+    raise AssertionError("it did not crash")
+except CrashError:
+    server.step = step
+train("scaffold", f"{{folder}}/crash")
+
+cli.main({WORDS!r} + [f"{{folder}}/command"])
 """
-
-
-def torchrun(*words, size=2):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [*launch, f"--nproc-per-node={size}", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=env)
+SIZE = 3  # with three clients in a round, a process has none at times
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory):
-    path = tmp_path_factory.mktemp("ranks") / "train.py"
-    path.write_text(SCRIPT)
-    return path
+def launched(tmp_path_factory):
+    """Return the folder of one launch of several processes, and what it printed."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "train.py").write_text(SCRIPT)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launch, f"--nproc-per-node={SIZE}", str(folder / "train.py"), str(folder)]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return folder, done.stdout
 
 
-def alone(name, **settings):
+def alone(name):
     method = tf.methods.get(name)
     return tf.fit(
         net(0), federation(), method, rounds=3, cohort=None if method.full else 3, steps=2,
-        batch=4, seed=7, dtype=torch.float64, device="cpu", eval_every=3, engine="loop", **settings,
+        batch=4, seed=7, dtype=torch.float64, device="cpu", eval_every=3, engine="loop",
     )  # fmt: skip
 
 
@@ -64,35 +84,23 @@ def agrees(folder, run):
             assert a[name] == pytest.approx(b[name], rel=1e-9, abs=1e-12), name
 
 
-def test_every_method(script):
-    names = tf.methods.names()
-    done = torchrun(script, script.parent / "all", *names)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for name in names:
-        agrees(script.parent / "all" / name, alone(name))
-    settings = json.loads((script.parent / "all" / "fedavg" / "settings.json").read_text())
-    assert settings["processes"] == 2
+def test_every_method(launched):
+    for name in tf.methods.names():
+        agrees(launched[0] / "all" / name, alone(name))
+    settings = json.loads((launched[0] / "all" / "fedavg" / "settings.json").read_text())
+    assert settings["processes"] == SIZE
 
 
-def test_resumed_after_a_crash_with_processes_that_have_no_client_at_times(script):
-    """Memory of all processes is in the one checkpoint; three of them, three clients a round."""
-    folder, calm = script.parent / "crash", script.parent / "calm"
-    assert torchrun(script, folder, "scaffold", size=3).returncode != 0
-    folder.rename(calm)
-    done = torchrun(script, calm, "scaffold", size=3)
-    assert done.returncode == 0, done.stderr[-2000:]
-    agrees(calm / "scaffold", alone("scaffold"))
+def test_resumed_after_a_crash(launched):
+    """The memory of all processes is in the one checkpoint."""
+    agrees(launched[0] / "crash", alone("scaffold"))
 
 
-def test_the_command_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = ("run", "--method", "scaffold", "--rounds", 3, "--clients", 6, "--cohort", 4,
-             "--steps", 2, "--device", "cpu", "--dtype", "float64", "--json")  # fmt: skip
-    done = torchrun("-m", "tunefree", *words, "--out", "two")
-    assert done.returncode == 0, done.stderr[-2000:]
-    said = json.loads(done.stdout)  # once, not once a process
+def test_the_command_line(launched, tmp_path):
+    folder, printed = launched
+    said = json.loads(printed)  # once, not once a process
     assert said["status"] == "finished"
     with pytest.raises(SystemExit, match="0"):
-        cli.main([*map(str, words), "--out", "one"])
-    a, b = (tf.Run.load(tmp_path / name).x for name in ("one", "two"))
+        cli.main([*WORDS, str(tmp_path / "one")])
+    a, b = (tf.Run.load(path).x for path in (tmp_path / "one", folder / "command"))
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)

@@ -141,7 +141,7 @@ def test_a_node_insists_on_masks_and_on_company(tmp_path, caplog):
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     made = method("fedavg")
     for kind, given, said in (
-        ("clear", {}, "under masks alone"),
+        ("clear", {}, "only under secure aggregation"),
         ("few", {"secure": Secure(), "cohort": 4, "rounds": 3}, "hides among 5"),
     ):
         caplog.clear()

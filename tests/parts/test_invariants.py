@@ -41,7 +41,7 @@ def rounds(method, *, size=3, count=6, weights="uniform", **settings):
         ids = cohort(2, t, CLIENTS, size)
         now, row = run_round(method, job.plan, now, job.pool, ids, everyone)
         job.pool.commit()
-        yield now, row, job.pool.memory.gather(everyone), job.pool._shares
+        yield now, row, job.pool.memory.gather(everyone), job.pool.weights
 
 
 def close(a, b, tolerance=1e-12):

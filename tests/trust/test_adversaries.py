@@ -72,9 +72,9 @@ def sent(attack, method="fedavg", what="train", **given):
     spy = Spy()
     trained(method, attack, spy, **given)
     rows = spy.rows[0, what]
-    if attack is None or not attack.sees:
+    if attack is None or not attack.sees_honest:
         return rows
-    bad = attack.who(CLIENTS, 0).tolist()
+    bad = attack.hostile_clients(CLIENTS, 0).tolist()
     order = [i for i in range(CLIENTS) if i not in bad] + bad
     return {n: v[torch.argsort(torch.tensor(order))] for n, v in rows.items()}
 
@@ -203,12 +203,12 @@ def test_wrong_labels_are_wrong_data():
 
 def test_who_is_hostile():
     one = a.SignFlip(0.3)
-    assert len(one.who(10, 0)) == 3
-    assert torch.equal(one.who(1000, 0), one.who(1000, 0))
-    assert not torch.equal(one.who(1000, 0), one.who(1000, 1))
-    assert a.SignFlip((5, 1)).who(10, 0).tolist() == [1, 5]
+    assert len(one.hostile_clients(10, 0)) == 3
+    assert torch.equal(one.hostile_clients(1000, 0), one.hostile_clients(1000, 0))
+    assert not torch.equal(one.hostile_clients(1000, 0), one.hostile_clients(1000, 1))
+    assert a.SignFlip((5, 1)).hostile_clients(10, 0).tolist() == [1, 5]
     run = trained(attack=one, rounds=4, cohort=4)
-    bad = set(one.who(CLIENTS, 0).tolist())
+    bad = set(one.hostile_clients(CLIENTS, 0).tolist())
     for row in run.history:
         ids = tf.random.cohort(0, row["round"], CLIENTS, 4).tolist()
         assert row["hostile"] == len(bad & set(ids))

@@ -9,7 +9,7 @@ from torch import nn
 import tunefree as tf
 from flower import local
 from tunefree.core.errors import TunefreeError
-from tunefree.simulation import simulate
+from tunefree.simulation import cohort, finite
 from tunefree.testing._problem import federation
 from tunefree.training.folder import Folder
 
@@ -130,14 +130,14 @@ def test_finite_numbers_are_left_as_they_are(monkeypatch):
     """Looking changes nothing, and neither does a sum that overflows although its terms do not."""
     fed, given = federation(), {"dtype": torch.float32, "rounds": 3}
     seen = fit("scaffold", fed, **given)
-    monkeypatch.setattr(simulate, "traces", lambda works, *found: works[0].loss.double() * 0)
+    monkeypatch.setattr(cohort, "checksums", lambda works, *found: works[0].loss.double() * 0)
     assert torch.equal(seen.x, fit("scaffold", fed, **given).x)
     monkeypatch.undo()
     for bad in (torch.inf, -torch.inf, torch.nan):
         for large, dtype in ((3e38, torch.float32), (1e308, torch.float64)):
             rows = torch.full((2, 100), large, dtype=dtype)
             rows[1, 7] = bad
-            found = simulate.traces((), {"delta": rows, "loss": rows[:, 0]})
+            found = finite.checksums((), {"delta": rows, "loss": rows[:, 0]})
             assert torch.isfinite(found).tolist() == [True, False]
 
 

@@ -12,9 +12,9 @@ import tunefree as tf
 from running import bound
 from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
-from tunefree.faults import Cycle, Faults, parse
-from tunefree.faults.settings import BEFORE, FINE, SLOW, STALE
-from tunefree.rounds import init_server_state, run_round
+from tunefree.faults import Cycle, Fate, Faults, parse
+from tunefree.rounds import init_server_state, pack_uploads, run_round
+from tunefree.simulation import simulation
 from tunefree.training.folder import Folder
 
 CLIENTS, FEATURES, SEED = 8, 4, 3
@@ -52,8 +52,8 @@ def settings(method, faults, rounds=12, **given):
     }  # fmt: skip
 
 
-def played(method, faults, rounds=12, crew=None, **given):
-    """Play rounds and yield (standing, row, crew, cohort) after each."""
+def played(method, faults, rounds=12, pool=None, **given):
+    """Play rounds and yield (standing, row, pool, cohort) after each."""
     job = bound(**settings(method, faults, rounds, **given))
     now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
     ids = job.pool.sample_cohort(0)
@@ -115,7 +115,7 @@ def oracle(faults, lr, rounds, steps):
         fate = dict(zip(ids, faults.fates(SEED, t, torch.tensor(ids)).tolist(), strict=True))
         moves, gradients, sent = [], 0, []
         for i in ids:
-            if fate[i] == BEFORE:
+            if fate[i] == Fate.BEFORE:
                 continue
             one = torch.tensor([i])
             taken = int(faults.steps(SEED, t, one, torch.tensor([steps])))
@@ -124,9 +124,9 @@ def oracle(faults, lr, rounds, steps):
             for _ in range(taken):
                 z = z - lr * 2 * a.T @ (a @ z - y) / len(y)
             gradients += taken
-            if fate[i] in (SLOW, FINE):
+            if fate[i] in (Fate.SLOW, Fate.FINE):
                 moves.append(z - x)
-            elif fate[i] == STALE:
+            elif fate[i] == Fate.STALE:
                 sent.append((t + int(faults.delays(SEED, t, one)), i, z - x))
         moves += [move for due, _, move in way if due == t]
         way = [a for a in way if a[0] > t] + sent
@@ -171,7 +171,7 @@ def test_bytes_of_every_channel_and_of_wires_that_differ():
     assert len(set(size.values())) == 3
     assert alone["bytes_up.delta"] == sum(size[i % 3][0] for i in range(CLIENTS))
     for _, row, _, ids in played(method, faults, 10):
-        here = ids[faults.fates(SEED, row["round"], ids) == FINE].tolist()
+        here = ids[faults.fates(SEED, row["round"], ids) == Fate.FINE].tolist()
         assert row["bytes_up.delta"] == sum(size[i % 3][0] for i in here)
         assert row["bytes_up.control"] == sum(size[i % 3][1] for i in here)
         assert row["bytes_down"] == len(ids) * 2 * 8 * D
@@ -183,7 +183,7 @@ def test_questions_are_answered_by_those_who_are_there():
     for _, row, _, ids in played(get("fedproxlod"), faults, 10, cohort=CLIENTS):
         t = row["round"]
         fates = faults.fates(SEED, t, ids)
-        left, open = int((fates >= SLOW).sum()), int((fates != BEFORE).sum())
+        left, open = int((fates >= Fate.SLOW).sum()), int((fates != Fate.BEFORE).sum())
         assert row["answered"] == left
         channels = 8 * (D + 2) * left  # delta, delta_sq, loss
         squares = 8 * left + (8 * open if t == 0 else 0)  # reported, and asked for once
@@ -192,8 +192,9 @@ def test_questions_are_answered_by_those_who_are_there():
         assert row[f"bytes_down.{first}"] >= 8 * D * len(ids)
 
 
-def memory(crew):
-    return {n: v.clone() for n, v in crew.memory.gather(torch.arange(CLIENTS)).items()}
+def memory(pool):
+    found = pool.simulation.memory.gather(torch.arange(CLIENTS))
+    return {n: v.clone() for n, v in found.items()}
 
 
 @pytest.mark.parametrize("faults", [Faults(after=0.5), Faults(stale=0.5, delay=3)])
@@ -201,11 +202,11 @@ def test_memory_changes_when_an_answer_arrives(faults):
     """A lost upload changes nothing; a late one changes its client in the round it arrives."""
     method, old = get("scaffold", wire="ef+topk:0.4"), None
     way = {}
-    for _, row, crew, ids in played(method, faults, 15):
-        t, new = row["round"], memory(crew)
+    for _, row, pool, ids in played(method, faults, 15):
+        t, new = row["round"], memory(pool)
         fates = faults.fates(SEED, t, ids)
-        now = set(ids[fates == FINE].tolist()) | way.pop(t, set())
-        late = ids[fates == STALE]
+        now = set(ids[fates == Fate.FINE].tolist()) | way.pop(t, set())
+        late = ids[fates == Fate.STALE]
         for i, due in zip(late.tolist(), faults.delays(SEED, t, late).tolist(), strict=True):
             way.setdefault(t + due, set()).add(i)
         if old is not None:
@@ -235,9 +236,9 @@ FAMILIES = {
 }
 
 
-def hold(method, now, crew):
+def hold(method, now, pool):
     """What methods promise about their memory."""
-    own, p = memory(crew), crew._shares
+    own, p = memory(pool), pool.simulation.weights
     found = {n: torch.tensordot(p, v, 1) for n, v in own.items()}
     close = {"rtol": 0, "atol": 1e-11}
     if method.name in CONTROLS:
@@ -256,24 +257,31 @@ def global_loss(x):
     return np.mean([float((a @ x[:-1, None] + x[-1] - y).square().mean()) for a, y in parts])
 
 
-def endured(name, rounds):
+def due_of(faults, key):
+    t, i = key
+    one = torch.tensor([i])
+    stale = int(faults.fates(SEED, t, one)) == Fate.STALE
+    return t + int(faults.delays(SEED, t, one)) if stale else -1
+
+
+def endured(name, rounds, seen):
     method, faults = FAMILIES[name]
     losses, met = [global_loss(start())], dict.fromkeys(("lost", "slow", "stale"), 0)
     owed, counted = {}, torch.zeros(CLIENTS, D, dtype=torch.float64)
-    for now, row, crew, ids in played(method, faults, rounds, steps=3):
-        hold(method, now, crew)
+    for now, row, pool, ids in played(method, faults, rounds, steps=3):
+        hold(method, now, pool)
         losses.append(global_loss(now.x))
         for n in met:
             met[n] += row[n]
         if name == "fedavg-ef":  # what was sent and what arrived, of those that count
             t, fates = row["round"], faults.fates(SEED, row["round"], ids)
-            for i in ids[fates != BEFORE].tolist():
-                owed[t, i] = crew.seen.pop((t, i))
-            here = [(t, i) for i in ids[fates >= SLOW].tolist()]
-            here += [k for k in owed if k[0] < t and crew.due_of(k) == t]
+            for i in ids[fates != Fate.BEFORE].tolist():
+                owed[t, i] = seen.pop((t, i))
+            here = [(t, i) for i in ids[fates >= Fate.SLOW].tolist()]
+            here += [k for k in owed if k[0] < t and due_of(faults, k) == t]
             for k in here:
                 counted[k[1]] += owed.pop(k)
-            torch.testing.assert_close(memory(crew)["wire.delta.error"], counted)
+            torch.testing.assert_close(memory(pool)["wire.delta.error"], counted)
     assert np.mean(losses[-5:]) < 0.5 * losses[0]
     assert met["lost"] > 0
     assert met["slow"] > 0
@@ -283,37 +291,28 @@ def endured(name, rounds):
 @pytest.fixture
 def recorded(monkeypatch):
     """Note what error feedback keeps of every upload: what was meant less what arrived."""
-    from tunefree.simulation.rough import FaultyClients
+    seen = {}
 
-    pack = FaultyClients._pack
-
-    def noted(self, sent, own, ids, t, ledger):
-        _, arrived, kept = pack(self, sent, own, ids, t, ledger)
+    def noted(method, sent, own, ids, t, ledger):
+        arrived, kept = pack_uploads(method, sent, own, ids, t, ledger)
         if "wire.delta.error" in own:
-            self.seen = getattr(self, "seen", {})
             for j, i in enumerate(ids.tolist()):
-                self.seen[t.index, i] = sent["delta"][j] - arrived["delta"][j]
-        return sent, arrived, kept
+                seen[t.index, i] = sent["delta"][j] - arrived["delta"][j]
+        return arrived, kept
 
-    def due_of(self, key):
-        t, i = key
-        one = torch.tensor([i])
-        stale = int(self._fates(t, one)) == STALE
-        return t + int(self._faults.delays(SEED, t, one)) if stale else -1
-
-    monkeypatch.setattr(FaultyClients, "_pack", noted)
-    monkeypatch.setattr(FaultyClients, "due_of", due_of, raising=False)
+    monkeypatch.setattr(simulation, "pack_uploads", noted)
+    return seen
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_thirty_percent_fail(name, recorded):
-    endured(name, 25)
+    endured(name, 25, recorded)
 
 
 @pytest.mark.trust
 @pytest.mark.parametrize("name", FAMILIES)
 def test_thirty_percent_fail_for_200_rounds(name, recorded):
-    endured(name, 200)
+    endured(name, 200, recorded)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedproxlod", "mime", "fedduadam"])
@@ -324,8 +323,8 @@ def test_a_round_without_answers_leaves_everything_as_it_was(name):
         return torch.full((CLIENTS,), t % 2 == 0)
 
     before = None
-    for now, row, crew, _ in played(get(name), Faults(available=there), 6):
-        state = now.tensors() | memory(crew)
+    for now, row, pool, _ in played(get(name), Faults(available=there), 6):
+        state = now.tensors() | memory(pool)
         if row["round"] % 2:
             assert row["answered"] == row["bytes_up"] == row["bytes_down"] == row["gradients"] == 0
             assert math.isnan(row["train_loss"])
@@ -356,7 +355,7 @@ def test_only_those_who_are_there_are_drawn():
         assert set(ids.tolist()) <= set(there)
         assert len(ids) == min(5, len(there))
     cycle = Faults(available=Cycle(period=4, share=0.5))
-    seen = torch.stack([cycle.there(t, 1000, 0) for t in range(8)])
+    seen = torch.stack([cycle.available_in(t, 1000, 0) for t in range(8)])
     assert seen.sum(0).tolist() == [4] * 1000
     assert torch.equal(seen[:4], seen[4:])
     assert seen[0].double().mean() == pytest.approx(0.5, abs=0.05)
@@ -378,7 +377,7 @@ def test_a_resumed_run_has_the_letters_on_their_way(tmp_path, stop):
     with pytest.raises(RuntimeError, match="power cut"):
         tf.fit(**given, **folder, callbacks=[crash])
     kept = Folder(tmp_path / "run").load()[1]
-    assert len(kept["late.letters"])
+    assert len(kept["late.uploads"])
     resumed = tf.fit(**given, **folder)
     assert torch.equal(resumed.x, whole.x)
     for a, b in zip(resumed.history, whole.history, strict=True):
@@ -406,7 +405,7 @@ def test_a_round_that_does_not_count_posts_nothing(tmp_path):
     (diverged, a), (five, b) = kept(9, "a"), kept(5, "b")
     assert (diverged.status, five.status) == ("diverged", "finished")
     assert a.keys() == b.keys()
-    assert "late.letters" in a
+    assert "late.uploads" in a
     assert all(torch.equal(a[n], b[n]) for n in a)
 
 

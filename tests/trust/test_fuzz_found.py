@@ -72,4 +72,4 @@ def test_a_bound_whose_step_is_no_number():
 def test_what_a_server_knows_of_its_nodes(text, tmp_path):
     (tmp_path / "nodes.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"nodes\.json is damaged"):
-        serve._known(Folder(tmp_path), 2)
+        serve._read_known(Folder(tmp_path), 2)

@@ -3,8 +3,8 @@ r"""Equations of the methods, in LaTeX beside the text of the docstrings they co
     expand  \norm{d} -> \lVert d \rVert               for whoever renders it
     reduce  \frac{\lr\,d}{\norm{d}} -> lrd/|d|        to compare with the docstring's "lr d / |d|"
 
-Reduced text has no spaces, grouping, superscript or subscript marks: it tells symbols, their order
-and operations apart, not where a bracket closes.
+Reduced text has no spaces, grouping, superscript or subscript marks: it distinguishes symbols,
+their order and operations, not where a bracket closes.
 """
 
 import re

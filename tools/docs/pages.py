@@ -158,7 +158,9 @@ def describe(name: str, setting: str, method: tf.Method) -> str:
     if isinstance(own, str):
         return own
     found = [method.step, *method.directions, method.server, method.wire, method.output]
-    found += [getattr(p, f) for p in found for f in ("rates", "walk", "inner") if hasattr(p, f)]
+    found += [
+        getattr(p, f) for p in found for f in ("rates", "direction", "inner") if hasattr(p, f)
+    ]
     says = (prose.arguments(type(p).__doc__).get(setting) for p in found)
     return next((text for text in says if text), "")
 

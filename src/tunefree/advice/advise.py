@@ -24,8 +24,8 @@ from ..data.federation import Federation
 from ..methods import Method
 from ..models.problem import Problem
 from ..rounds import init_server_state, run_round
-from ..simulation.rehearse import DryRun
-from ..simulation.simulate import mean_steps
+from ..simulation.dry_run import DryRun
+from ..simulation.simulation import mean_steps
 from ..training.command import parse_method_settings
 from .rules import RULES, AdviceRule, Situation
 

@@ -1,9 +1,9 @@
-"""Hostile clients in a simulation: `fit(attack=...)`."""
+"""Hostile simulated clients: `fit(attack=...)`."""
 
+from .adversaries import Adversaries, Behaviour
 from .attack import Attack, AttackContext
 from .blind import Gaussian, LabelFlip, LargeNorm, Misreport, SignFlip
 from .catalogue import names, parse
-from .crowd import Adversaries
 from .informed import InnerProduct, LittleIsEnough
 from .moments import Moments
 
@@ -11,6 +11,7 @@ __all__ = [
     "Adversaries",
     "Attack",
     "AttackContext",
+    "Behaviour",
     "Gaussian",
     "InnerProduct",
     "LabelFlip",

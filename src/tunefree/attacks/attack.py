@@ -1,8 +1,8 @@
-"""What an attack is: some clients train honestly and send something else.
+"""The base class of attacks: some clients train honestly and send something else.
 
-What is sent as a vector (every channel of it) is changed before the wire, so that it arrives as
-something the wire could have written; numbers are changed as they arrive. Hostile clients answer
-questions in a round (losses, gradients) in the same way.
+Vectors (on every channel) are changed before the wire, so that they arrive in a form that the wire
+can produce; numbers are changed as they arrive. Hostile clients change their answers to queries
+(losses, gradients) in the same way.
 """
 
 from dataclasses import dataclass, field
@@ -21,16 +21,23 @@ from .moments import Moments
 
 @dataclass(frozen=True)
 class AttackContext:
-    """What hostile clients know when they send a channel."""
+    """What hostile clients know when they send a channel.
 
-    clients: int  # that work for this mean, m
-    hostile: int  # of them, f
-    honest: Moments  # mean and spread of what the honest ones send, for attacks that see it
-    keys: Tensor  # of the round, client and channel (k,), for noise
+    Args:
+        clients: Number of clients in the mean, m.
+        hostile: Number of hostile ones among them, f.
+        honest: Mean and spread of the honest uploads, for attacks that see them.
+        keys: Random keys of the round, the client and the channel (k,), for noise.
+    """
+
+    clients: int
+    hostile: int
+    honest: Moments
+    keys: Tensor
 
 
 def read_clients(what: str, text: str) -> float | tuple[int, ...]:
-    """Return a share of the clients, or their numbers, from "0.2" or "0+3+7"."""
+    """Return a share of the clients, or client ids, from a text such as "0.2" or "0+3+7"."""
     try:
         if "." in text or "e" in text.lower():
             return float(text)
@@ -43,15 +50,15 @@ def read_clients(what: str, text: str) -> float | tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Attack:
-    """Some clients, and what they do; every hook does nothing unless an attack says otherwise.
+    """Some clients, and what they do. The hooks of this class change nothing.
 
-    `sees`: it uses what the honest clients of the cohort send.
+    `sees_honest` says whether the attack uses the uploads of the honest clients of the cohort.
 
     Args:
-        clients: Share of all clients, in (0, 1), drawn by the run's seed; or which ones.
+        clients: Share of all clients in (0, 1), drawn by the run's seed, or the ids of clients.
     """
 
-    sees: ClassVar[bool] = False
+    sees_honest: ClassVar[bool] = False
     clients: float | tuple[int, ...] = field(default=0.2, metadata={"read": read_clients})
 
     def __post_init__(self) -> None:
@@ -68,8 +75,8 @@ class Attack:
                 f"client numbers, got {self.clients!r}."
             )
 
-    def who(self, clients: int, seed: int) -> Tensor:
-        """Return the numbers of the hostile clients."""
+    def hostile_clients(self, clients: int, seed: int) -> Tensor:
+        """Return the ids of the hostile clients."""
         if isinstance(self.clients, float):
             count = max(1, round(self.clients * clients))
             return subset(key(seed, "hostile"), clients, min(count, clients))
@@ -82,16 +89,16 @@ class Attack:
         return ids
 
     def check(self, method: Method, federation: Federation) -> None:
-        """Refuse a run on which the attack would do nothing."""
+        """Raise an ArgumentError if the attack would change nothing in this run."""
 
-    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
-        """Return what hostile clients send instead of the vectors they should (k, d)."""
+    def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
+        """Return what the hostile clients send instead of the honest vectors (k, d)."""
         return rows
 
-    def numbers(self, name: str, values: Rows) -> Rows:
-        """Return what they send instead of the numbers they should (k,)."""
+    def change_numbers(self, name: str, values: Rows) -> Rows:
+        """Return what the hostile clients send instead of the honest numbers (k,) of a channel."""
         return values
 
-    def data(self, federation: Federation, ids: Tensor) -> Federation:
-        """Return the data with what hostile clients made of theirs."""
+    def poison(self, federation: Federation, ids: Tensor) -> Federation:
+        """Return the data as changed by the hostile clients."""
         return federation

@@ -1,4 +1,4 @@
-"""Attacks of clients that know nothing of the others.
+"""Attacks by clients that know nothing about the other clients.
 
     sign flip:    -scale z_i                                 Li et al., AAAI 2019, arXiv:1811.03761
     large norm:   scale z_i
@@ -7,8 +7,8 @@
     label flip:   trained on labels C - 1 - y                as in Fang et al., USENIX Security 2020
 
 Differences from the papers: noise is as long as `scale` honest uploads instead of having a fixed
-deviation, so that it means the same for every model. Large norms lie about other numbers alike,
-while delta_sq stays the squared length of what is sent; misreporting lies about that, too.
+deviation, so that it means the same for every model. Large norm scales the reported numbers, too,
+except for delta_sq, which is the squared norm of what is sent; misreport scales all of them.
 """
 
 import copy
@@ -29,11 +29,11 @@ from .attack import Attack, AttackContext
 
 @dataclass(frozen=True)
 class SignFlip(Attack):
-    """Sends the opposite.
+    """Sends the negated upload.
 
     Args:
-        clients: Share of all clients, or which ones.
-        scale: How many times as long, > 0.
+        clients: Share of all clients, or their ids.
+        scale: Factor of the norm, > 0.
     """
 
     scale: float = 1.0
@@ -42,18 +42,18 @@ class SignFlip(Attack):
         super().__post_init__()
         check_positive("SignFlip", "scale", self.scale)
 
-    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
+    def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
         """Return -scale times the rows."""
         return -self.scale * rows
 
 
 @dataclass(frozen=True)
 class LargeNorm(Attack):
-    """Sends the right thing, enlarged.
+    """Sends the honest upload, scaled up.
 
     Args:
-        clients: Share of all clients, or which ones.
-        scale: How many times, > 0.
+        clients: Share of all clients, or their ids.
+        scale: Factor of the norm, > 0.
     """
 
     scale: float = 100.0
@@ -62,22 +62,22 @@ class LargeNorm(Attack):
         super().__post_init__()
         check_positive("LargeNorm", "scale", self.scale)
 
-    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
+    def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
         """Return scale times the rows."""
         return self.scale * rows
 
-    def numbers(self, name: str, values: Rows) -> Rows:
-        """Return scale times the numbers; the squared length is that of what was sent."""
+    def change_numbers(self, name: str, values: Rows) -> Rows:
+        """Return scale times the numbers; delta_sq is already that of the scaled upload."""
         return values if name == "delta_sq" else self.scale * values
 
 
 @dataclass(frozen=True)
 class Gaussian(Attack):
-    """Sends noise.
+    """Sends Gaussian noise.
 
     Args:
-        clients: Share of all clients, or which ones.
-        scale: How many times as long as the honest upload, > 0.
+        clients: Share of all clients, or their ids.
+        scale: Norm in units of the honest upload, > 0.
     """
 
     scale: float = 10.0
@@ -86,21 +86,21 @@ class Gaussian(Attack):
         super().__post_init__()
         check_positive("Gaussian", "scale", self.scale)
 
-    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
-        """Return noise in place of the rows."""
+    def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
+        """Return noise instead of the rows."""
         d = rows.shape[1]
-        u = uniform(view.keys.to(rows.device)[:, None], torch.arange(d, device=rows.device))
+        u = uniform(context.keys.to(rows.device)[:, None], torch.arange(d, device=rows.device))
         noise: Tensor = torch.special.ndtri(u.clamp(min=2.0**-54)).to(rows.dtype)
         return noise * (self.scale / math.sqrt(d) * row_sq(rows).sqrt())[:, None]
 
 
 @dataclass(frozen=True)
 class Misreport(Attack):
-    """Sends the right vectors and wrong numbers: losses, lengths of moves, gradient norms.
+    """Sends honest vectors and wrong numbers: losses, squared norms of updates, gradient norms.
 
     Args:
-        clients: Share of all clients, or which ones.
-        scale: How many times too large, > 0.
+        clients: Share of all clients, or their ids.
+        scale: Factor of the numbers, > 0.
     """
 
     scale: float = 100.0
@@ -110,32 +110,32 @@ class Misreport(Attack):
         check_positive("Misreport", "scale", self.scale)
 
     def check(self, method: Method, federation: Federation) -> None:
-        """Refuse a method in which clients send vectors alone."""
+        """Raise an ArgumentError if clients send only vectors."""
         if not method.scalars:
             raise ArgumentError(
                 f"Cannot use Misreport with {method.name}. This is because its clients send no "
                 "numbers to lie about; use SignFlip or LargeNorm."
             )
 
-    def numbers(self, name: str, values: Rows) -> Rows:
+    def change_numbers(self, name: str, values: Rows) -> Rows:
         """Return scale times the numbers."""
         return self.scale * values
 
 
 @dataclass(frozen=True)
 class LabelFlip(Attack):
-    """Trains honestly on wrong labels: class c is called C - 1 - c."""
+    """Trains honestly on wrong labels: class c becomes C - 1 - c."""
 
     def check(self, method: Method, federation: Federation) -> None:
-        """Refuse targets that are no labels."""
+        """Raise an ArgumentError if the targets are not class labels."""
         if federation.classes is None:
             raise ArgumentError(
                 "Cannot use LabelFlip on this data. This is because its targets are no class "
                 "labels; use SignFlip or Gaussian."
             )
 
-    def data(self, federation: Federation, ids: Tensor) -> Federation:
-        """Return the data with the labels of these clients turned round."""
+    def poison(self, federation: Federation, ids: Tensor) -> Federation:
+        """Return the data with the labels of these clients reversed."""
         assert federation.classes is not None
         theirs = torch.isin(federation.owners(), ids).to(federation.y.device)
         other = copy.copy(federation)

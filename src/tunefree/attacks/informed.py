@@ -1,4 +1,4 @@
-"""Attacks of clients that act together and see what the honest ones of the cohort send.
+"""Attacks by clients that act together and see the uploads of the honest clients.
 
 Baruch, Baruch & Goldberg, NeurIPS 2019, Algorithm 3, arXiv:1902.06156 (a little is enough);
 Xie, Koyejo & Gupta, UAI 2020, Section 4, arXiv:1903.03936 (inner-product manipulation).
@@ -9,9 +9,9 @@ Xie, Koyejo & Gupta, UAI 2020, Section 4, arXiv:1903.03936 (inner-product manipu
 with mu and sigma the mean and deviation of each coordinate over the honest rows, m clients and f
 hostile ones.
 
-Differences from the papers: mu and sigma are those of the honest clients, whom the attackers of the
-first paper estimate from their own; where a cohort has no honest client, they do the same. The
-first paper's z is 0 in small cohorts with few attackers: `z` sets another.
+Differences from the papers: mu and sigma are those of the honest clients, while the attackers of
+the first paper estimate them from their own uploads, as here if a cohort has no honest client. The
+first paper's z is 0 in small cohorts with few attackers; `z` sets another value.
 """
 
 import math
@@ -26,15 +26,15 @@ from ..core.types import Rows
 from .attack import Attack, AttackContext
 
 
-def most(clients: int, hostile: int) -> float:
-    """Return the z up to which enough honest clients are farther from the mean.
+def largest_z(clients: int, hostile: int) -> float:
+    """Return the largest z for which enough honest clients are farther from the mean.
 
-    >>> round(most(50, 12), 3), most(10, 2)
+    >>> round(largest_z(50, 12), 3), largest_z(10, 2)
     (0.336, 0.0)
     """
     honest = clients - hostile
     needed = clients // 2 + 1 - hostile
-    if honest < 1 or needed < 1:  # they are the majority
+    if honest < 1 or needed < 1:  # hostile clients are the majority
         return 3.0
     share = torch.tensor((honest - needed) / honest, dtype=torch.float64)
     z = float(torch.special.ndtri(share))
@@ -43,14 +43,14 @@ def most(clients: int, hostile: int) -> float:
 
 @dataclass(frozen=True)
 class LittleIsEnough(Attack):
-    """Stays within the spread of the honest clients, always on the same side.
+    """Stays within the spread of the honest uploads, always on the same side of the mean.
 
     Args:
-        clients: Share of all clients, or which ones.
-        z: How many deviations from the mean, >= 0; None is the paper's.
+        clients: Share of all clients, or their ids.
+        z: Distance from the mean in standard deviations, >= 0; None is the paper's.
     """
 
-    sees: ClassVar[bool] = True
+    sees_honest: ClassVar[bool] = True
     z: float | None = None
 
     def __post_init__(self) -> None:
@@ -58,32 +58,32 @@ class LittleIsEnough(Attack):
         if self.z is not None:
             check_nonnegative("LittleIsEnough", "z", self.z)
 
-    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
-        """Return mu - z sigma for all of them."""
-        z = most(view.clients, view.hostile) if self.z is None else self.z
-        return _all(rows, view.honest.mean - z * view.honest.deviation)
+    def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
+        """Return mu - z sigma for every hostile client."""
+        z = largest_z(context.clients, context.hostile) if self.z is None else self.z
+        return _repeat(rows, context.honest.mean - z * context.honest.deviation)
 
 
 @dataclass(frozen=True)
 class InnerProduct(Attack):
-    """Turns the mean round.
+    """Sends a negative multiple of the honest mean.
 
     Args:
-        clients: Share of all clients, or which ones.
-        eps: How long, in units of the honest mean, > 0.
+        clients: Share of all clients, or their ids.
+        eps: Norm in units of the honest mean, > 0.
     """
 
-    sees: ClassVar[bool] = True
+    sees_honest: ClassVar[bool] = True
     eps: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("InnerProduct", "eps", self.eps)
 
-    def vectors(self, rows: Rows, view: AttackContext) -> Rows:
-        """Return -eps mu for all of them."""
-        return _all(rows, -self.eps * view.honest.mean)
+    def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
+        """Return -eps mu for every hostile client."""
+        return _repeat(rows, -self.eps * context.honest.mean)
 
 
-def _all(rows: Rows, one: Tensor) -> Rows:
+def _repeat(rows: Rows, one: Tensor) -> Rows:
     return one.to(rows).expand_as(rows).clone()

@@ -1,4 +1,4 @@
-"""Mean and spread of rows that come in parts, without holding them.
+"""Running mean and spread of rows, without storing them.
 
 Chan, Golub & LeVeque 1983: with n, mean and sum of squared deviations s of each part,
 
@@ -15,7 +15,7 @@ from ..core.types import Rows
 
 @dataclass(frozen=True)
 class Moments:
-    """Of n rows: their mean (d,) and summed squared deviations (d,), float64."""
+    """Count, mean (d,) and summed squared deviations (d,) of rows, float64."""
 
     count: int
     mean: Tensor
@@ -23,13 +23,13 @@ class Moments:
 
     @classmethod
     def of(cls, rows: Rows) -> "Moments":
-        """Return those of rows (m, d)."""
+        """Return the moments of rows (m, d)."""
         z = rows.double()
         mean = z.mean(0) if len(z) else z.new_zeros(z.shape[1:])
         return cls(len(z), mean, (z - mean).square().sum(0))
 
     def plus(self, other: "Moments") -> "Moments":
-        """Return those of both."""
+        """Return the moments of the rows of both."""
         count = self.count + other.count
         if not count:
             return self
@@ -39,5 +39,5 @@ class Moments:
 
     @property
     def deviation(self) -> Tensor:
-        """The standard deviation of each coordinate, over all n."""
+        """Standard deviation of each coordinate (divisor n)."""
         return torch.sqrt(self.squares / max(self.count, 1))

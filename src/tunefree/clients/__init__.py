@@ -1,4 +1,4 @@
-"""What a client does: directions, steps, and the one local loop."""
+"""Client-side parts: directions, steps, schedules, and the local loop."""
 
 from ..core.plan import Plan, Query, Round
 from .adaalter import AdaAlter
@@ -42,8 +42,7 @@ from .splitting import FedADMM, FedDR, FedPD
 from .sum import Sum
 from .za1 import ZA1
 
-__all__ = [
-    "ZA1",
+__all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
     "AdaAlter",
     "Adam",
     "Armijo",
@@ -93,5 +92,6 @@ __all__ = [
     "StepContext",
     "Sum",
     "Until",
+    "ZA1",
     "solver",
 ]

@@ -1,4 +1,4 @@
-"""Local AdaAlter: AdaGrad whose clients share one denominator between talks.
+"""Local AdaAlter: AdaGrad whose clients share one denominator between rounds.
 
 Xie et al., 2019, "Local AdaAlter", Algorithm 4. arXiv:1911.09030
 
@@ -30,7 +30,7 @@ class AdaAlter(Step):
 
     Args:
         lr: Step size, > 0; a choice.
-        eps: How fast the denominator grows between talks, >= 0.
+        eps: How fast the denominator grows within a round, >= 0.
         b0: First denominator, > 0.
     """
 
@@ -54,7 +54,7 @@ class AdaAlter(Step):
         return {"squares": shared["squares"]}
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Start with no square of one's own."""
+        """Start with a sum of zero."""
         return {"squares": torch.zeros_like(y)}
 
     def take(

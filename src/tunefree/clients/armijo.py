@@ -1,4 +1,4 @@
-"""Stochastic Armijo line search on the client: the largest step that pays for itself.
+"""Stochastic Armijo line search on the client: the first trial step of sufficient decrease.
 
 Vaswani et al., NeurIPS 2019, arXiv:1905.09997; in federated form FedSLS / FedExpSLS.
 
@@ -9,7 +9,7 @@ Vaswani et al., NeurIPS 2019, arXiv:1905.09997; in federated form FedSLS / FedEx
         "reset": max_lr
         "grow":  min(max_lr, last lr * growth^(batch size / client samples))
 
-phi is the batch loss as bent by the direction, on the same batch and dropout masks for every
+phi is the batch loss as the direction modifies it, on the same batch and dropout masks for every
 trial, so that the test holds with a proximal pull or control variates too.
 
 Differences from the paper: growth is capped at max_lr, as the analysis needs; after

@@ -51,12 +51,12 @@ class Canon(Direction):
 
     @property
     def sets(self) -> tuple[str, ...]:  # type: ignore[override]
-        """A copy of x is where the work starts."""
+        """The first iterate, which is the client's copy of x."""
         return ("start",) if self.copy else ()
 
     @property
     def full(self) -> bool:  # type: ignore[override]
-        """Whoever is absent would lose track of its copy."""
+        """True with `copy`: a client that misses a round would not know x."""
         return self.copy
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
@@ -65,7 +65,7 @@ class Canon(Direction):
         return zero | ({"x": x} if self.copy else {}), {}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Return the tilt c_i."""
+        """Shift the gradient by c_i."""
         return LocalProblem(shift=own["control"], start=own["x"] if self.copy else None)
 
     def upload(
@@ -78,7 +78,7 @@ class Canon(Direction):
     def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
-        """Renew c_i by how far the client was from the mean."""
+        """Update c_i by the distance of the client's move from the mean move."""
         away = (arrived["delta"] - mean["delta"]) / (self.lr * t.factor * t.plan.steps)
         new = {"control": own["control"] + away}
         if not self.copy:

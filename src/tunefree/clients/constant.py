@@ -1,6 +1,6 @@
 """A constant step: gradient descent on the client.
 
-    y <- y - lr d          balanced: lr K / K_i, so that everyone walks alike far
+    y <- y - lr d          balanced: lr K / K_i, so that all clients move equally far
 
 Differences from the paper: none (McMahan et al., AISTATS 2017, FederatedAveraging's ClientUpdate).
 """
@@ -30,7 +30,7 @@ class Constant(Step):
         check_positive("Constant", "lr", self.lr)
 
     def descent_lr(self, factor: float) -> float | None:
-        """Return lr, unless clients differ in it or somebody has put another step in here."""
+        """Return lr, or None if clients differ in it or a subclass overrides `take`."""
         other = self.balanced or type(self).take is not Constant.take
         return None if other else self.lr * factor
 

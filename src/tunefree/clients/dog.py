@@ -34,7 +34,7 @@ from .rule import LocalObjective, LocalResult, Step, StepContext, descend
 
 @dataclass(frozen=True)
 class DoG(Step):
-    """Step whose size the federation finds by itself.
+    """Step whose size follows from distances and gradients of the federation.
 
     Args:
         r_rel: First distance relative to 1 + |x|, > 0; enters the result through a logarithm.
@@ -81,7 +81,7 @@ class DoG(Step):
         return shared | {"v": v, "lr": self._lr(r, v)}
 
     def down(self, shared: State) -> Channels:
-        """Send the step size, or what it is made of."""
+        """Send the step size, or with `live` the numbers that it is computed from."""
         names = ("r", "v") if self.live else ("lr",)
         return {name: shared[name] for name in names}
 

@@ -1,10 +1,10 @@
-"""FedDualAvg: clients walk in the dual space and look at the primal point.
+"""FedDualAvg: clients move in the dual space and take gradients at the primal point.
 
 Yuan, Zaheer & Reddi, ICML 2021, Algorithm 3. arXiv:2011.08474
 
     z_i = x at first;   w = prox_{(tau + k lr) h}(z_i),   z_i <- z_i - lr g_i(w),   k = 0, 1, ...
 
-x is the server's dual vector and tau = server_lr lr K t the walk so far.
+x is the server's dual vector and tau = server_lr lr K t the sum of steps so far.
 
 Differences from the paper: Euclidean mirror map, constant step sizes; K is the mean over clients
 where they differ.
@@ -42,16 +42,16 @@ class DualAverage(Direction):
         check_positive("DualAverage", "server_lr", self.server_lr)
 
     def check(self, plan: Plan) -> None:
-        """Refuse a walk at whose end the proximal problem is not convex."""
-        self.penalty.check(self.walk(plan) * plan.rounds, "DualAverage")
+        """Refuse a plan in whose last round the proximal problem is not convex."""
+        self.penalty.check(self.round_length(plan) * plan.rounds, "DualAverage")
 
-    def walk(self, plan: Plan) -> float:
-        """Return how much tau grows a round."""
+    def round_length(self, plan: Plan) -> float:
+        """Return by how much tau grows in a round."""
         return self.server_lr * self.lr * plan.steps
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Look at the primal point."""
-        tau = self.walk(t.plan) * t.index
+        """Take gradients at the primal point."""
+        tau = self.round_length(t.plan) * t.index
 
         def grad_at(z: Rows, k: int) -> Rows:
             return self.penalty.prox(z, tau + k * self.lr, t.plan.layout)

@@ -28,12 +28,12 @@ from .rule import Direction, LocalProblem, LocalResult
 
 @dataclass(frozen=True)
 class FastFedDA(Direction):
-    """Direction that walks in the dual space with a shrinking step.
+    """Direction that moves in the dual space with a decreasing step.
 
     Args:
         penalty: The regulariser h.
         lr: First step size, > 0.
-        mu: Strong convexity that is counted on, >= 0; 0 keeps the step constant.
+        mu: Assumed strong convexity, >= 0; 0 keeps the step constant.
     """
 
     penalty: Penalty = field(default_factory=Zero)
@@ -55,7 +55,7 @@ class FastFedDA(Direction):
         return ("grad_mean", "point_mean")
 
     def check(self, plan: Plan) -> None:
-        """Refuse a walk at whose end the proximal problem is not convex."""
+        """Refuse a plan in whose last round the proximal problem is not convex."""
         n = plan.steps * (plan.rounds + 1)
         self.penalty.check(n / self.bound(n), "FastFedDA")
 
@@ -69,7 +69,7 @@ class FastFedDA(Direction):
         return self.penalty.prox(dual / -b, n / b, plan.layout)
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Walk with y = -lr S_i, so that a step of lr adds to S_i."""
+        """Iterate on y = -lr S_i, so that a step of lr adds to S_i."""
         n = t.plan.steps * t.index
 
         def grad_at(y: Rows, k: int) -> Rows:

@@ -38,5 +38,5 @@ class FedLin(Direction):
         return LocalProblem(shift=down["grad"] - down["own_grad"])
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
-        """Forget G."""
+        """Drop G, which holds for one round."""
         return {}

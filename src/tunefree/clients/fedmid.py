@@ -19,7 +19,7 @@ from .rule import Direction, LocalProblem
 
 @dataclass(frozen=True)
 class FedMiD(Direction):
-    """Direction whose steps land on the proximal map.
+    """Direction with a proximal map after each step.
 
     Args:
         penalty: The regulariser h.
@@ -38,7 +38,7 @@ class FedMiD(Direction):
         self.penalty.check(self.lr, "FedMiD")
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Land on the proximal map."""
+        """Apply the proximal map after each step."""
 
         def project(y: Rows, k: int) -> Rows:
             return self.penalty.prox(y, self.lr * t.factor, t.plan.layout)

@@ -45,17 +45,18 @@ class LocalProblem:
     project: Map | None = None
 
     def __add__(self, other: "LocalProblem") -> "LocalProblem":
-        tilts = [t for t in (self.shift, other.shift) if t is not None]
-        pulls = [a for a in (self, other) if a.anchor is not None]
-        shift = sum(tilts[1:], tilts[0]) if tilts else None
-        bend = LocalProblem(shift, pulls[0].mu, pulls[0].anchor) if pulls else LocalProblem(shift)
-        if len(pulls) == 2:
-            mu = pulls[0].mu + pulls[1].mu  # same gradient; phi differs by a constant
-            bend = replace(bend, mu=mu, anchor=_between(pulls[0], pulls[1], mu))
-        return replace(bend, **self._lone(), **other._lone())
+        shifts = [s for s in (self.shift, other.shift) if s is not None]
+        anchored = [a for a in (self, other) if a.anchor is not None]
+        out = LocalProblem(sum(shifts[1:], shifts[0]) if shifts else None)
+        if anchored:
+            out = replace(out, mu=anchored[0].mu, anchor=anchored[0].anchor)
+        if len(anchored) == 2:
+            mu = anchored[0].mu + anchored[1].mu  # same gradient; phi differs by a constant
+            out = replace(out, mu=mu, anchor=_between(anchored[0], anchored[1], mu))
+        return replace(out, **self._lone(), **other._lone())
 
     def _lone(self) -> dict[str, Any]:
-        """Return what only one of several directions may set, where it is set."""
+        """Return the fields that only one of several directions may set, if they are set."""
         maps = {
             n: v for n in ("start", "grad_at", "project") if (v := getattr(self, n)) is not None
         }
@@ -73,7 +74,7 @@ class LocalProblem:
         return out
 
     def correct(self, grad: Rows, y: Rows, at_ref: Rows | None = None) -> Rows:
-        """Return the bent gradient at y: (m, d)."""
+        """Return the modified gradient at y: (m, d)."""
         if self.scale != 1:
             grad = self.scale * grad
         if at_ref is not None:

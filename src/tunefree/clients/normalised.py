@@ -1,4 +1,4 @@
-"""A step of known length: the gradient gives the way, never the distance.
+"""A step of given length along the normalised gradient.
 
     y <- y - lr d / |d|          d / |d| = 0 where d = 0
 
@@ -37,7 +37,7 @@ class Normalised(Step):
         down: Channels,
         scratch: State,
     ) -> tuple[Rows, Rows, State]:
-        """Go the known length along -d."""
+        """Take a step of the given length along -d."""
         norm = row_sq(d).sqrt()
         length = self.rates.lr_at(tick.round.plan)
         lr = torch.where(norm > 0, length / norm, 0.0)

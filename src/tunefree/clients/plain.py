@@ -1,4 +1,4 @@
-"""No direction at all: the client follows its own gradient.
+"""No correction: the client follows its own gradient.
 
     d = g_i(y)
 
@@ -19,16 +19,16 @@ class Plain(Direction):
 
     @property
     def changes_gradient(self) -> bool:
-        """Whether somebody has put another bend in here."""
+        """False, unless a subclass overrides `local_problem`."""
         return type(self).local_problem is not Plain.local_problem
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Return no bend."""
+        """Return the client's own loss."""
         return LocalProblem()
 
 
 @dataclass(frozen=True)
 class Everyone(Plain):
-    """The same, for methods that are defined for full participation alone."""
+    """The same direction, for methods that are defined for full participation only."""
 
     full: ClassVar[bool] = True

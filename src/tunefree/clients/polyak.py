@@ -5,10 +5,10 @@ arXiv:2307.06306; after Loizou et al., AISTATS 2021.
 
     lr = min((phi(y) - lower) / (c |d|^2), max_lr),     y <- y - lr d
 
-phi is the batch loss as bent by the direction, so that the step holds with a proximal pull too.
+phi is the batch loss as the direction modifies it, so that the step holds with a proximal term too.
 
 Differences from the paper: none for plain clients; a negative gap counts as 0. With a direction
-that tilts (control variates) phi has no known lower bound, and `lower` must be given for it.
+that shifts the gradient (control variates) phi has no known lower bound, and `lower` must be given.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from .rule import LocalObjective, Step, StepContext, descend
 
 @dataclass(frozen=True)
 class Polyak(Step):
-    """Step from the loss still to lose.
+    """Step from the gap between the batch loss and its lower bound.
 
     Args:
         c: Divides the step, > 0; 0.5 in the paper.
@@ -53,7 +53,7 @@ class Polyak(Step):
         down: Channels,
         scratch: State,
     ) -> tuple[Rows, Rows, State]:
-        """Go as far as the gap allows."""
+        """Take the Polyak step, at most max_lr."""
         sq = row_sq(d)
         gap = (phi.here() - self.lower).clamp(min=0)
         some = (gap > 0) & (sq > 0)  # of a tiny gradient even c |d|^2 may be 0

@@ -1,4 +1,4 @@
-"""Step sizes that follow from the numbers of clients, steps and rounds alone.
+"""Step sizes that depend only on the numbers of clients, steps and rounds.
 
     ParFreFL:     beta = min(1, sqrt(S K / T)),  lr = 1 / (K (S K T)^(1/4)),
                   server_lr = (S K)^(1/4) / T^(3/4)

@@ -1,8 +1,8 @@
-"""What a client-side part is: hooks that the one local loop and the one round call.
+"""Base classes of client-side parts: the hooks that the local loop and the round call.
 
-A *direction* bends a client's gradient, a *step* says how far to go along it. Both are pure:
-they see rows (one per client), never a module, a loader, a device or a loop over clients. The
-simulator calls them with m rows, a real client with one.
+A *direction* modifies a client's gradient, a *step* moves along it. Both are pure functions of
+rows (one per client); they see no module, data loader or device. The simulation calls them with m
+rows, a client in a federation with one.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ from .local_problem import LocalProblem as LocalProblem
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where a local step stands."""
+    """The position of a local step in the run."""
 
     index: int  # k
     round: Round
@@ -37,10 +37,10 @@ class StepContext:
 
 @dataclass(frozen=True)
 class LocalObjective:
-    """The bent batch loss of a step; evaluated only where a step asks for it."""
+    """The batch loss of a step as the direction modifies it; evaluated only on request."""
 
     loss: Rows  # the scaled batch loss at y (m,)
-    extra: Callable[[Rows], Rows | float]  # what the bend and weight decay add at a point
+    extra: Callable[[Rows], Rows | float]  # what direction and weight decay add at a point
     value: Callable[[Rows], Rows]  # the scaled batch loss elsewhere, same batch and masks
     y: Rows
     slope: Callable[[Rows], Rows] | None = None  # d at another point, same batch and masks
@@ -65,7 +65,7 @@ class LocalResult:
     lr: Rows  # mean step size (m,)
     trials: Rows  # loss evaluations beyond the gradients' own (m,)
     scratch: State  # the step's scratch memory at the end
-    grad_mean: Rows | None = None  # mean of the unbent gradients (m, d), when asked for
+    grad_mean: Rows | None = None  # mean of the unmodified gradients (m, d), when asked for
     grad_sq: Rows | None = None  # sum of their squared norms (m,), when asked for
     point_mean: Rows | None = None  # mean of the points they were taken at (m, d), when asked for
     grad_full: Rows | None = None  # gradient at x over all own data (m, d), when asked for
@@ -74,7 +74,7 @@ class LocalResult:
 
 
 class LocalPhases(NamedTuple):
-    """How a client works between two talks: `times` turns of `steps` local steps (None: K)."""
+    """A client's local work in a round: `times` phases of `steps` local steps (None: K)."""
 
     times: int = 1
     steps: int | None = None
@@ -174,22 +174,22 @@ class Direction(ClientPart, ABC):
 
     @property
     def changes_gradient(self) -> bool:
-        """Whether `local_problem` may return a bend."""
+        """Whether `local_problem` may change the gradient."""
         return True
 
     def local_phases(self, t: Round) -> LocalPhases:
-        """Return how much a client works before it talks."""
+        """Return the number of local phases before the upload, and their steps."""
         return LocalPhases()
 
     @abstractmethod
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Return the bend that holds for this turn's local work."""
+        """Return the problem that clients solve in this local phase."""
         ...
 
     def between_phases(
         self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> State:
-        """Return the memory for the next turn; names that `init` lacks last for the round."""
+        """Return the memory for the next phase; names that `init` lacks last for the round."""
         return own
 
 
@@ -213,7 +213,7 @@ class Step(ClientPart, ABC):
         return None
 
     def descent_lr(self, factor: float) -> float | None:
-        """Return lr where a step is y - lr d and nothing else, whatever happens on the way.
+        """Return lr if every step is y - lr d and nothing else, else None.
 
         Args:
             factor: The schedule's, in this round.
@@ -221,7 +221,7 @@ class Step(ClientPart, ABC):
         return None
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Return the step's scratch memory for one turn, one row per client.
+        """Return the step's scratch memory for one local phase, one row per client.
 
         Entries with a meaning: "trials" counts loss evaluations and "slopes" gradients beyond the
         loop's own, for the history; "done" stops the clients in which it is true.

@@ -1,4 +1,4 @@
-"""Scaffnew (ProxSkip): talk by the toss of a shared coin, with control variates.
+"""Scaffnew (ProxSkip): communication at random steps, with control variates.
 
 Mishchenko, Malinovsky, Stich & Richtarik, ICML 2022, Algorithm 2. arXiv:2202.09357
 
@@ -6,8 +6,8 @@ Mishchenko, Malinovsky, Stich & Richtarik, ICML 2022, Algorithm 2. arXiv:2202.09
     x <- mean_i y_i
     e_i <- e_i - (p / lr) (x - y_i)
 
-A round is the local steps up to the next talk. The client finishes e_i when the next x arrives:
-what it keeps is e_i + (p / lr) y_i.
+A round is the local steps up to the next communication. The client completes e_i when the next x
+arrives: what it keeps is e_i + (p / lr) y_i.
 
 Differences from the paper: p = 1/K by default, so that a round has K local steps on average.
 """
@@ -30,7 +30,7 @@ class Scaffnew(Direction):
 
     Args:
         lr: The clients' step size, > 0.
-        p: Probability of a talk after a local step, in (0, 1]; None is 1/K.
+        p: Probability of communication after a local step, in (0, 1]; None is 1/K.
     """
 
     lr: float = 0.1
@@ -51,7 +51,7 @@ class Scaffnew(Direction):
         return self.chance(plan) / self.lr
 
     def chance(self, plan: Plan) -> float:
-        """Return the probability of a talk."""
+        """Return the probability of communication after a local step."""
         return min(1.0, 1 / plan.steps) if self.p is None else self.p
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
@@ -59,14 +59,14 @@ class Scaffnew(Direction):
         return {"half": self._pull(plan) * x}, {}
 
     def local_phases(self, t: Round) -> LocalPhases:
-        """Return one turn of as many steps as the coin says."""
+        """Return one phase whose number of steps is drawn, alike for all clients."""
         p = self.chance(t.plan)
         if p == 1:
             return LocalPhases(1, 1)
         return LocalPhases(1, 1 + int(math.log1p(-t.coin("scaffnew")) / math.log1p(-p)))
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Return the tilt e_i, now that x is known."""
+        """Shift the gradient by e_i, now that x is known."""
         return LocalProblem(shift=own["half"] - self._pull(t.plan) * x)
 
     def upload(
@@ -78,5 +78,5 @@ class Scaffnew(Direction):
     def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
-        """Add what the server took for the move; the next x will finish e_i."""
+        """Add the move as the server received it; the next x completes e_i."""
         return {"half": own["half"] + self._pull(t.plan) * arrived["delta"]}

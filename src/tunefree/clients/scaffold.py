@@ -9,7 +9,7 @@ Karimireddy et al., ICML 2020, Algorithm 1. arXiv:1910.06378
 
 Differences from the paper: K_i may differ between clients; option II is written as the mean
 gradient, so that it also holds for line search, schedules, momentum and clipping. Where a wire
-compresses c_i+ - c_i, the client keeps what the server was told, so that c stays the mean of the
+compresses c_i+ - c_i, the client keeps what the server received, so that c stays the mean of the
 c_i.
 """
 
@@ -56,7 +56,7 @@ class Scaffold(Direction):
         return {"control": shared["control"]}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Return the tilt c - c_i."""
+        """Shift the gradient by c - c_i."""
         return LocalProblem(shift=down["control"] - own["control"])
 
     def upload(

@@ -54,8 +54,8 @@ class Schedule:
         """Return the factor for round t of `rounds`."""
         grow = min(1.0, (t + 1) / self.warmup) if self.warmup else 1.0
         if self.shape == "cosine":
-            turn = (1 + math.cos(math.pi * t / max(rounds - 1, 1))) / 2
-            return grow * (self.floor + (1 - self.floor) * turn)
+            wave = (1 + math.cos(math.pi * t / max(rounds - 1, 1))) / 2
+            return grow * (self.floor + (1 - self.floor) * wave)
         return grow * (self.rate**t if self.shape == "exponential" else 1.0)
 
     @staticmethod

@@ -49,7 +49,7 @@ class ConjugateGradient(Step):
         check_int("ConjugateGradient", "most", self.most)
 
     def check(self, plan: Plan) -> None:
-        """Refuse minibatches: there is no quadratic to solve."""
+        """Refuse minibatches, which have no fixed quadratic to solve."""
         _whole("ConjugateGradient", plan)
 
     def begin(self, y: Rows, down: Channels) -> State:

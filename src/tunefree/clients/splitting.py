@@ -15,10 +15,10 @@ TSP 2021, Algorithm 1 (FedPD), arXiv:2005.11418
 
 The argmin is approached by the step part, K times from the client's last x_i, or solved by it.
 
-Differences from the paper: the change of r_i is sent, so a client also keeps what the server was
-told of it; FedADMM starts from its last x_i, as FedDR does. FedDR's pass of everyone before round 0
-is each client's first round here (x_i = y_i = x at first), which has the same fixed points. A round
-of FedPD is all local solves up to the next talk.
+Differences from the paper: the change of r_i is sent, so a client also keeps what the server
+received of it; FedADMM starts from its last x_i, as FedDR does. FedDR's pass of everyone before
+round 0 is each client's first round here (x_i = y_i = x at first), which has the same fixed points.
+A round of FedPD is all local solves up to the next communication.
 """
 
 import math
@@ -55,7 +55,7 @@ class FedDR(Direction):
         check_between("FedDR", "relax", self.relax, 0, 2)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return y_i = x_i = x and what the server believes of r_i."""
+        """Return y_i = x_i = x and the server's copy of r_i."""
         return {"y": x, "x": x, "told": x}, {}
 
     def _anchor(self, x: Vector, own: State) -> Vector:
@@ -76,7 +76,7 @@ class FedDR(Direction):
     def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
-        """Keep what the server was told."""
+        """Keep r_i as the server received it."""
         name = "reflected"
         told = apply_arrived(own["told"], own["new"], sent[name], arrived[name])
         return {"y": own["y"], "x": own["x"], "told": told}
@@ -101,11 +101,11 @@ class FedADMM(Direction):
         check_positive("FedADMM", "mu", self.mu)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return z_i = 0, x_i = x and what the server believes of r_i."""
+        """Return z_i = 0, x_i = x and the server's copy of r_i."""
         return {"dual": torch.zeros_like(x), "x": x, "told": x}, {}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Tilt by z_i and pull to x."""
+        """Shift by z_i, with a proximal term at x."""
         return LocalProblem(shift=own["dual"], mu=self.mu, anchor=x, start=own["x"])
 
     def upload(
@@ -119,7 +119,7 @@ class FedADMM(Direction):
     def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
-        """Keep what the server was told."""
+        """Keep r_i as the server received it."""
         name = "reflected"
         told = apply_arrived(own["told"], own["new"], sent[name], arrived[name])
         return {"dual": own["dual"], "x": own["x"], "told": told}
@@ -127,13 +127,13 @@ class FedADMM(Direction):
 
 @dataclass(frozen=True)
 class FedPD(Direction):
-    """Direction of the primal-dual method that may skip talks; everyone takes part.
+    """Direction of the primal-dual method that may skip communication; full participation.
 
     Memory: a client owns l_i and x_i.
 
     Args:
         mu: Penalty weight, > 0; 1/s in the paper.
-        skip: Probability of not talking after a local solve, in [0, 1).
+        skip: Probability of no communication after a local solve, in [0, 1).
     """
 
     mu: float = 1.0
@@ -151,13 +151,13 @@ class FedPD(Direction):
         return {"dual": torch.zeros_like(x), "x": x}, {}
 
     def local_phases(self, t: Round) -> LocalPhases:
-        """Return as many solves as the coin says."""
+        """Return the number of local solves, drawn alike for all clients."""
         if self.skip == 0:
             return LocalPhases()
         return LocalPhases(1 + int(math.log1p(-t.coin("fedpd")) / math.log(self.skip)))
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Tilt by l_i and pull to a_i."""
+        """Shift by l_i, with a proximal term at a_i."""
         return LocalProblem(
             shift=own["dual"], mu=self.mu, anchor=own.get("anchor", x), start=own["x"]
         )
@@ -165,7 +165,7 @@ class FedPD(Direction):
     def between_phases(
         self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> State:
-        """Renew l_i and a_i."""
+        """Update l_i and a_i."""
         dual = own["dual"] + self.mu * (work.y - own.get("anchor", x))
         return {"dual": dual, "x": work.y, "anchor": work.y + dual / self.mu}
 

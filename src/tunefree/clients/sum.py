@@ -1,6 +1,6 @@
-"""Several directions at once: their bends add up.
+"""Several directions at once: their local problems add up.
 
-    phi(y) = F(y) + sum_j bend_j(y),     d = g(y) + sum_j d_j
+    phi(y) = F(y) + sum_j phi_j(y),     d = g(y) + sum_j d_j
 
 Differences from the paper: none; ours, so that a proximal pull and a control variate combine.
 """
@@ -26,7 +26,7 @@ def _part(state: State, j: int) -> State:
 
 
 def _joined(name: str) -> Any:
-    """Return a property: the names that any part has."""
+    """Return a property: the names of all parts, each once."""
     return property(
         lambda self: tuple(n for p in self.parts for n in getattr(p, name)),
         doc="What the parts name, side by side.",
@@ -34,7 +34,7 @@ def _joined(name: str) -> Any:
 
 
 def _any(name: str) -> Any:
-    """Return a property: whether any part is so."""
+    """Return a property: whether it holds for any part."""
     return property(
         lambda self: any(getattr(p, name) for p in self.parts), doc="Whether any part is so."
     )
@@ -65,7 +65,7 @@ class Sum(Direction):
         if busy and len(others) < len(parts):
             raise ArgumentError(
                 f"Cannot add {type(busy[0]).__name__} to a direction for which everyone works "
-                "before round 0. This is because it would miss that pass; use each alone."
+                "before round 0. This is because it would miss that pass; use one of them."
             )
         if len(set(self.sets)) < len(self.sets):
             raise ArgumentError(
@@ -99,7 +99,7 @@ class Sum(Direction):
         return _pack([own for own, _ in both]), _pack([shared for _, shared in both])
 
     def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
-        """Open each part."""
+        """Start the round of each part."""
         return _pack([p.start_round(x, _part(shared, j), t, ask) for j, p in enumerate(self.parts)])
 
     def down(self, shared: State) -> Channels:
@@ -107,14 +107,14 @@ class Sum(Direction):
         return _pack([p.down(_part(shared, j)) for j, p in enumerate(self.parts)])
 
     def local_phases(self, t: Round) -> LocalPhases:
-        """Return the turns of the part that sets them."""
+        """Return the local phases of the part that sets them."""
         return next(
             (turns for p in self.parts if (turns := p.local_phases(t)) != LocalPhases()),
             LocalPhases(),
         )
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Return the sum of the bends."""
+        """Return the sum of the parts' local problems."""
         return reduce(
             add, [p.local_problem(x, self._down(down, j), _part(own, j), t) for j, p in self._each]
         )
@@ -122,7 +122,7 @@ class Sum(Direction):
     def between_phases(
         self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> State:
-        """Let each part go on."""
+        """Update each part's memory between phases."""
         return _pack(
             [
                 p.between_phases(work, x, self._down(down, j), _part(own, j), t)
@@ -140,13 +140,13 @@ class Sum(Direction):
     def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
-        """Let each part keep."""
+        """Update each part's memory."""
         return _pack(
             [p.update_memory(sent, arrived, mean, _part(own, j), t) for j, p in self._each]
         )
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
-        """Let each part absorb."""
+        """Update each part's shared state."""
         return _pack([p.update_shared(mean, _part(shared, j), t) for j, p in self._each])
 
     @property

@@ -1,4 +1,4 @@
-"""ZA1: composite federated learning in which talks and proximal maps are decoupled.
+"""ZA1: composite federated learning that decouples communication and proximal maps.
 
 Zhang, Hu, Johansson & Wai, 2024, "Composite federated learning with heterogeneous data",
 Algorithm 1. arXiv:2309.01795
@@ -8,7 +8,7 @@ Algorithm 1. arXiv:2309.01795
     up: zh,     x <- a + server_lr mean_i (zh_i - a)
     c_i <- (a - x) / E - (1/K) sum_k g_i(z)
 
-The client finishes c_i when the next x arrives.
+The client completes c_i when the next x arrives.
 
 Differences from the paper: where K_i differ, c_i moves by its own change (zh - a) / (lr K) in place
 of the mean gradient, which keeps sum_i c_i = 0.
@@ -50,37 +50,41 @@ class ZA1(Direction):
         check_positive("ZA1", "lr", self.lr)
         check_positive("ZA1", "server_lr", self.server_lr)
 
-    def walk(self, plan: Plan) -> float:
+    def round_length(self, plan: Plan) -> float:
         """Return E."""
         return self.server_lr * self.lr * plan.steps
 
     def check(self, plan: Plan) -> None:
         """Refuse steps for which the proximal problem is not convex."""
-        self.penalty.check(max(self.walk(plan), self.lr * plan.steps), "ZA1")
+        self.penalty.check(max(self.round_length(plan), self.lr * plan.steps), "ZA1")
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return the memory for which c_i = 0 at x."""
-        return {"half": x / self.walk(plan)}, {}
+        return {"half": x / self.round_length(plan)}, {}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Start at prox(x) and look at proximal points."""
+        """Start at prox(x) and take gradients at proximal points."""
         layout = t.plan.layout
 
         def grad_at(y: Rows, k: int) -> Rows:
             return self.penalty.prox(y, k * self.lr, layout) if k else y
 
-        start = self.penalty.prox(x, self.walk(t.plan), layout)
-        return LocalProblem(shift=own["half"] - x / self.walk(t.plan), start=start, grad_at=grad_at)
+        start = self.penalty.prox(x, self.round_length(t.plan), layout)
+        return LocalProblem(
+            shift=own["half"] - x / self.round_length(t.plan), start=start, grad_at=grad_at
+        )
 
     def upload(
         self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
     ) -> tuple[Channels, State]:
         """Send the move."""
         start = work.y - work.delta
-        return {"delta": work.delta}, {"half": own["half"] + (start - x) / self.walk(t.plan)}
+        return {"delta": work.delta}, {
+            "half": own["half"] + (start - x) / self.round_length(t.plan)
+        }
 
     def update_memory(
         self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
     ) -> State:
-        """Add what the server took for the move; the next x will finish c_i."""
+        """Add the move as the server received it; the next x completes c_i."""
         return {"half": own["half"] + arrived["delta"] / (self.lr * t.plan.steps)}

@@ -1,7 +1,7 @@
-"""Clients that fail in a simulation: `fit(faults=...)`."""
+"""Simulated clients that fail: `fit(faults=...)`."""
 
 from .available import Cycle, Trace
-from .post import DelayQueue, LateUpload
-from .settings import Faults, PartialPlan, parse
+from .delays import DelayQueue, LateUpload
+from .settings import Fate, Faults, PartialPlan, parse
 
-__all__ = ["Cycle", "DelayQueue", "Faults", "LateUpload", "PartialPlan", "Trace", "parse"]
+__all__ = ["Cycle", "DelayQueue", "Fate", "Faults", "LateUpload", "PartialPlan", "Trace", "parse"]

@@ -1,4 +1,4 @@
-"""Who can be drawn in a round: a trace, a cycle, or a function of the round."""
+"""Which clients are available in a round: a trace, a cycle, or a function of the round."""
 
 import hashlib
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from ..core.errors import ArgumentError, check_fraction, check_int
 from ..core.random import below, key
 
 Available = Callable[[int], Any]
-"""Returns who is there in a round: N booleans."""
+"""Returns which clients are available in a round: N bool."""
 
 
 class Trace:
-    """Who was there, as a table; it begins anew when it ends.
+    """Availability as a table, repeated at its end.
 
     Args:
-        table: Booleans (rounds, clients).
+        table: Bool (rounds, clients).
     """
 
     def __init__(self, table: Any) -> None:
@@ -32,7 +32,7 @@ class Trace:
         self._table = found.cpu().clone()
 
     def __call__(self, t: int) -> Tensor:
-        """Return who is there in round t."""
+        """Return which clients are available in round t."""
         return self._table[t % len(self._table)]
 
     def __repr__(self) -> str:
@@ -43,11 +43,11 @@ class Trace:
 
 @dataclass(frozen=True)
 class Cycle:
-    """Each client is there for a part of every period, from a round of its own.
+    """Each client is available for a part of every period, from a round of its own.
 
     Args:
         period: Rounds in a period, >= 1.
-        share: Part of it that a client is there, in (0, 1]; at least one round.
+        share: Part of the period in which a client is available, in (0, 1]; at least one round.
     """
 
     period: int
@@ -57,15 +57,15 @@ class Cycle:
         check_int("Cycle", "period", self.period)
         check_fraction("Cycle", "share", self.share)
 
-    def over(self, clients: int, seed: int) -> Available:
-        """Return who is there, for so many clients."""
+    def for_clients(self, clients: int, seed: int) -> Available:
+        """Return the availability of a population of this size."""
         first = below(key(seed, "cycle"), torch.arange(clients), self.period)
         long = max(1, round(self.share * self.period))
         return lambda t: (t + first) % self.period < long
 
 
 def read_available(what: str, text: str) -> Cycle:
-    """Return the cycle that PERIOD or PERIOD/SHARE stands for."""
+    """Return the cycle that a text, PERIOD or PERIOD/SHARE, stands for."""
     period, slash, share = text.partition("/")
     try:
         return Cycle(int(period), float(share) if slash else 0.5)

@@ -1,4 +1,4 @@
-"""Clients that fail: not there, lost, slow or late.
+"""How clients fail: absent, lost, slow or late.
 
 What happens to a client of the cohort is drawn for it and the round, one of
 
@@ -7,26 +7,29 @@ What happens to a client of the cohort is drawn for it and the round, one of
     stale    its upload arrives up to `delay` rounds later
     slow     it does 1 to K_i - 1 of its K_i steps, and answers in time
 
-with these probabilities, else it works and answers. Means are over those whose answer is there,
-with their weights. A client's memory changes when its answer arrives, not before: whoever is lost
-remembers what the server knows of it. A late answer was made from the model of its own round and
-counts in the round in which it arrives, once, beside that round's others and like them; until then
-its client is not drawn. When nobody answers, the round leaves everything as it was. The pass before
-round 0, where a method has one, goes without faults.
+with these probabilities; otherwise it works and answers. Means are over the clients whose uploads
+arrive, with their weights. A client's memory changes when its upload arrives: a client whose upload
+is lost keeps the memory that the server knows of. A late upload was computed from the model of its
+own round and counts once, in the round in which it arrives, like the other uploads of that round;
+until then its client is not sampled. If no client answers, the round changes nothing. The pass
+before round 0, if the method has one, has no faults.
 
-The ledger counts what the server sent and what arrived: everyone drawn is sent the model, a lost
-upload is not counted, a late one in the round in which it arrives. Work counts in the round in
-which it is done, for nothing or not. The history says how many `answered` (late ones included),
-and how many were `lost`, `slow`, `late` (on the way from now on) and `stale` (late until now).
+The ledger counts what the server sent and what arrived: the model is sent to the whole cohort, a
+lost upload is not counted, a late one is counted in the round in which it arrives. Work is counted
+in the round in which it is done, even if its result is lost. The history has the number of clients
+that `answered` (late ones included) and that were `lost`, `slow`, `late` (upload queued in this
+round) and `stale` (late upload that arrived in this round).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..clients.loop import LocalBatches
 from ..clients.rule import LocalPhases
 from ..core.errors import ArgumentError, check_int, check_nonnegative
 from ..core.plan import Plan, Round
@@ -35,7 +38,15 @@ from ..core.text import parse_arguments
 from ..methods import Method
 from .available import Available, Cycle, Trace, read_available
 
-BEFORE, AFTER, STALE, SLOW, FINE = range(5)
+
+class Fate(IntEnum):
+    """What happens to a client in a round."""
+
+    BEFORE = 0
+    AFTER = 1
+    STALE = 2
+    SLOW = 3
+    FINE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +58,9 @@ class Faults:
         after: Probability that it works and its upload is lost.
         stale: Probability that its upload is late.
         slow: Probability that it does only part of its steps.
-        delay: Most rounds that an upload is late, >= 1, each number as likely; None is 1.
-        available: Who can be drawn: booleans (rounds, clients), repeated when they end, a `Cycle`,
-            or a function of the round; None is everyone.
+        delay: An upload is late by 1 to `delay` rounds, uniformly drawn; >= 1, None is 1.
+        available: Which clients can be sampled: a table of bool (rounds, clients), repeated at its
+            end, a `Cycle`, or a function of the round; None is all of them.
     """
 
     before: float = 0.0
@@ -78,11 +89,11 @@ class Faults:
 
     @property
     def loses(self) -> bool:
-        """Whether some clients of a round may not answer in it."""
+        """Whether some clients of a cohort may not answer in its round."""
         return bool(self.before or self.after or self.stale or self.available is not None)
 
     def check(self, method: Method, plan: Plan) -> None:
-        """Refuse a method for which some fault makes no sense, before round 0."""
+        """Raise an ArgumentError if the method cannot run with these faults."""
         if self.loses and method.full:
             raise ArgumentError(
                 f"Cannot use Faults(before, after, stale, available) with {method.name}. This is "
@@ -103,14 +114,14 @@ class Faults:
                 f"Cannot use Faults(stale=...) with {method.name}. This is because its clients "
                 "compare their move with the mean of the same round."
             )
-        self.there(0, plan.clients, plan.seed)
+        self.available_in(0, plan.clients, plan.seed)
 
-    def there(self, t: int, clients: int, seed: int) -> Tensor:
-        """Return who can be drawn in round t: (N,) booleans."""
+    def available_in(self, t: int, clients: int, seed: int) -> Tensor:
+        """Return which clients can be sampled in round t: (N,) bool."""
         if self.available is None:
             return torch.ones(clients, dtype=torch.bool)
         cycle = self.available
-        who: Available = cycle.over(clients, seed) if isinstance(cycle, Cycle) else cycle
+        who: Available = cycle.for_clients(clients, seed) if isinstance(cycle, Cycle) else cycle
         found = torch.as_tensor(who(t))
         if found.shape != (clients,) or found.dtype != torch.bool:
             raise ArgumentError(
@@ -120,34 +131,42 @@ class Faults:
         return found.cpu()
 
     def fates(self, seed: int, t: int, ids: Tensor) -> Tensor:
-        """Return what happens to each of these clients in round t: BEFORE ... FINE."""
+        """Return the `Fate` of each of these clients in round t."""
         edges = torch.tensor([self.before, self.after, self.stale, self.slow]).double().cumsum(0)
         u = uniform(key(seed, "fate", t, ids), torch.zeros(1, dtype=torch.int64))
         return torch.searchsorted(edges, u, right=True)
 
     def delays(self, seed: int, t: int, ids: Tensor) -> Tensor:
-        """Return how many rounds late the uploads of these clients are."""
+        """Return by how many rounds the uploads of these clients are late."""
         return 1 + below(key(seed, "delay", t, ids), torch.zeros(1).long(), self.delay or 1)
 
     def steps(self, seed: int, t: int, ids: Tensor, full: Tensor) -> Tensor:
-        """Return how many of its steps each of these clients takes, of those it should (m,)."""
+        """Return each client's number of local steps (m,): `full`, or fewer if it is slow."""
         u = uniform(key(seed, "slow", t, ids), torch.zeros(1, dtype=torch.int64))
         part = 1 + (u * (full - 1).double()).floor().long().clamp(max=(full - 2).clamp(min=0))
-        return torch.where(self.fates(seed, t, ids) == SLOW, part, full)
+        return torch.where(self.fates(seed, t, ids) == Fate.SLOW, part, full)
+
+    def limit_steps(self, seed: int, batches: LocalBatches, ids: Tensor, t: Round) -> LocalBatches:
+        """Return the batches of these clients, with fewer steps for slow ones."""
+        if t.preparing or not bool((self.fates(seed, t.index, ids) == Fate.SLOW).any()):
+            return batches
+        taken = self.steps(seed, t.index, ids, batches.steps.cpu())
+        span = (int(taken.min()), int(taken.max()))
+        return replace(batches, steps=taken.to(batches.steps.device), span=span)
 
 
 @dataclass(frozen=True)
 class PartialPlan(Plan):
-    """A plan in which some may be missing, although all are asked."""
+    """A plan in which clients may be missing, even if the cohort is everyone."""
 
     @property
     def full(self) -> bool:
-        """Nobody can count on everyone."""
+        """Whether all clients take part in every round: no."""
         return False
 
 
 def parse(text: str) -> Faults | None:
-    """Return the faults that a command-line word stands for; None for "none".
+    """Return the faults that a text stands for, or None for "none".
 
     >>> parse("before=0.1,after=0.2")
     Faults(before=0.1, after=0.2, stale=0.0, slow=0.0, delay=None, available=None)

@@ -18,7 +18,7 @@ from ..core.types import Channels, Vector
 from ..core.vectors import row_sq
 from ..methods import Method
 from ..rounds import make_sender, wire_for_round
-from ..simulation.desk import WORK_COUNTS
+from ..simulation.context import WORK_COUNTS
 from .payload import EncodedArray, Number, Payload, decode_dense, decode_scalar
 
 MAX_COUNT = 1e15

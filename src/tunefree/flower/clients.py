@@ -22,7 +22,7 @@ from ..methods import Method
 from ..privacy import Secure
 from ..rounds import RoundResult, init_client_memory
 from ..server.aggregate import Aggregation, client_weights, weighted_mean
-from ..simulation.desk import WORK_COUNTS, ClientContext, work_costs
+from ..simulation.context import WORK_COUNTS, ClientContext, work_costs
 from ..simulation.ranks import Ranks
 from ..wire import Ledger
 from .check import RequestContext, Upload, read_passes, read_probe, read_upload, read_work

@@ -20,8 +20,8 @@ from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector, map_inputs
 from ..data.federation import Federation
 from ..methods import Method
+from ..models.loop import LoopEngine
 from ..models.problem import LOSSES, Loss, Problem, are_labels
-from ..models.turns import Looped
 from ..rounds import (
     init_client_memory,
     local_update,
@@ -31,8 +31,8 @@ from ..rounds import (
     update_memory,
     wire_for_round,
 )
-from ..simulation.desk import ClientContext, count_work
-from ..simulation.feed import BatchSource
+from ..simulation.batches import BatchSource
+from ..simulation.context import ClientContext, count_work
 from ..wire import Ledger
 from .payload import (
     EncodedArray,
@@ -82,7 +82,8 @@ class Node:
         model: The module, or a function that builds it.
         load: Returns this node's data, (x, y) or a torch Dataset, from its configuration.
         config: The node's configuration: `client-id` or `partition-id`; `memory`, the folder of its
-            memory; `least`, to send numbers only under secure aggregation among so many clients.
+            memory; `least`, to answer only under secure aggregation with at least that many
+            clients.
         method: The method, if the server's was not given by name.
         loss: The loss, if the server's is a function.
         device: Device of the local work.
@@ -121,7 +122,9 @@ class Node:
         if kind not in handlers:
             raise DataError(f"The kind of a message must be known, got {kind!r}.")
         if kind in ("train", "probe") and "least" in self._config and "secure" not in header:
-            raise DataError("This node sends numbers under masks alone ('least' is configured).")
+            raise DataError(
+                "This node answers only under secure aggregation ('least' is configured)."
+            )
         bound = self._bind(str(header["terms"]))
         store = MemoryStore(self._home, str(header["run"]), self.client)
         self._apply_means(payload, bound, store)
@@ -151,7 +154,7 @@ class Node:
         )
         plan = terms.plan(problem.layout)
         names = tuple(init_client_memory(method, problem.start, plan))
-        context = ClientContext(method, batches, Looped(problem))
+        context = ClientContext(method, batches, LoopEngine(problem))
         bound = _BoundRun(method, problem, plan, context, names)
         self._bound = text, bound
         return bound

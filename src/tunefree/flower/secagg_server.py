@@ -35,8 +35,8 @@ def check_secure_settings(method: Method, aggregate: Aggregation, lost: str) -> 
         raise ArgumentError("Settings takes aggregate or secure, not both.")
     if lost == "renew" and method.prepares:
         raise ArgumentError(
-            f"{method.name} lets a client that begins anew prepare alone, which no mask can hide; "
-            "take lost='refuse' with Settings(secure=...)."
+            f"{method.name} lets a renewed client prepare alone, which masks cannot hide; use "
+            "lost='refuse' with Settings(secure=...)."
         )
     lossy = [name for name in method.vectors if not method.wire_of(name).lossless]
     if lossy:

@@ -62,22 +62,22 @@ def fedda(
     *, lr: float = 0.1, server_lr: float = 1.0, penalty: Penalty | str | None = None
 ) -> Method:
     """FedDualAvg, means in the dual space; lr is a choice. Yuan et al. 2021."""
-    walk = DualAverage(read_penalty(penalty), lr, server_lr)
-    return Method(direction=walk, step=Constant(lr), server=DualAverageServer(walk))
+    direction = DualAverage(read_penalty(penalty), lr, server_lr)
+    return Method(direction=direction, step=Constant(lr), server=DualAverageServer(direction))
 
 
 @register_method("Bao 2022", choose={"lr": LR, "mu": decades(-4, -2)})
 def fastfedda(*, lr: float = 0.1, mu: float = 1e-3, penalty: Penalty | str | None = None) -> Method:
     """Dual averaging with growing weights; lr and mu are choices. Bao et al. 2022."""
-    walk = FastFedDA(read_penalty(penalty), lr, mu)
-    return Method(direction=walk, step=Constant(lr), server=FastFedDAServer(walk))
+    direction = FastFedDA(read_penalty(penalty), lr, mu)
+    return Method(direction=direction, step=Constant(lr), server=FastFedDAServer(direction))
 
 
 @register_method("Zhang 2024", choose={"lr": LR}, arxiv="2309.01795")
 def za1(*, lr: float = 0.1, server_lr: float = 1.0, penalty: Penalty | str | None = None) -> Method:
     """Controls and decoupled proximal maps; lr is a choice. Zhang et al. 2024."""
-    walk = ZA1(read_penalty(penalty), lr, server_lr)
-    return Method(direction=walk, step=Constant(lr), server=ZA1Server(walk))
+    direction = ZA1(read_penalty(penalty), lr, server_lr)
+    return Method(direction=direction, step=Constant(lr), server=ZA1Server(direction))
 
 
 @register_method("Tran-Dinh 2021", choose={"lr": LR, "mu": decades(-2, 1)}, arxiv="2103.03452")
@@ -113,7 +113,7 @@ def fedadmm(
 def fedpd(
     *, lr: float = 0.1, mu: float = 1.0, skip: float = 0.0, solver: Solver = "steps"
 ) -> Method:
-    """Primal-dual method that may skip talks; lr and mu are choices. Zhang et al. 2021."""
+    """Primal-dual method that may skip communication; lr, mu are choices. Zhang et al. 2021."""
     return Method(direction=FedPD(mu, skip), step=read_solver(solver, lr))
 
 

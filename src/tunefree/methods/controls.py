@@ -68,7 +68,7 @@ def fedlin(*, lr: float = 0.1, balanced: bool = True) -> Method:
 
 @register_method("Mishchenko 2022", choose={"lr": LR}, arxiv="2202.09357", family="controls")
 def scaffnew(*, lr: float = 0.1, p: float | None = None) -> Method:
-    """Talks by the toss of a coin, with controls; lr is a choice. Mishchenko et al. 2022."""
+    """Communication at random steps, with controls; lr is a choice. Mishchenko et al. 2022."""
     return Method(direction=Scaffnew(lr, p), step=Constant(lr))
 
 

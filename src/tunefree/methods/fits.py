@@ -123,10 +123,10 @@ def _check_halves(direction: Direction, step: Step, server: Server) -> None:
                     f"Parts of one method must have the same {name}, got "
                     f"{type(other).__name__}({name}={given!r}) and {rule}({name}={wanted!r})."
                 )
-    walk = getattr(server, "walk", None)
-    if walk is not None and not any(_alike(p, walk) for p in directions):
+    half = getattr(server, "direction", None)
+    if half is not None and not any(_alike(p, half) for p in directions):
         raise ArgumentError(
-            f"Parts of one method must have the same settings, got {walk!r} on the server and "
+            f"Parts of one method must have the same settings, got {half!r} on the server and "
             f"{direction!r} on the clients."
         )
     if getattr(server, "silent", False) != any(_of(p, "copy") for p in directions):

@@ -1,4 +1,4 @@
-"""A method is a product of small parts that combine freely wherever the mathematics allows."""
+"""A federated method: direction, step, server rule, wire and output, which combine freely."""
 
 from dataclasses import dataclass, field, fields, is_dataclass
 from numbers import Real
@@ -19,11 +19,11 @@ OUTPUTS: dict[str, Output] = {"last": Last(), "last-two": LastTwo(), "averaged":
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One federated method: parts that combine freely wherever the mathematics allows.
+    """A federated method, composed of parts.
 
     Args:
-        direction: How a client bends its gradient.
-        step: How far a client goes along it.
+        direction: How a client modifies its gradient.
+        step: How a client moves along the modified gradient.
         server: What the server does with the means.
         wire: How uploaded vectors are packed: a wire, or text such as "ef+topk:0.05".
         output: Which model is evaluated and shipped: a part, or "last", "last-two", "averaged".
@@ -75,12 +75,12 @@ class Method:
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """The direction, or those that it adds."""
+        """The directions that a `Sum` adds, or the direction itself."""
         return split_direction(self.direction)
 
     @property
     def leaves(self) -> tuple[Any, ...]:
-        """Every part that has settings of its own."""
+        """Directions, step and server rule."""
         return (*self.directions, self.step, self.server)
 
     @property
@@ -113,14 +113,14 @@ class Method:
         return frozenset((*self.direction.records, *self.step.records))
 
     def descent_lr(self, factor: float) -> float | None:
-        """Return lr where a local step is y - lr grad F(y) and nothing else is made of grad F.
+        """Return lr if a local step is y - lr grad F(y) and grad F has no other use, else None.
 
-        An engine may then do it in one go.
+        An engine may then take whole steps itself.
         """
-        schooled = self.weight_decay or self.clip is not None
         if (
             self.direction.changes_gradient
-            or schooled
+            or self.weight_decay
+            or self.clip is not None
             or self.records & {"grad_mean", "grad_sq", "point_mean"}
         ):
             return None
@@ -165,13 +165,15 @@ class Method:
             part.check(plan)
         bare = self.wire.inner if isinstance(self.wire, ErrorFeedback) else self.wire
         owing = bare is not self.wire or bool(self.direction.error_compensated)
-        known = bare.lossless or isinstance(bare, Choose)  # of a rule nothing can be said
+        known = bare.lossless or isinstance(
+            bare, Choose
+        )  # Choose picks a wire per client and round
         if owing and not known and bare.contraction(plan.layout) is None:
             why = "with error feedback" if bare is not self.wire else f"with {self.name}"
             raise ArgumentError(
-                f"Cannot use {bare!r} {why}. This is because what it forgets is owed to the next "
-                "round and may grow from round to round; use a compressor that never lengthens "
-                "the error, such as TopK, Sign or RandK(unbiased=False)."
+                f"Cannot use {bare!r} {why}. This is because its error is added to the next round "
+                "and may grow from round to round; use a compressor that never lengthens the "
+                "error, such as TopK, Sign or RandK(unbiased=False)."
             )
 
     def wire_of(self, channel: str) -> Wire:

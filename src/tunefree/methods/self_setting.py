@@ -201,7 +201,7 @@ def parfrefl(
     lr: float | None = None,
     server_lr: float | None = None,
 ) -> Method:
-    """Normalised steps from S, K and T alone; no learning rate. ParFreFL."""
+    """Normalised steps that depend on S, K and T; no learning rate. ParFreFL."""
     rates = Rates("parfrefl", scale, beta, lr, server_lr)
     return Method(direction=ParFreFL(rates), step=Normalised(rates), server=ParFreFLServer(rates))
 

@@ -5,7 +5,7 @@ Cai, Candès & Shen, SIAM Journal on Optimization 20(4), 2010 (singular value th
     h(x) = weight sum_tensors sum_r s_r(X),   X = U diag(s) V'
     prox(v, alpha) = U diag(max(s - alpha weight, 0)) V'
 
-X is a tensor with two or more axes as (first axis, the rest); other tensors are left alone.
+X is a tensor with two or more axes as (first axis, the rest); other tensors are not changed.
 
 Differences from the paper: several matrices, and filters read as matrices.
 """

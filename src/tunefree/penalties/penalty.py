@@ -1,4 +1,4 @@
-"""What a penalty is: a regulariser h(x), known by its value and its proximal map.
+"""The base class of penalties: a regulariser h(x) with its value and its proximal map.
 
     prox(v, alpha) = argmin_u h(u) + |u - v|^2 / (2 alpha)
 
@@ -44,7 +44,7 @@ class Penalty(ABC):
             raise ArgumentError(
                 f"Cannot use {self} with {owner}(alpha={alpha!r}). This is because its proximal "
                 f"map needs alpha < 1/rho = {1 / self.rho:g}; take a smaller alpha or a penalty "
-                f"that bends less."
+                f"with a smaller rho."
             )
 
 

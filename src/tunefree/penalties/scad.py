@@ -1,4 +1,4 @@
-"""SCAD: l1 for small entries, nothing for large ones, and a bend in between.
+"""SCAD: l1 for small entries, constant for large ones, quadratic in between.
 
 Fan & Li, JASA 96(456), 2001 (smoothly clipped absolute deviation).
 
@@ -31,7 +31,7 @@ class SCAD(Penalty):
     """l1 up to weight, flat beyond a weight; 1/(a - 1) weakly convex.
 
     Args:
-        weight: Slope at zero, the paper's lambda, >= 0; also sets where h bends.
+        weight: Slope at zero, the paper's lambda, >= 0; also sets where h is quadratic.
         a: Where h becomes flat, in weights, > 2; l1 as it grows.
     """
 
@@ -50,20 +50,20 @@ class SCAD(Penalty):
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return the sum of p over the entries."""
         t = x.abs().clamp(max=self.a * self.weight)  # p is constant beyond
-        bend = (t - self.weight).clamp(min=0).square()  # how far below weight t, scaled
-        return self.weight * t.sum(-1) - bend.sum(-1) / (2 * (self.a - 1))
+        over = (t - self.weight).clamp(min=0).square()  # how far below weight t, scaled
+        return self.weight * t.sum(-1) - over.sum(-1) / (2 * (self.a - 1))
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
         """Return the soft threshold, a line that catches up with v, or v."""
         self.check(alpha, "SCAD.prox")
         if alpha == 0 or self.weight == 0:
             return v
-        low, bend = alpha * self.weight, (1 + alpha) * self.weight
-        steeper = alpha / (self.a - 1 - alpha)  # than the soft threshold, from the bend on
+        low, knee = alpha * self.weight, (1 + alpha) * self.weight
+        steeper = alpha / (self.a - 1 - alpha)  # than the soft threshold, from the knee on
 
         def shrink(v: Tensor) -> Tensor:
             size = v.abs()
-            line = softshrink(size, low).add_(softshrink(size, bend), alpha=steeper)
+            line = softshrink(size, low).add_(softshrink(size, knee), alpha=steeper)
             return torch.minimum(line, size).copysign_(v)
 
         return blockwise(shrink, v)

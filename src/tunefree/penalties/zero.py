@@ -1,4 +1,4 @@
-"""No penalty: the smooth problem alone.
+"""No penalty: the smooth problem itself.
 
     h(x) = 0,   prox(v, alpha) = v
 

@@ -1,7 +1,7 @@
-"""Means that keep clients' secrets: summed under masks, or noised, or both.
+"""Secure aggregation and client-level differential privacy.
 
-`Secure` and `Privacy` make aggregators that stand where `server.aggregate.Mean` does. Masks need
-the package cryptography, epsilons dp-accounting: `pip install 'tunefree[privacy]'`.
+`Secure` and `Privacy` create aggregators that replace `server.aggregate.Mean`. Masks need the
+package cryptography, epsilons need dp-accounting: `pip install 'tunefree[privacy]'`.
 """
 
 from .bounds import Bounds

@@ -1,14 +1,14 @@
-"""What one client may add to a sum, at most.
+"""Bounds on what one client adds to a sum, and the clipping that enforces them.
 
-The vectors v_c of a client are clipped together, each measured in units of its own bound B_c, and a
-number s in [a, b] counts from the middle of its range:
+The vectors v_c of a client are clipped jointly, each in units of its own bound B_c, and a scalar s
+in [a, b] is shifted and scaled to [-1, 1]:
 
     u = (v_c / B_c)_c,       u <- u / max(1, |u|)                 so that |u| <= 1
     r = (s - (a + b) / 2) / ((b - a) / 2),   r <- clip(r, -1, 1)  so that |r| <= 1
 
-A vector or number that is not finite counts as 0, whoever sent it. In these units a client that is
-not there adds 0, one that is there adds at most 1, and one in place of another changes the sum of a
-block by at most 2 (McMahan et al., ICLR 2018, arXiv:1710.06963, clip joint vectors this way).
+A vector or scalar that is not finite is replaced by 0. In these units an absent client adds 0, a
+present client at most 1, and replacing one client by another changes the sum of a block by at most
+2 (McMahan et al., ICLR 2018, arXiv:1710.06963, clip joint vectors this way).
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ from ..core.types import Channels
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Bounds of every channel that clients send; a channel without one is refused.
+    """Bounds of the channels that clients send; a channel without a bound is an error.
 
     Args:
-        vectors: By name, the length at which a vector is clipped if it is sent alone.
-        scalars: By name, the range to which a number is clipped.
-        share: Of the privacy budget, to each of the scalars, in (0, 1 / scalars); the vectors have
-            the rest. In units of 1 / noise^2, in which Gaussian mechanisms add up.
+        vectors: By name, the norm at which a vector is clipped if it is the only one.
+        scalars: By name, the range (low, high) to which a scalar is clipped.
+        share: Share of the privacy budget for each scalar, in (0, 1 / number of scalars); the
+            vectors have the rest. In units of 1 / noise^2, in which Gaussian mechanisms add up.
     """
 
     vectors: Mapping[str, float]
@@ -43,7 +43,9 @@ class Bounds:
             check_finite("Bounds", name, low)
             check_finite("Bounds", name, high)
             if not low < high:
-                raise ArgumentError(f"Bounds: {name} must lie in a range, got ({low}, {high}).")
+                raise ArgumentError(
+                    f"Bounds: {name} must have a range low < high, got ({low}, {high})."
+                )
         both = sorted(self.vectors.keys() & self.scalars.keys())
         if both:
             raise ArgumentError(f"Bounds: {both[0]!r} is a vector or a scalar, not both.")
@@ -52,7 +54,7 @@ class Bounds:
             check_in_range("Bounds", "share", self.share, 0, 1 / len(self.scalars))
 
     def budget_share(self, name: str) -> float:
-        """Return the share of the budget that a channel's block has.
+        """Return the share of the privacy budget of a channel's block.
 
         >>> Bounds(vectors={"delta": 1.0}, scalars={"loss": (0.0, 5.0)}).budget_share("delta")
         0.95
@@ -60,7 +62,7 @@ class Bounds:
         return self.share if name in self.scalars else 1 - self.share * len(self.scalars)
 
     def scale(self, rows: Channels) -> Channels:
-        """Return rows (m, ...) in units of their bounds, clipped."""
+        """Clip rows (m, ...) and return them in units of their bounds."""
         for name, value in rows.items():
             known: Mapping[str, object] = self.vectors if value.ndim > 1 else self.scalars
             if name not in known:
@@ -79,7 +81,7 @@ class Bounds:
         return {name: out[name] for name in rows}
 
     def unscale(self, name: str, unit: Tensor) -> Tensor:
-        """Undo the units of a mean; a number outside its range is noise, and is brought back."""
+        """Undo `scale` for a mean; a scalar that noise moved out of its range is clamped to it."""
         if name in self.vectors:
             return unit * self.vectors[name]
         low, high = self.scalars[name]
@@ -87,19 +89,19 @@ class Bounds:
 
 
 def _clip(vectors: Channels) -> Channels:
-    """Scale each client's vectors down together to length 1, where they are longer."""
+    """Scale each client's vectors jointly down to norm 1 if they are longer."""
     if not vectors:
         return {}
-    tops = torch.stack([v.abs().amax(1).double() for v in vectors.values()])  # (c, m)
-    top = tops.amax(0)
-    sound = top.isfinite()  # NaN spreads through amax
-    unit = torch.where(sound & (top > 0), top, 1.0)
+    largest = [v.abs().amax(1).double() for v in vectors.values()]
+    top = torch.stack(largest).amax(0)  # (m,)
+    is_finite = top.isfinite()  # amax propagates NaN
+    unit = torch.where(is_finite & (top > 0), top, 1.0)
     parts = [torch.linalg.vector_norm(v.double() / unit[:, None], dim=1) for v in vectors.values()]
     length = unit * torch.linalg.vector_norm(torch.stack(parts), dim=0)
     factor = torch.where(length > 1, 1 / length, 1.0)
     out: Channels = {}
     for name, v in vectors.items():
-        slack = 1 - 4 * torch.finfo(v.dtype).eps  # rounding must not lengthen it
+        slack = 1 - 4 * torch.finfo(v.dtype).eps  # so that rounding does not exceed 1
         each = torch.where(length > 1 - 1e-6, factor * slack, factor).to(v.dtype)
-        out[name] = torch.where(sound[:, None], v * each[:, None], 0.0)
+        out[name] = torch.where(is_finite[:, None], v * each[:, None], 0.0)
     return out

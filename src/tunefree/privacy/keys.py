@@ -1,8 +1,8 @@
-"""Keys, envelopes and masks, by the `cryptography` package.
+"""Key agreement, encryption and masks, by the `cryptography` package.
 
-X25519 (RFC 7748) agrees on a secret, HKDF-SHA256 (RFC 5869) makes a key of it that is bound to one
-purpose and session, ChaCha20-Poly1305 (RFC 8439) seals, and the ChaCha20 stream of a key is a mask.
-Every key seals one message or makes one mask, so that nonces are zeros.
+X25519 (RFC 7748) agrees on a secret, HKDF-SHA256 (RFC 5869) derives a key for one purpose and
+session from it, ChaCha20-Poly1305 (RFC 8439) encrypts, and the ChaCha20 stream of a key is a mask.
+Every key encrypts one message or generates one mask, so that nonces can be zero.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ _PRIMITIVES = "cryptography.hazmat.primitives."
 
 
 class ProtocolError(TunefreeError):
-    """A message that does not count, or a step out of turn; nothing was revealed."""
+    """A message is invalid or out of turn; no secret was revealed."""
 
 
 def _primitive(name: str) -> Any:
-    """Return a module of the package, which only those need who use it."""
+    """Import a module of `cryptography`, or raise an error that tells how to install it."""
     try:
         return importlib.import_module(_PRIMITIVES + name)
     except ModuleNotFoundError:
@@ -34,7 +34,7 @@ def _primitive(name: str) -> Any:
 
 
 def new_key() -> bytes:
-    """Return a new private key, from the system's randomness."""
+    """Return a new private key from the system's random numbers."""
     made: bytes = _primitive("asymmetric.x25519").X25519PrivateKey.generate().private_bytes_raw()
     return made
 
@@ -49,13 +49,13 @@ def public_key(private: bytes) -> bytes:
 
 
 def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
-    """Return the key that the owners of both key pairs have in common for a purpose."""
+    """Return the key that the owners of two key pairs share for a purpose."""
     x25519, hashes = _primitive("asymmetric.x25519"), _primitive("hashes")
     mine = x25519.X25519PrivateKey.from_private_bytes(private)
     try:
         common = mine.exchange(x25519.X25519PublicKey.from_public_bytes(public))
     except ValueError:
-        raise ProtocolError("A public key is not one that a secret can be agreed with.") from None
+        raise ProtocolError("A public key cannot be used for key agreement.") from None
     hkdf = _primitive("kdf.hkdf").HKDF(
         hashes.SHA256(), KEY, salt=None, info=b"tunefree 1 " + purpose
     )
@@ -64,25 +64,27 @@ def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
 
 
 def digest(*parts: bytes) -> bytes:
-    """Return the SHA-256 of parts, each with its length."""
+    """Return the SHA-256 of parts, each prefixed with its length."""
     h = hashlib.sha256()
     for part in parts:
         h.update(len(part).to_bytes(8, "little") + part)
     return h.digest()
 
 
-def seal(key: bytes, text: bytes, about: bytes) -> bytes:
-    """Return a text that only the key opens; a key seals once."""
-    made: bytes = _primitive("ciphers.aead").ChaCha20Poly1305(key).encrypt(bytes(12), text, about)
+def seal(key: bytes, text: bytes, associated: bytes) -> bytes:
+    """Encrypt and authenticate a text; a key must not be used twice."""
+    made: bytes = (
+        _primitive("ciphers.aead").ChaCha20Poly1305(key).encrypt(bytes(12), text, associated)
+    )
     return made
 
 
-def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes | None:
-    """Return the text; None if it was sealed otherwise, or about something else."""
+def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes | None:
+    """Return the text, or None if the key or the associated data are wrong."""
     wrong = importlib.import_module("cryptography.exceptions").InvalidTag
     try:
         made: bytes = (
-            _primitive("ciphers.aead").ChaCha20Poly1305(key).decrypt(bytes(12), sealed, about)
+            _primitive("ciphers.aead").ChaCha20Poly1305(key).decrypt(bytes(12), sealed, associated)
         )
     except wrong:
         return None
@@ -90,7 +92,7 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes | None:
 
 
 def mask(key: bytes, length: int, bits: int) -> UnsignedArray:
-    """Return so many whole numbers, uniform modulo 2^bits to whoever does not have the key."""
+    """Return `length` pseudorandom integers modulo 2^bits, a function of the key."""
     ciphers = _primitive("ciphers")
     stream = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
     kind = BITS[bits]

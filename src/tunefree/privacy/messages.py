@@ -1,16 +1,16 @@
-"""The protocol's messages as bytes: a head that says what, of which session and from whom, a body.
+"""The messages of secure aggregation as bytes: a head (kind, session, sender) and a body.
 
     head       "TFS1"  kind (1)  session (16)  sender (4)
     keys       a member's two public keys (32 + 32)
     roster     of each member: number (4), its keys (64)
-    shares     the check of the own seed (32); for each other: number (4), sealed shares (148)
+    shares     commitment to the seed (32); for each other: number (4), sealed shares (148)
     inbox      from each other: number (4), sealed shares (148)
-    masked     the masked numbers
+    masked     the masked integers
     survivors  of each: number (4)
     opened     of each: number (4), of what (1: "s" its seed, "k" its key), a share (66)
 
-Lists begin with their length (4) and ascend by number; whole numbers are little-endian. Whatever
-has another length is refused before anything is made of it.
+Lists begin with their length (4) and ascend by number; integers are little-endian. Lengths are
+checked before anything else is read.
 """
 
 import struct
@@ -23,7 +23,7 @@ from .quantizer import BITS
 from .shamir import SHARE
 
 KINDS = ("keys", "roster", "shares", "inbox", "masked", "survivors", "opened")
-SERVER = 2**32 - 1  # the sender's number, where it is the server
+SERVER = 2**32 - 1  # the server's number as a sender
 SEALED = 2 * SHARE + TAG
 KEYS = 2 * KEY
 OPENED = 1 + SHARE
@@ -33,13 +33,13 @@ _MAGIC = b"TFS1"
 
 @dataclass(frozen=True)
 class ProtocolTerms:
-    """What members and server agree on before a session.
+    """The parameters of a session, known to the server and its members (the clients in it).
 
     Args:
-        session: 16 bytes that no other session has.
-        threshold: Fewest members whose numbers are added up; above half of them, and at least 2.
-        length: Numbers of each member.
-        bits: Their length in bits, 32 or 64.
+        session: 16 bytes that are unique to the session.
+        threshold: Fewest members in a sum, >= 2 and more than half of the members.
+        length: Number of integers of each member.
+        bits: Bits of an integer, 32 or 64.
     """
 
     session: bytes
@@ -49,14 +49,16 @@ class ProtocolTerms:
 
     def __post_init__(self) -> None:
         if len(self.session) != 16:
-            raise ArgumentError(f"Terms(session=...) must be 16 bytes, got {len(self.session)}.")
+            raise ArgumentError(
+                f"ProtocolTerms(session=...) must be 16 bytes, got {len(self.session)}."
+            )
         check_int("ProtocolTerms", "threshold", self.threshold, 2)
         check_int("ProtocolTerms", "length", self.length)
         if self.bits not in BITS:
-            raise ArgumentError(f"Terms(bits=...) must be 32 or 64, got {self.bits!r}.")
+            raise ArgumentError(f"ProtocolTerms(bits=...) must be 32 or 64, got {self.bits!r}.")
 
     def check(self, members: int) -> None:
-        """Refuse a roster for which the threshold protects nobody, or is out of reach."""
+        """Refuse a number of members for which the threshold is unsafe or out of reach."""
         self.check_left(members)
         if 2 * self.threshold <= members:
             raise ProtocolError(
@@ -65,22 +67,22 @@ class ProtocolTerms:
             )
 
     def check_left(self, members: int) -> None:
-        """Refuse to go on with fewer members than the threshold."""
+        """Refuse to continue with fewer members than the threshold."""
         if members < self.threshold:
             raise ThresholdError(f"{members} members are left; it takes {self.threshold}.")
 
     def bind(self, roster: bytes) -> bytes:
-        """Return a digest that stands for these terms and this roster."""
+        """Return a digest of the terms and a roster, to which keys are bound."""
         numbers = struct.pack("<IQI", self.threshold, self.length, self.bits)
         return digest(self.session, numbers, roster)
 
 
 class ThresholdError(ProtocolError):
-    """Too few members are left; nothing can be opened."""
+    """Too few members are left; no secret can be reconstructed."""
 
 
 def default_threshold(members: int) -> int:
-    """Return a threshold above two thirds, which also holds if a third of the members collude.
+    """Return a threshold above two thirds, which is safe if up to a third of the members collude.
 
     >>> [default_threshold(m) for m in (2, 3, 10, 100)]
     [2, 3, 7, 67]
@@ -89,7 +91,7 @@ def default_threshold(members: int) -> int:
 
 
 def encode_message(kind: str, terms: ProtocolTerms, sender: int, body: bytes) -> bytes:
-    """Return a message."""
+    """Return a message of a kind."""
     return _HEAD.pack(_MAGIC, KINDS.index(kind), terms.session, sender) + body
 
 
@@ -108,25 +110,25 @@ def decode_message(kind: str, terms: ProtocolTerms, sender: int, data: bytes) ->
 
 
 def check_length(kind: str, body: memoryview, want: int) -> bytes:
-    """Return a body that has the length it must have."""
+    """Return a body as bytes; refuse another length than `want`."""
     if len(body) != want:
         raise ProtocolError(f"The body of {kind!r} must have {want} bytes, got {len(body)}.")
     return bytes(body)
 
 
 def encode_rows(items: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return a list of numbered parts of equal length."""
+    """Encode a list of numbered parts of equal length."""
     parts = [struct.pack("<I", number) + part for number, part in sorted(items)]
     return struct.pack("<I", len(parts)) + b"".join(parts)
 
 
-def decode_rows(kind: str, body: memoryview, width: int, most: int) -> dict[int, bytes]:
-    """Return a list's parts by number; each has `width` bytes, and there are at most `most`."""
+def decode_rows(kind: str, body: memoryview, width: int, limit: int) -> dict[int, bytes]:
+    """Undo `encode_rows` for parts of `width` bytes; refuse a list of more than `limit` parts."""
     if len(body) < 4:
         raise ProtocolError(f"The list of {kind!r} has no length.")
     (count,) = struct.unpack_from("<I", body)
-    if count > most:
-        raise ProtocolError(f"The list of {kind!r} has {count} parts, more than {most}.")
+    if count > limit:
+        raise ProtocolError(f"The list of {kind!r} has {count} parts, more than {limit}.")
     check_length(kind, body[4:], count * (4 + width))
     out: dict[int, bytes] = {}
     last = -1

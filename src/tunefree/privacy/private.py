@@ -1,17 +1,18 @@
-"""The mean with client-level differential privacy: clipped, summed, noised, over a fixed count.
+"""The mean with client-level differential privacy: clip, sum, add noise, divide by a fixed count.
 
 McMahan et al., ICLR 2018, Algorithm 1 (arXiv:1710.06963), and Andrew et al., NeurIPS 2021. With u_i
 a client's channels in units of their `Bounds`, z the noise multiplier, S the size of a cohort and
-a_b the share of the budget that block b has (all vectors together are a block, each number is one):
+a_b the budget share of block b (all vectors together are one block, each scalar is one):
 
     mean_b = (sum_i u_ib + z / sqrt(a_b) g) / S,    g ~ N(0, I),    sum_b a_b = 1
 
-Blocks are one Gaussian mechanism of multiplier z, since 1 / z^2 = sum_b a_b / z^2. Numbers such as
-losses and norms say as much about a client as its vectors do, so that they are noised too.
+Together the blocks are one Gaussian mechanism of multiplier z, since 1 / z^2 = sum_b a_b / z^2.
+Scalars such as losses and norms reveal as much about a client as its vectors, so they get noise as
+well.
 
 Differences from the papers: cohorts have a fixed size, so that the accounting is that of `epsilon`;
-the bounds are given, not learned. S is the count that was planned: whoever does not answer adds 0
-(to a number, the middle of its range), since the count of those who did is data of its own.
+the bounds are given, not learned. S is the planned size of the cohort: a client that does not
+answer adds 0 (for a scalar, the middle of its range), since the number of answers is private too.
 """
 
 import math
@@ -30,20 +31,19 @@ from .noise import NoiseSource, seeded_noise, system_noise
 
 @dataclass(kw_only=True)
 class Privacy:
-    """Makes private aggregators: one for each release.
+    """Settings of differential privacy; calling it creates the aggregator of a release.
 
     Args:
         noise: Noise multiplier z: standard deviation of a sum over the bound of one client.
         clients: Number of clients N.
         cohort: Clients in a round S.
-        bounds: What a client may add at most.
-        seed: Repeats the noise, in a simulation; None draws it from the system, as a deployment
-            must: noise that can be computed again protects nobody.
-        aggregate: What sums the clipped rows, made of a weight: `Mean`, or
-            `Secure(bound=1.0)`.
-        delta: Probability with which the promise may fail, in (0, 1); with it, every evaluated
-            round has its `epsilon` in the history, of the run so far.
-        cohorts: Whether those who see the models know who took part, as in `epsilon`.
+        bounds: Bounds on what a client adds.
+        seed: Seed of the noise, to repeat an experiment; None takes the system's random numbers, as
+            a deployment must, since noise from a known seed can be subtracted.
+        aggregate: Sums the clipped rows: `Mean`, or `Secure(bound=1.0)`.
+        delta: Delta of the guarantee, in (0, 1); with it, every evaluated round has the `epsilon`
+            of the run so far in the history.
+        cohorts: Whether those who see the models know the cohorts, as in `epsilon`.
     """
 
     noise: float
@@ -54,7 +54,7 @@ class Privacy:
     aggregate: Callable[[float], Aggregator] = Mean
     delta: float | None = None
     cohorts: Cohorts = "known"
-    _made: int = field(default=0, init=False, repr=False)
+    _releases: int = field(default=0, init=False, repr=False)
     _spent: set[tuple[int, str]] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -67,17 +67,17 @@ class Privacy:
                 f"{self.cohort}."
             )
         if self.delta is not None:
-            self.cost(1)  # what it cannot compute, it says now
+            self.cost(1)  # raise errors now, not after a round
 
     def cost(
         self, rounds: int, *, prepares: bool = False, memory: bool = False
     ) -> dict[str, float]:
-        """Return the epsilon of so many rounds, for the history; nothing without a delta.
+        """Return the epsilon of a run, for the history; an empty dict without a delta.
 
         Args:
-            rounds: Rounds played.
-            prepares: Whether everybody sent once before the first.
-            memory: Whether clients remember anything between rounds.
+            rounds: Number of rounds.
+            prepares: Whether all clients sent once before round 0.
+            memory: Whether clients have a memory between rounds.
         """
         if self.delta is None:
             return {}
@@ -97,21 +97,21 @@ class Privacy:
         """Return the aggregator of a release.
 
         Args:
-            weight: The clients' share of the population's weight; says whether it is a cohort or
-                everybody.
-            round: The round; a channel is released once in it. None counts releases instead, which
-                neither checks that nor survives a restart.
-            what: Tells releases of a round apart.
+            weight: The clients' share of the population's weight, which distinguishes a cohort from
+                all clients.
+            round: The round, in which a channel may be released once. None numbers releases
+                instead, which neither checks that nor survives a restart.
+            what: Distinguishes the releases of a round.
         """
-        everybody = weight * self.clients > self.cohort + 0.5
-        people = self.clients if everybody else self.cohort
-        self._made += 1
-        index = self._made - 1 if round is None else round
+        is_everyone = weight * self.clients > self.cohort + 0.5
+        count = self.clients if is_everyone else self.cohort
+        index = self._releases if round is None else round
+        self._releases += 1
         noise = system_noise if self.seed is None else seeded_noise(self.seed, index, what)
-        return PrivateMean(self, people, noise, round)
+        return PrivateMean(self, count, noise, round)
 
     def spend(self, round: int, names: list[str]) -> None:
-        """Note that a round releases these channels; refuse what it has released already."""
+        """Record that a round releases channels; refuse a second release."""
         blocks = {n if n in self.bounds.scalars else "vectors" for n in names}
         twice = sorted(b for b in blocks if (round, b) in self._spent)
         if twice:
@@ -126,17 +126,15 @@ class PrivateMean:
     """A mean of clipped rows with noise; each row is one client.
 
     Args:
-        privacy: How.
-        people: The fixed count that the sum is divided by.
-        noise: Where noise comes from.
-        round: The round, where releases are counted.
+        privacy: The settings.
+        count: The fixed number by which the sum is divided.
+        noise: Source of the noise.
+        round: The round, or None if releases are only numbered.
     """
 
-    def __init__(
-        self, privacy: Privacy, people: int, noise: NoiseSource, round: int | None
-    ) -> None:
-        self._privacy, self._people, self._noise, self._round = privacy, people, noise, round
-        self._inner = privacy.aggregate(people / privacy.clients)
+    def __init__(self, privacy: Privacy, count: int, noise: NoiseSource, round: int | None) -> None:
+        self._privacy, self._count, self._noise, self._round = privacy, count, noise, round
+        self._inner = privacy.aggregate(count / privacy.clients)
         self._rows = 0
         self._done: Channels | None = None
 
@@ -144,18 +142,18 @@ class PrivateMean:
         """Add rows (m, ...) with weights p (m,), which must be the same for all clients."""
         if not bool(((p.double() * self._privacy.clients - 1).abs() < 1e-5).all()):
             raise ArgumentError(
-                "Client-level privacy takes weights='uniform': weights by samples are data of "
-                "clients themselves, and let one of them count for many."
+                "Client-level privacy needs weights='uniform': weights by samples are private "
+                "data, and let one client count for many."
             )
         self._rows += len(p)
-        if self._rows > self._people:
+        if self._rows > self._count:
             raise ArgumentError(
-                f"{self._rows} rows were added for {self._people} clients; each may add one."
+                f"{self._rows} rows were added for {self._count} clients; each may add one."
             )
         self._inner.add(p, self._privacy.bounds.scale(rows))
 
     def result(self) -> Channels:
-        """Return the means, noised once."""
+        """Return the means with noise; the same means when called again."""
         if self._done is not None:
             return self._done
         found = self._inner.result()
@@ -164,7 +162,7 @@ class PrivateMean:
         out: Channels = {}
         for name, unit in found.items():
             bounds = self._privacy.bounds
-            deviation = self._privacy.noise / math.sqrt(bounds.budget_share(name)) / self._people
+            deviation = self._privacy.noise / math.sqrt(bounds.budget_share(name)) / self._count
             g = self._noise(name, unit.numel()).reshape(unit.shape).to(unit.device)
             out[name] = bounds.unscale(name, unit.double() + deviation * g).to(unit.dtype)
         self._done = out

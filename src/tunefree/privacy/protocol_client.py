@@ -1,19 +1,20 @@
-"""A client in a secure sum: its numbers leave only under masks.
+"""A client of a secure sum: its vector leaves the client only under masks.
 
 Bonawitz et al., CCS 2017, Figure 4, without signatures. doi:10.1145/3133956.3133982
 
     advertise   two fresh key pairs: c seals shares, s makes pairwise masks
     share       a seed b_u; Shamir shares of b_u and of the private key s_u, one sealed for each v
     mask        y_u = x_u + M(b_u) + sum_{v > u} M(s_uv) - sum_{v < u} M(s_uv)   mod 2^k
-    open        of those whose y arrived the share of b_v, of the others the share of s_v
+    open        the share of b_v if y_v arrived, the share of s_v otherwise
 
-with M the stream of a key and s_uv what u and v agree on. A member opens one of the two secrets of
-each other, once: with both, the server could unmask a late y_v. For the same reason the threshold
-is above half of the members, so that two groups cannot be told different things.
+with M the stream of a key and s_uv the key that u and v agree on. A member opens only one of the
+two secrets of each other member: with both, the server could unmask a late y_v. For the same reason
+the threshold is above half of the members, so that the server cannot send two groups different
+lists.
 
-Differences from the paper: masks and seals are bound to the roster, so that no key serves two; b_u
-is committed to, so that wrong shares are noticed; shares that cannot be opened count as missing.
-There are no signatures: members believe the keys in the roster, as far as they believe the server.
+Differences from the paper: masks and seals are bound to the roster, so that no key is used with two
+rosters; members commit to b_u, so that wrong shares are detected; shares that cannot be decrypted
+count as missing. There are no signatures: members trust the server to send the right public keys.
 """
 
 import json
@@ -41,16 +42,16 @@ from .quantizer import BITS, UnsignedArray
 
 STAGES = ("new", "advertised", "shared", "masked", "opened")
 SECRETS = ("seal", "mask", "seed", "own", "binding")
-MAX_MEMBERS = 2**20  # members of a session
+MAX_MEMBERS = 2**20
 
 
 class ProtocolClient:
     """One client's part in one session.
 
     Args:
-        client: Its number.
-        terms: What was agreed on.
-        least: Fewest members among whom this client is willing to hide, whatever the terms say.
+        client: The client's number.
+        terms: The session's parameters.
+        least: Fewest members of a sum that this client takes part in, whatever the terms are.
     """
 
     def __init__(self, client: int, terms: ProtocolTerms, least: int = 2) -> None:
@@ -60,7 +61,7 @@ class ProtocolClient:
         self._seed = secrets.token_bytes(KEY)
         self._roster: dict[int, bytes] = {}
         self._binding = b""
-        self._own: bytes = b""  # the shares of its own secrets that it keeps
+        self._own: bytes = b""  # shares of its own secrets
         self._inbox: dict[int, bytes] = {}
 
     def _expect_stage(self, stage: str) -> None:
@@ -73,14 +74,14 @@ class ProtocolClient:
             raise ThresholdError(f"Member {self.client} hides among {self.least}, not {members}.")
 
     def advertise(self) -> bytes:
-        """Return the public keys."""
+        """Return the message with the public keys."""
         self._expect_stage("new")
         self.stage = "advertised"
         keys = public_key(self._seal_key) + public_key(self._mask_key)
         return encode_message("keys", self.terms, self.client, keys)
 
     def share(self, roster: bytes) -> bytes:
-        """Return, sealed for each member of the roster, a share of this one's secrets."""
+        """Return the message with shares of this client's secrets, sealed for each other member."""
         self._expect_stage("advertised")
         members = decode_rows(
             "roster", decode_message("roster", self.terms, SERVER, roster), KEYS, MAX_MEMBERS
@@ -107,23 +108,23 @@ class ProtocolClient:
         return encode_message("shares", self.terms, self.client, body)
 
     def _seal_key_with(self, other: int, sender: int, receiver: int) -> bytes:
-        """Return the key that seals what one of two members writes to the other."""
+        """Return the key that seals the shares from one of two members to the other."""
         way = struct.pack("<II", sender, receiver)
         theirs = self._roster[other][:KEY]
         return agree(self._seal_key, theirs, b"seal" + self._binding + way)
 
     def mask(self, inbox: bytes, values: UnsignedArray) -> bytes:
-        """Return the numbers under masks; `inbox` says who shared, and so who takes part."""
+        """Return the message with the masked values; `inbox` determines the other members."""
         self._expect_stage("shared")
         found = decode_rows(
             "inbox", decode_message("inbox", self.terms, SERVER, inbox), SEALED, MAX_MEMBERS
         )
         if self.client in found or not found.keys() <= self._roster.keys():
-            raise ProtocolError("The inbox has shares of somebody who is not another member.")
+            raise ProtocolError("The inbox has shares of a client that is no other member.")
         t = self.terms
         self._check_company(len(found) + 1)
         if values.shape != (t.length,) or values.dtype != BITS[t.bits]:
-            raise ProtocolError(f"A member adds {t.length} whole numbers of {t.bits} bits.")
+            raise ProtocolError(f"A member adds {t.length} integers of {t.bits} bits.")
         self._inbox, self.stage = found, "masked"
         total = values + mask(self._seed, t.length, t.bits)
         for v in found:
@@ -135,14 +136,14 @@ class ProtocolClient:
         )
 
     def open(self, survivors: bytes) -> bytes:
-        """Return the shares that unmask the survivors' sum, and nothing but that."""
+        """Return the message with the shares that unmask the survivors' sum, and nothing else."""
         self._expect_stage("masked")
         t = self.terms
         left = decode_rows(
             "survivors", decode_message("survivors", t, SERVER, survivors), 0, MAX_MEMBERS
         )
         if not left.keys() <= self._inbox.keys() | {self.client}:
-            raise ProtocolError("The survivors include somebody who did not share.")
+            raise ProtocolError("The survivors include a client that did not share.")
         if self.client not in left:
             raise ProtocolError(f"Member {self.client} sent its numbers, but is left out.")
         self._check_company(len(left))
@@ -160,9 +161,9 @@ class ProtocolClient:
         return encode_message("opened", t, self.client, encode_rows(out.items()))
 
     def state(self) -> bytes:
-        """Return all of it as text, for a process that ends between two messages; keep it secret.
+        """Return the secret state, to continue in another process.
 
-        A state serves once: two members of one state would answer twice what may be answered once.
+        A state must be resumed only once: two copies could open both secrets of a member.
         """
         secret = (self._seal_key, self._mask_key, self._seed, self._own, self._binding)
         text: dict[str, Any] = {name: v.hex() for name, v in zip(SECRETS, secret, strict=True)}
@@ -172,7 +173,7 @@ class ProtocolClient:
 
     @classmethod
     def resume(cls, terms: ProtocolTerms, state: bytes, least: int = 2) -> "ProtocolClient":
-        """Return the member of a state."""
+        """Return the client with a stored state."""
         try:
             found = json.loads(state)
             client, stage = int(found["client"]), STAGES[STAGES.index(found["stage"])]
@@ -181,7 +182,7 @@ class ProtocolClient:
                 {int(v): bytes.fromhex(part) for v, part in found[name].items()}
                 for name in ("roster", "inbox")
             )
-            right = (
+            is_valid = (
                 len(seal) == len(mask) == len(seed) == KEY
                 and len(own) in (0, 2 * shamir.SHARE)
                 and all(0 <= v < SERVER for v in (client, *roster))
@@ -190,8 +191,8 @@ class ProtocolClient:
                 and inbox.keys() <= roster.keys()
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            right = False
-        if not right:
+            is_valid = False
+        if not is_valid:
             raise ProtocolError("This is not the state of a member.")
         member = cls(client, terms, least)
         member._seal_key, member._mask_key, member._seed = seal, mask, seed
@@ -201,10 +202,10 @@ class ProtocolClient:
 
 
 def pairwise_key(private: bytes, public: bytes, binding: bytes) -> bytes:
-    """Return the key of the mask that two members have in common."""
+    """Return the key of the mask that two members share."""
     return agree(private, public, b"mask" + binding)
 
 
 def commit_seed(binding: bytes, seed: bytes) -> bytes:
-    """Return what tells a right seed from a wrong one, and nothing else about it."""
+    """Return a commitment to a seed, which detects a wrong one and does not reveal it."""
     return digest(b"seed", binding, seed)

@@ -1,16 +1,16 @@
-"""The server of a secure sum: it adds up masked numbers, and removes the masks from their sum.
+"""The server of a secure sum: it adds masked vectors and removes the masks from their sum.
 
 Bonawitz et al., CCS 2017, Figure 4. doi:10.1145/3133956.3133982
 
-    U1 sent keys,  U2 of them shares,  U3 of them numbers,  U4 of them opened;  each >= threshold
+    U1 sent keys,  U2 of them shares,  U3 of them vectors,  U4 of them opened;  each >= threshold
 
     sum_{u in U3} x_u = sum_{U3} y_u - sum_{u in U3} M(b_u)
                         - sum_{u in U3, d in U2 \\ U3} sign(d - u) M(s_ud)     mod 2^k
 
-The seed b_u of those who are in the sum and the key s_d of those who are not come from the shares
-that U4 opens. Whoever drops out before its numbers arrive is left out of the sum; after that it
-counts. A message that is refused raises `ProtocolError` and leaves no trace: its sender is treated
-as absent. What is kept is the sum; a masked vector is not.
+The seeds b_u of members in the sum and the keys s_d of members that are not come from the shares
+that U4 opens. A member that drops out before its vector arrives is left out of the sum; one that
+drops out later is included. A refused message raises `ProtocolError` and does not change the state:
+its sender is treated as absent. The server stores the sum, but no member's masked vector.
 """
 
 from collections.abc import Container
@@ -40,7 +40,7 @@ class ProtocolServer:
     """The server's part in one session.
 
     Args:
-        terms: What was agreed on.
+        terms: The session's parameters.
     """
 
     def __init__(self, terms: ProtocolTerms) -> None:
@@ -49,23 +49,23 @@ class ProtocolServer:
         self._roster: bytes | None = None
         self._binding = b""
         self._checks: dict[int, bytes] = {}
-        self._sealed: dict[int, dict[int, bytes]] = {}  # by sender, then by receiver
+        self._sealed: dict[int, dict[int, bytes]] = {}  # by sender, then by recipient
         self._sharing = True
         self._arrived: set[int] = set()
         self._sum: UnsignedArray = np.zeros(terms.length, BITS[terms.bits])
         self._left: bytes | None = None
-        self._opened: dict[int, dict[int, bytes]] = {}  # by whose secret, then by who opened
+        self._opened: dict[int, dict[int, bytes]] = {}  # by owner of the secret, then by sender
         self._openers: set[int] = set()
         self._known: tuple[tuple[int, ...], dict[int, int]] = ((), {})
 
     def receive_keys(self, client: int, message: bytes) -> None:
-        """Take a member's public keys."""
+        """Receive a member's public keys."""
         body = decode_message("keys", self.terms, client, message)
         self._expect(client, self._roster is None, self._keys)
         self._keys[client] = check_length("keys", body, KEYS)
 
     def roster(self) -> bytes:
-        """Return the members' keys, for each of them; nobody is let in after that."""
+        """Return the message with all members' keys; later members are refused."""
         if self._roster is None:
             self.terms.check(len(self._keys))
             self._roster = encode_message(
@@ -75,7 +75,7 @@ class ProtocolServer:
         return self._roster
 
     def receive_shares(self, client: int, message: bytes) -> None:
-        """Take a member's sealed shares."""
+        """Receive a member's sealed shares."""
         body = decode_message("shares", self.terms, client, message)
         self._expect(client, self._roster is not None and self._sharing, self._sealed, self._keys)
         found = decode_rows("shares", body[KEY:], SEALED, len(self._keys))
@@ -84,7 +84,7 @@ class ProtocolServer:
         self._checks[client], self._sealed[client] = bytes(body[:KEY]), found
 
     def inbox(self, client: int) -> bytes:
-        """Return what the others sealed for a member who shared; nobody can share after that."""
+        """Return the message with the shares for a member; later shares are refused."""
         self.terms.check_left(len(self._sealed))
         if client not in self._sealed:
             raise ProtocolError(f"Member {client} did not share.")
@@ -93,7 +93,7 @@ class ProtocolServer:
         return encode_message("inbox", self.terms, SERVER, encode_rows(mine.items()))
 
     def receive_masked(self, client: int, message: bytes) -> None:
-        """Add a member's masked numbers to the sum."""
+        """Add a member's masked vector to the sum."""
         body = decode_message("masked", self.terms, client, message)
         early = self._left is None and not self._sharing
         self._expect(client, early, self._arrived, self._sealed)
@@ -102,7 +102,7 @@ class ProtocolServer:
         self._arrived.add(client)
 
     def survivors(self) -> bytes:
-        """Return whose numbers arrived, for each of them; those of others are too late now."""
+        """Return the message that lists the members in the sum; later vectors are refused."""
         if self._left is None:
             self.terms.check_left(len(self._arrived))
             listed = encode_rows((u, b"") for u in self._arrived)
@@ -110,12 +110,12 @@ class ProtocolServer:
         return self._left
 
     def receive_opened(self, client: int, message: bytes) -> None:
-        """Take the shares that a member opened."""
+        """Receive the shares that a member opened."""
         body = decode_message("opened", self.terms, client, message)
         self._expect(client, self._left is not None, self._openers, self._arrived)
         found = decode_rows("opened", body, OPENED, len(self._sealed))
         if client not in found or not found.keys() <= self._sealed.keys():
-            raise ProtocolError(f"Member {client} opened what is not of this session.")
+            raise ProtocolError(f"Member {client} opened shares of another session.")
         for v, part in found.items():
             if part[:1] != (b"s" if v in self._arrived else b"k"):
                 raise ProtocolError(f"Member {client} opened the wrong secret of {v}.")
@@ -124,7 +124,7 @@ class ProtocolServer:
             self._opened.setdefault(v, {})[client] = part[1:]
 
     def unmask_sum(self) -> UnsignedArray:
-        """Return the sum of the survivors' numbers, modulo 2^k."""
+        """Return the sum of the survivors' vectors, modulo 2^k."""
         seeds = {u: self._secret(u) for u in sorted(self._arrived)}
         gone = {u: self._secret(u) for u in sorted(self._sealed.keys() - self._arrived)}
         t, out = self.terms, self._sum
@@ -142,11 +142,11 @@ class ProtocolServer:
 
     @property
     def survivor_ids(self) -> tuple[int, ...]:
-        """Whose numbers are in the sum, ascending."""
+        """The members in the sum, ascending."""
         return tuple(sorted(self._arrived))
 
     def _secret(self, u: int) -> bytes:
-        """Return a member's seed or key from as many shares as it takes."""
+        """Reconstruct a member's seed or key from `threshold` shares."""
         found = self._opened.get(u, {})
         if self._left is None or len(found) < self.terms.threshold:
             raise ThresholdError(
@@ -159,19 +159,19 @@ class ProtocolServer:
         except ValueError as error:
             raise ProtocolError(f"The shares of member {u} are wrong: {error}") from None
 
-    def _factors(self, persons: tuple[int, ...]) -> dict[int, int]:
-        """Return Shamir's factors, which are the same for everybody as long as the same opened."""
-        if self._known[0] != persons:
-            self._known = persons, shamir.lagrange_factors(persons)
+    def _factors(self, holders: tuple[int, ...]) -> dict[int, int]:
+        """Return the Lagrange factors; they are kept for secrets that the same members opened."""
+        if self._known[0] != holders:
+            self._known = holders, shamir.lagrange_factors(holders)
         return self._known[1]
 
     def _expect(
-        self, client: int, now: bool, had: Container[int], members: Container[int] | None = None
+        self, client: int, now: bool, done: Container[int], members: Container[int] | None = None
     ) -> None:
-        """Refuse what comes too early, too late, twice, or from somebody else."""
+        """Refuse a message that is early, late, repeated, or from a client that is no member."""
         if not now:
             raise ProtocolError(f"The message of member {client} is out of turn.")
         if members is not None and client not in members:
             raise ProtocolError(f"Member {client} did not take the step before.")
-        if client in had:
+        if client in done:
             raise ProtocolError(f"Member {client} has sent this before.")

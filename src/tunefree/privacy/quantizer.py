@@ -1,12 +1,12 @@
-"""Real numbers as whole ones: what is summed under masks must be integers modulo 2^k.
+"""Quantization for secure sums, which add integers modulo 2^k.
 
 Client i sends q_i = round(w_i v_i / s), with weights 0 < w_i <= 1, and the server reads
 
     sum_i w_i v_i  ~  s sum_i q_i,      |error| <= m s  at every entry, for m clients
 
-(half a step of rounding each, and less than that again for what float64 rounds on the way). A
-channel's entries are at most its bound B; the step s is the least power of two for which the sum of
-all `max_clients` still fits: m (B / s) < 2^(k-1), and B / s <= 2^50, so that float64 holds it.
+(half a step of rounding per client, and less than another half for float64's rounding). The entries
+of a channel are at most its bound B; the step s is the smallest power of two for which the sum of
+`max_clients` clients fits: m (B / s) < 2^(k-1), and B / s <= 2^50, so that float64 represents it.
 """
 
 import math
@@ -24,13 +24,13 @@ from ..core.types import Channels
 
 UnsignedArray = NDArray[np.unsignedinteger[Any]]
 BITS: dict[int, np.dtype[Any]] = {32: np.dtype("<u4"), 64: np.dtype("<u8")}
-EXACT = 2**50  # steps that a number may be long
-MIN_BOUND = 2.0**-900  # a bound; float64 must hold its step, and one over it
+MAX_STEPS = 2**50  # of one entry
+MIN_BOUND = 2.0**-900  # so that float64 represents the step and its inverse
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A channel's name, the shape of one client's part, and the largest entry that it may have."""
+    """A channel's name, the shape of one client's part, and the bound on its entries."""
 
     name: str
     shape: tuple[int, ...]
@@ -41,18 +41,18 @@ class Channel:
 
     @property
     def size(self) -> int:
-        """Entries."""
+        """Number of entries."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Quantizer:
-    """How channels become one vector of whole numbers, and how their sum is read.
+    """Converts channels to one vector of integers, and the integers' sum back to channels.
 
     Args:
-        channels: In this order.
-        people: Most clients that are ever added up.
-        bits: The numbers' length k, 32 or 64.
+        channels: The channels, in the order of the vector.
+        max_clients: Largest number of clients in a sum.
+        bits: Bits k of an integer, 32 or 64.
     """
 
     channels: tuple[Channel, ...]
@@ -60,26 +60,26 @@ class Quantizer:
     bits: int = 64
 
     def __post_init__(self) -> None:
-        check_int("Quantizer", "people", self.max_clients)
+        check_int("Quantizer", "max_clients", self.max_clients)
         if self.bits not in BITS:
-            raise ArgumentError(f"Grid(bits=...) must be 32 or 64, got {self.bits!r}.")
+            raise ArgumentError(f"Quantizer(bits=...) must be 32 or 64, got {self.bits!r}.")
         if self._levels < 2**8:
             raise ArgumentError(
-                f"Grid(bits={self.bits}) leaves fewer than 256 steps for the numbers of "
+                f"Quantizer(bits={self.bits}) leaves fewer than 256 steps for the numbers of "
                 f"{self.max_clients} clients; take 64."
             )
 
     @property
     def _levels(self) -> int:
-        return int(min(EXACT, (2 ** (self.bits - 1) - 1) // self.max_clients))
+        return int(min(MAX_STEPS, (2 ** (self.bits - 1) - 1) // self.max_clients))
 
     @property
     def length(self) -> int:
-        """Whole numbers of one client."""
+        """Number of integers of one client."""
         return sum(c.size for c in self.channels)
 
     def step(self, channel: Channel) -> float:
-        """Return the distance between neighbouring numbers of a channel.
+        """Return the step size s of a channel.
 
         >>> Quantizer((), max_clients=100, bits=32).step(Channel("delta", (5,), 1.0))
         5.960464477539063e-08
@@ -87,9 +87,9 @@ class Quantizer:
         return 2.0 ** math.ceil(math.log2(channel.bound / self._levels))
 
     def encode(self, values: Channels, weight: float = 1.0) -> UnsignedArray:
-        """Return one client's channels, times its weight in (0, 1], as whole numbers modulo 2^k."""
+        """Return one client's channels, times its weight in (0, 1], as integers modulo 2^k."""
         if not 0 < weight <= 1:
-            raise ArgumentError(f"Grid.encode(weight=...) must be in (0, 1], got {weight!r}.")
+            raise ArgumentError(f"Quantizer.encode(weight=...) must be in (0, 1], got {weight!r}.")
         if set(values) != {c.name for c in self.channels}:
             raise DataError(
                 f"The channels must be {[c.name for c in self.channels]}, got {sorted(values)}."
@@ -108,13 +108,13 @@ class Quantizer:
         if largest > channel.bound:
             raise DataError(
                 f"{channel.name} has an entry of size {largest:.3g}, beyond its bound "
-                f"{channel.bound:.3g}; numbers are not clipped in silence. Give a larger bound."
+                f"{channel.bound:.3g}. Give a larger bound; entries are not clipped."
             )
         steps: NDArray[np.int64] = np.rint(array * (weight / self.step(channel))).astype(np.int64)
         return steps.reshape(-1)
 
     def decode(self, total: UnsignedArray) -> Channels:
-        """Return the weighted sums of the channels, in float64, from the sum of whole numbers."""
+        """Return the weighted sums of the channels, in float64, from the sum of the integers."""
         if total.shape != (self.length,) or total.dtype != BITS[self.bits]:
             raise DataError(f"A total must be {self.length} numbers of {self.bits} bits.")
         signed = total.astype(BITS[self.bits].newbyteorder("=")).view(f"i{self.bits // 8}")
@@ -129,13 +129,13 @@ class Quantizer:
 def make_quantizer(
     rows: Channels, bound: float | Mapping[str, float], max_clients: int, bits: int = 64
 ) -> Quantizer:
-    """Return the grid of channels with these rows (m, ...).
+    """Return the quantizer for channels with rows (m, ...).
 
     Args:
-        rows: Their shapes count, but for the first axis.
-        bound: The largest entry, of all channels or by name.
-        people: Most clients that are added up.
-        bits: The numbers' length.
+        rows: The channels; only their names and the shapes of one row are used.
+        bound: Bound on the entries, of all channels or by name.
+        max_clients: Largest number of clients in a sum.
+        bits: Bits of an integer, 32 or 64.
     """
     missing: Sequence[str] = [n for n in rows if isinstance(bound, Mapping) and n not in bound]
     if missing:

@@ -1,12 +1,12 @@
-"""The mean under secure aggregation, with all members in this process.
+"""The mean under secure aggregation, with all clients in this process.
 
-The same aggregator as `server.aggregate.Mean`, equal to it up to the grid: with step s of a channel
-and m clients of shares p_i,
+The same as `server.aggregate.Mean` up to quantization: with step s of a channel and m clients of
+weights p_i,
 
     |mean - plain mean| <= m s max_i p_i / sum_i p_i      (s, for equal weights)
 
-beside the rounding of the channel's own dtype. It is what a simulation uses to show that a method
-lives on sums alone; over a real network each `ProtocolClient` lives on its node.
+besides the rounding of the channel's dtype. A simulation uses it to show that a method needs only
+sums; in a federation each `ProtocolClient` runs on its node.
 """
 
 import secrets
@@ -28,57 +28,56 @@ MESSAGE_KINDS = (
     "shares",
     "masked",
     "opened",
-)  # the messages before which somebody may vanish
+)  # that clients send, in this order
 
 
 def secure_sum(
-    terms: ProtocolTerms, values: Mapping[int, UnsignedArray], away: Mapping[int, str] | None = None
+    terms: ProtocolTerms,
+    values: Mapping[int, UnsignedArray],
+    dropouts: Mapping[int, str] | None = None,
 ) -> tuple[UnsignedArray, tuple[int, ...]]:
-    """Play a whole session; return the sum modulo 2^k, and whose numbers are in it.
+    """Run a whole session; return the sum modulo 2^k and the members in it.
 
     Args:
-        terms: What was agreed on.
-        values: Every member's whole numbers.
-        away: Which of `MESSAGE_KINDS` a member does not send any more, by member.
+        terms: The session's parameters.
+        values: The integers of each member.
+        dropouts: The first of `MESSAGE_KINDS` that a member does not send, by member.
     """
-    away = {} if away is None else away
-    for stop in away.values():
+    dropouts = {} if dropouts is None else dropouts
+    for stop in dropouts.values():
         if stop not in MESSAGE_KINDS:
             raise ArgumentError(
                 f"A member may stop before {', '.join(MESSAGE_KINDS)}, got {stop!r}."
             )
 
-    def there(i: int, message: str) -> bool:
-        return (
-            MESSAGE_KINDS.index(away.get(i, MESSAGE_KINDS[-1])) > MESSAGE_KINDS.index(message)
-            or i not in away
-        )
+    def sends(i: int, message: str) -> bool:
+        return i not in dropouts or MESSAGE_KINDS.index(dropouts[i]) > MESSAGE_KINDS.index(message)
 
     members = {i: ProtocolClient(i, terms) for i in values}
     server = ProtocolServer(terms)
-    for i in [i for i in members if there(i, "keys")]:
+    for i in [i for i in members if sends(i, "keys")]:
         server.receive_keys(i, members[i].advertise())
     roster = server.roster()
-    sharing = [i for i in members if there(i, "shares")]
+    sharing = [i for i in members if sends(i, "shares")]
     for i in sharing:
         server.receive_shares(i, members[i].share(roster))
-    for i in [i for i in sharing if there(i, "masked")]:
+    for i in [i for i in sharing if sends(i, "masked")]:
         server.receive_masked(i, members[i].mask(server.inbox(i), values[i]))
     left = server.survivors()
-    for i in [i for i in server.survivor_ids if there(i, "opened")]:
+    for i in [i for i in server.survivor_ids if sends(i, "opened")]:
         server.receive_opened(i, members[i].open(left))
     return server.unmask_sum(), server.survivor_ids
 
 
 class SecureMean:
-    """A weighted mean of which nothing but the sum is seen in clear; each row is one client.
+    """A weighted mean by secure aggregation, in which each row is one client.
 
     Args:
         weight: Total weight of the cohort; rows' weights are divided by it.
-        bound: The largest entry of a channel, of all or by name; a larger one is an error.
-        bits: Of a masked number, 32 or 64.
-        threshold: Fewest clients that are added up; None is above two thirds of them.
-        away: Rows, by position, that stop before a message of `MESSAGE_KINDS`, for tests; the
+        bound: Bound on the entries, of all channels or by name; a larger entry is an error.
+        bits: Bits of a masked integer, 32 or 64.
+        threshold: Fewest clients in a sum; None is just above two thirds of them.
+        dropouts: Rows, by position, that stop before a message of `MESSAGE_KINDS`, for tests; the
             mean is over the others.
     """
 
@@ -89,37 +88,37 @@ class SecureMean:
         bound: float | Mapping[str, float] = 1024.0,
         bits: int = 64,
         threshold: int | None = None,
-        away: Mapping[int, str] | None = None,
+        dropouts: Mapping[int, str] | None = None,
     ) -> None:
         self._weight, self._bound, self._bits = weight, bound, bits
-        self._threshold, self._away = threshold, away
+        self._threshold, self._dropouts = threshold, dropouts
         self._p: list[float] = []
         self._rows: list[Channels] = []
 
     def add(self, p: Tensor, rows: Channels) -> None:
-        """Add rows (m, ...) with weights p (m,); they are held until the end."""
+        """Add rows (m, ...) with weights p (m,); they are stored until `result`."""
         for j, w in enumerate(p.tolist()):
             self._p.append(w)
             self._rows.append({name: value[j] for name, value in rows.items()})
 
     def result(self) -> Channels:
-        """Return the means over those who are left."""
+        """Return the means over the clients that did not drop out."""
         if not self._rows:
             return {}
-        people, top = len(self._rows), max(self._p)
-        if people < 2:
+        count, top = len(self._rows), max(self._p)
+        if count < 2:
             raise ArgumentError(
-                "Secure aggregation takes at least 2 clients: a sum of one is bare."
+                "Secure aggregation needs at least 2 clients: a sum of one hides nothing."
             )
         like = self._rows[0]
         quantizer = make_quantizer(
-            {n: v[None] for n, v in like.items()}, self._bound, people, self._bits
+            {n: v[None] for n, v in like.items()}, self._bound, count, self._bits
         )
-        threshold = default_threshold(people) if self._threshold is None else self._threshold
+        threshold = default_threshold(count) if self._threshold is None else self._threshold
         terms = ProtocolTerms(secrets.token_bytes(16), threshold, quantizer.length, self._bits)
         pairs = enumerate(zip(self._p, self._rows, strict=True))
         values = {i: quantizer.encode(row, p / top) for i, (p, row) in pairs}
-        total, left = secure_sum(terms, values, self._away)
+        total, left = secure_sum(terms, values, self._dropouts)
         lost = sum(p for i, p in enumerate(self._p) if i not in left)
         scale = top / (self._weight - lost)
         means = {n: v * scale for n, v in quantizer.decode(total).items()}
@@ -128,12 +127,12 @@ class SecureMean:
 
 @dataclass(frozen=True, kw_only=True)
 class Secure:
-    """Makes a `SecureMean` for each sum; its settings.
+    """Settings of secure aggregation; calling it creates the aggregator of a sum.
 
     Args:
-        bound: The largest entry of a channel, of all or by name.
-        bits: Of a masked number, 32 or 64.
-        threshold: Fewest clients that are added up; None is above two thirds of them.
+        bound: Bound on the entries, of all channels or by name.
+        bits: Bits of a masked integer, 32 or 64.
+        threshold: Fewest clients in a sum; None is just above two thirds of them.
     """
 
     bound: float | Mapping[str, float] = 1024.0
@@ -153,6 +152,6 @@ class Secure:
 
 
 def mean_error(p: Tensor, step: float) -> float:
-    """Return the most by which a mean with weights p (m,) may differ from the exact one."""
+    """Return a bound on the error of a mean with weights p (m,) and a step."""
     shares = p.to(torch.float64)
     return float(len(shares) * step * shares.max() / shares.sum())

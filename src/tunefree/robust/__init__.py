@@ -1,4 +1,4 @@
-"""Means that withstand hostile clients, in front of any server rule: `fit(aggregate=...)`."""
+"""Robust aggregation against hostile clients, before any server rule: `fit(aggregate=...)`."""
 
 from .catalogue import names, parse
 from .clip import CentredClip, NormClip
@@ -6,13 +6,13 @@ from .coordinates import Median, TrimmedMean
 from .geometric import GeometricMedian
 from .krum import Krum, MultiKrum
 from .mixing import NNM, Bucketing
-from .rule import Choosing, Gathered, Robust, Sight
+from .rule import MeanContext, Robust, RobustAggregator, SelectionRule
 
 __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
     "Bucketing",
     "CentredClip",
-    "Choosing",
-    "Gathered",
+    "SelectionRule",
+    "RobustAggregator",
     "GeometricMedian",
     "Krum",
     "Median",
@@ -20,7 +20,7 @@ __all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capita
     "NNM",
     "NormClip",
     "Robust",
-    "Sight",
+    "MeanContext",
     "TrimmedMean",
     "names",
     "parse",

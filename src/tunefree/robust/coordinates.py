@@ -5,8 +5,8 @@ Yin, Chen, Ramchandran & Bartlett, ICML 2018, Definitions 1 and 2. arXiv:1803.01
     median:        out_j = median_i z_ij
     trimmed mean:  out_j = mean of z_ij without the f smallest and the f largest
 
-Differences from the paper: weights may be unequal. The median is then where half the weight is on
-either side; the trimmed mean drops f clients at each end, whatever they weigh, and weighs the rest.
+Differences from the paper: weights may be unequal. The median is then the weighted median; the
+trimmed mean drops f clients at each end, whatever their weights, and averages the rest by weight.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from ..core.types import Channels, Rows
-from .rule import Robust, Sight, check_f, check_rows, hostile, like, median
+from .rule import MeanContext, Robust, check_f, check_rows, count_hostile, median, weights_like
 
 
 @dataclass(frozen=True)
 class Median(Robust):
     """The median of each coordinate; withstands hostile clients of less than half the weight."""
 
-    def vectors(self, rows: Channels, p: Tensor, sight: Sight) -> Channels:
+    def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
         """Return the medians."""
         return {name: median(z, p) for name, z in rows.items()}
 
@@ -32,7 +32,7 @@ class TrimmedMean(Robust):
     """The mean of each coordinate without its f smallest and f largest entries.
 
     Args:
-        f: Hostile clients to withstand: a number of them, or a share of those who answer.
+        f: Hostile clients to tolerate: a number, or a share of the clients that answer.
     """
 
     f: int | float
@@ -41,19 +41,19 @@ class TrimmedMean(Robust):
         check_f("TrimmedMean", self.f)
 
     def check(self, clients: int, rows: int | None = None) -> None:
-        """Refuse a cohort of which nothing would be left."""
+        """Raise an ArgumentError if no client would be left."""
         check_rows("TrimmedMean", self.f, clients, clients if rows is None else rows, 1)
 
-    def vectors(self, rows: Channels, p: Tensor, sight: Sight) -> Channels:
+    def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
         """Return the trimmed means."""
-        return {name: self.number(z, p, sight) for name, z in rows.items()}
+        return {name: self.aggregate_number(z, p, context) for name, z in rows.items()}
 
-    def number(self, values: Rows, p: Tensor, sight: Sight) -> Tensor:
+    def aggregate_number(self, values: Rows, p: Tensor, context: MeanContext) -> Tensor:
         """Return the trimmed mean of each column."""
         m = values.shape[0]
-        f = hostile(self.f, sight, m)
-        light = torch.argsort(p, stable=True)  # equal entries: the lighter one is the smaller
+        f = count_hostile(self.f, context, m)
+        light = torch.argsort(p, stable=True)  # ties: the entry with the smaller weight comes first
         ordered, order = values[light.to(values.device)].sort(dim=0, stable=True)
-        w = like(p[light], values)[order][f : m - f]
+        w = weights_like(p[light], values)[order][f : m - f]
         w = w / w.sum(0).clamp(min=torch.finfo(values.dtype).tiny)
         return (w * ordered[f : m - f]).sum(0)

@@ -5,9 +5,9 @@ Pillutla, Kakade & Harchaoui, IEEE TSP 2022, Algorithm 2 (RFA). arXiv:1912.13445
     out = argmin_z sum_i p_i |z - z_i|
     w_i = p_i / max(nu, |z - z_i|),    z <- sum_i w_i z_i / sum_i w_i
 
-Differences from the paper: begins at the coordinate median instead of the mean, from which one
-enormous row would take many steps to leave; nu is relative to the median distance, and steps end
-once weights change by less than 1e-7, or after `steps`.
+Differences from the paper: starts at the coordinate median instead of the mean, which one very
+large row can move so far that many steps are needed; nu is relative to the median distance; it
+stops once weights change by less than 1e-7, or after `steps`.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from torch import Tensor
 
 from ..core.errors import check_int, check_positive
 from ..core.types import Channels
-from .rule import Choosing, Sight, lengths, like, median, mixed
+from .rule import MeanContext, SelectionRule, combine, median, norms, weights_like
 
 
 @dataclass(frozen=True)
-class GeometricMedian(Choosing):
-    """The point with the least weighted distance to all rows; a weighted mean of them.
+class GeometricMedian(SelectionRule):
+    """The point with the least weighted sum of distances to the rows; a weighted mean of them.
 
     Args:
-        steps: Most Weiszfeld steps, >= 1.
-        nu: Smallest distance that counts, in units of the median one, > 0.
+        steps: Maximum number of Weiszfeld steps, >= 1.
+        nu: Lower bound on distances, in units of the median distance, > 0.
     """
 
     steps: int = 50
@@ -35,17 +35,17 @@ class GeometricMedian(Choosing):
         check_int("GeometricMedian", "steps", self.steps)
         check_positive("GeometricMedian", "nu", self.nu)
 
-    def counted(self, rows: Channels, p: Tensor, sight: Sight) -> tuple[Channels, Tensor]:
-        """Return the rows, with the weights of the last step."""
+    def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
+        """Return the rows and the weights of the last step."""
         w, p = p.double().cpu(), p.double().cpu()
         centre = {name: median(z, p) for name, z in rows.items()}
         for _ in range(self.steps):
-            away = lengths({name: z - centre[name] for name, z in rows.items()})
+            away = norms({name: z - centre[name] for name, z in rows.items()})
             new = p / away.clamp(min=max(self.nu * float(away.median()), 1e-300))
             new = new / new.sum()
             same = float((new - w).abs().max()) < 1e-7
             w = new
             if same:
                 break
-            centre = {name: z[0] for name, z in mixed(w[None], rows).items()}
-        return rows, like(w, next(iter(rows.values())))
+            centre = {name: z[0] for name, z in combine(w[None], rows).items()}
+        return rows, weights_like(w, next(iter(rows.values())))

@@ -1,12 +1,12 @@
-"""Krum and multi-Krum: the clients that have the nearest neighbours.
+"""Krum and multi-Krum: select the clients with the nearest neighbours.
 
 Blanchard, El Mhamdi, Guerraoui & Stainer, NeurIPS 2017, Section 3. arXiv:1703.02757
 
     score_i = sum of |z_i - z_j|^2 over the m - f - 2 nearest j != i
     Krum: the row of the least score;   multi-Krum: the mean of the `keep` rows of the least scores
 
-Differences from the paper: rows with the same score are taken together, so that the order of
-clients does not matter; the mean of multi-Krum may be weighted.
+Differences from the paper: rows with the same score are all selected, so that the order of clients
+does not matter; the mean of multi-Krum may be weighted.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from ..core.errors import check_int
 from ..core.types import Channels
-from .rule import Choosing, Sight, check_f, check_rows, distances, hostile
+from .rule import MeanContext, SelectionRule, check_f, check_rows, count_hostile, distances
 
 
-def chosen(rows: Channels, p: Tensor, f: int, keep: int) -> Tensor:
-    """Return the weights (m,) of the `keep` clients of the least scores, 0 for the others."""
+def krum_weights(rows: Channels, p: Tensor, f: int, keep: int) -> Tensor:
+    """Return the weights (m,) of the `keep` clients with the least scores, 0 for the others."""
     m = len(p)
     near = distances(rows).sort(1).values[:, 1:]  # without itself
     score = near[:, : max(1, m - f - 2)].sum(1)
@@ -31,11 +31,11 @@ def chosen(rows: Channels, p: Tensor, f: int, keep: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Krum(Choosing):
+class Krum(SelectionRule):
     """One client's upload: the one nearest to its neighbours.
 
     Args:
-        f: Hostile clients to withstand: a number of them, or a share of those who answer.
+        f: Hostile clients to tolerate: a number, or a share of the clients that answer.
     """
 
     f: int | float
@@ -44,21 +44,21 @@ class Krum(Choosing):
         check_f("Krum", self.f)
 
     def check(self, clients: int, rows: int | None = None) -> None:
-        """Refuse m < 2 f + 3."""
+        """Raise an ArgumentError if m < 2 f + 3."""
         check_rows("Krum", self.f, clients, clients if rows is None else rows, 3)
 
-    def counted(self, rows: Channels, p: Tensor, sight: Sight) -> tuple[Channels, Tensor]:
-        """Return the rows, all weight on the best one."""
-        return rows, chosen(rows, p, hostile(self.f, sight, len(p)), 1)
+    def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
+        """Return the rows, with all weight on the best one."""
+        return rows, krum_weights(rows, p, count_hostile(self.f, context, len(p)), 1)
 
 
 @dataclass(frozen=True)
-class MultiKrum(Choosing):
+class MultiKrum(SelectionRule):
     """The mean of several clients' uploads, those nearest to their neighbours.
 
     Args:
-        f: Hostile clients to withstand: a number of them, or a share of those who answer.
-        keep: Clients that count, >= 1; None is all but f.
+        f: Hostile clients to tolerate: a number, or a share of the clients that answer.
+        keep: Number of selected clients, >= 1; None is all but f.
     """
 
     f: int | float
@@ -70,11 +70,11 @@ class MultiKrum(Choosing):
             check_int("MultiKrum", "keep", self.keep)
 
     def check(self, clients: int, rows: int | None = None) -> None:
-        """Refuse m < 2 f + 3."""
+        """Raise an ArgumentError if m < 2 f + 3."""
         check_rows("MultiKrum", self.f, clients, clients if rows is None else rows, 3)
 
-    def counted(self, rows: Channels, p: Tensor, sight: Sight) -> tuple[Channels, Tensor]:
-        """Return the rows, the weight on the best ones."""
-        f = hostile(self.f, sight, len(p))
+    def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
+        """Return the rows, with the weight on the best ones."""
+        f = count_hostile(self.f, context, len(p))
         keep = len(p) - f if self.keep is None else min(self.keep, len(p))
-        return rows, chosen(rows, p, f, keep)
+        return rows, krum_weights(rows, p, f, keep)

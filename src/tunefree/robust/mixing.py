@@ -1,4 +1,4 @@
-"""What goes in front of a rule where clients' data differ: rows are averaged with others first.
+"""Mixing before a rule, for clients with different data: rows are averaged with others first.
 
 Allouah et al., AISTATS 2023 (nearest-neighbour mixing), arXiv:2302.01772;
 Karimireddy, He & Jaggi, ICLR 2022, Algorithm 1 (bucketing), arXiv:2006.09365.
@@ -6,9 +6,9 @@ Karimireddy, He & Jaggi, ICLR 2022, Algorithm 1 (bucketing), arXiv:2006.09365.
     NNM:        z_i <- mean of the m - f rows nearest to z_i, itself included
     bucketing:  the rows in a random order, each `size` of them averaged: ceil(m / size) rows
 
-Differences from the papers: the means may be weighted, a bucket weighs what its clients do; rows
-equally near are all taken. Numbers of clients (losses) are not mixed: a client with a decent
-vector could otherwise spread its lie.
+Differences from the papers: the means may be weighted, and the weight of a bucket is that of its
+clients; rows at the same distance are all included. Numbers (losses) are not mixed, since a hostile
+client with an honest vector could otherwise spread its false number.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from torch import Tensor
 from ..core.errors import ArgumentError, check_int
 from ..core.random import bits, key, purpose
 from ..core.types import Channels, Rows
-from .rule import Robust, Sight, check_f, check_rows, distances, hostile, mixed
+from .rule import MeanContext, Robust, check_f, check_rows, combine, count_hostile, distances
 
 
 @dataclass(frozen=True)
-class _Before(Robust):
-    """A rule that changes rows for another."""
+class PreAggregation(Robust):
+    """A rule that mixes the rows and passes them to another rule."""
 
     inner: Robust
 
@@ -34,18 +34,18 @@ class _Before(Robust):
                 f"{type(self).__name__}(inner=...) must be a robust rule, got {self.inner!r}."
             )
 
-    def number(self, values: Rows, p: Tensor, sight: Sight) -> Tensor:
-        """Return what the inner rule makes of the clients' numbers as they are."""
-        return self.inner.number(values, p, sight)
+    def aggregate_number(self, values: Rows, p: Tensor, context: MeanContext) -> Tensor:
+        """Return the inner rule's aggregate of the clients' numbers, which are not mixed."""
+        return self.inner.aggregate_number(values, p, context)
 
 
 @dataclass(frozen=True)
-class NNM(_Before):
-    """Nearest-neighbour mixing in front of a rule.
+class NNM(PreAggregation):
+    """Nearest-neighbour mixing before a rule.
 
     Args:
         inner: The rule.
-        f: Hostile clients to withstand: a number of them, or a share of those who answer.
+        f: Hostile clients to tolerate: a number, or a share of the clients that answer.
     """
 
     f: int | float
@@ -55,28 +55,28 @@ class NNM(_Before):
         check_f("NNM", self.f)
 
     def check(self, clients: int, rows: int | None = None) -> None:
-        """Refuse a cohort half of which may be hostile."""
+        """Raise an ArgumentError if half of the cohort may be hostile."""
         check_rows("NNM", self.f, clients, clients if rows is None else rows, 1)
         self.inner.check(clients, rows)
 
-    def vectors(self, rows: Channels, p: Tensor, sight: Sight) -> Channels:
-        """Return what the inner rule makes of the mixed rows."""
+    def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
+        """Return the inner rule's aggregate of the mixed rows."""
         m = len(p)
         apart = distances(rows)
-        farthest = apart.kthvalue(m - hostile(self.f, sight, m), dim=1, keepdim=True).values
+        farthest = apart.kthvalue(m - count_hostile(self.f, context, m), dim=1, keepdim=True).values
         matrix = torch.where(apart <= farthest, p.cpu(), 0.0)
         matrix = matrix / matrix.sum(1, keepdim=True).clamp(min=1e-300)
-        return self.inner.vectors(mixed(matrix, rows), p, sight)
+        return self.inner.aggregate_vectors(combine(matrix, rows), p, context)
 
 
 @dataclass(frozen=True)
-class Bucketing(_Before):
-    """Random buckets of clients in front of a rule.
+class Bucketing(PreAggregation):
+    """Random buckets of clients before a rule.
 
     Args:
-        inner: The rule; it withstands as many hostile buckets as it would clients.
+        inner: The rule; its f counts hostile buckets.
         size: Clients in a bucket, >= 1.
-        seed: Who shares a bucket is a function of it and the round.
+        seed: Seed of the assignment to buckets, which also depends on the round.
     """
 
     size: int = 2
@@ -88,16 +88,18 @@ class Bucketing(_Before):
         check_int("Bucketing", "seed", self.seed, 0)
 
     def check(self, clients: int, rows: int | None = None) -> None:
-        """Refuse too few buckets for the inner rule."""
+        """Raise an ArgumentError if there are too few buckets for the inner rule."""
         self.inner.check(clients, -(-(clients if rows is None else rows) // self.size))
 
-    def vectors(self, rows: Channels, p: Tensor, sight: Sight) -> Channels:
-        """Return what the inner rule makes of the buckets' means."""
+    def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
+        """Return the inner rule's aggregate of the buckets' means."""
         m = len(p)
-        draws = bits(key(self.seed, "bucketing", sight.round, purpose(sight.what)), torch.arange(m))
+        draws = bits(
+            key(self.seed, "bucketing", context.round, purpose(context.what)), torch.arange(m)
+        )
         bucket = torch.empty(m, dtype=torch.int64)
         bucket[torch.argsort(draws, stable=True)] = torch.arange(m) // self.size
         matrix = torch.where(torch.arange(-(-m // self.size))[:, None] == bucket, p.cpu(), 0.0)
         weight = matrix.sum(1)
         matrix = matrix / weight[:, None].clamp(min=1e-300)
-        return self.inner.vectors(mixed(matrix, rows), weight, sight)
+        return self.inner.aggregate_vectors(combine(matrix, rows), weight, context)

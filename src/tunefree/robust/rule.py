@@ -1,17 +1,17 @@
-"""What a robust aggregation is: it stands where the mean does and sees all rows of a cohort.
+"""The base classes of robust rules, which replace the weighted mean over a cohort.
 
-A client's vectors are one long vector: distances and lengths are over all channels together, so
-that a rule which chooses clients, or shortens what they sent, does the same to all their channels.
+The vectors of a client are treated as one long vector: distances and norms are over all channels
+together, so that a rule that selects clients, or clips their uploads, does so on every channel.
 
     delta_sq = |v|^2 + sum_i p_i min(|z_i - v|, r)^2,    r = median_i |z_i - v|
 
-where v is what the rule makes of the moves z_i. Without the bound r it would be the mean of |z_i|^2
-if v is the mean; with it no client moves it far, whatever it sends or reports, so that a server
-step made of delta_sq over |delta|^2 (FedExP, FedDuA) stays bounded: r is at most the distance of
-the farthest honest client, as long as hostile ones have less than half the weight. Other numbers
-(losses, gradient norms) are medians over the clients, or trimmed means where the rule is one.
+where v is the rule's result for the updates z_i. Without the bound r it would be the mean of
+|z_i|^2 if v is the mean. With it, no client has a large effect, whatever it sends or reports, so
+that server steps computed from delta_sq / |delta|^2 (FedExP, FedDuA) stay bounded: r is at most the
+distance of the farthest honest client if hostile clients have less than half of the weight. Numbers
+(losses, gradient norms) are aggregated by their median, or by the trimmed mean if that is the rule.
 
-Nothing is kept between rounds. Memory is O(S d), as all rows are held until the last has come.
+Rules have no state between rounds. Memory is O(S d): all rows are held until the last one arrived.
 """
 
 import math
@@ -27,8 +27,14 @@ from ..core.vectors import row_sq
 
 
 @dataclass(frozen=True)
-class Sight:
-    """Which mean is made: of how many clients, in which round, and what of it."""
+class MeanContext:
+    """The mean that is computed.
+
+    Args:
+        clients: Number of clients that sent something.
+        round: The round.
+        what: Distinguishes the means of a round, such as "train" and "probe 0".
+    """
 
     clients: int
     round: int
@@ -36,51 +42,51 @@ class Sight:
 
 
 class Robust(ABC):
-    """Makes robust aggregators; every rule here is one."""
+    """A robust rule; calling it creates an aggregator."""
 
-    def __call__(self, weight: float, round: int, what: str) -> "Gathered":
-        """Return the aggregator of a mean."""
-        return Gathered(self, round, what)
+    def __call__(self, weight: float, round: int, what: str) -> "RobustAggregator":
+        """Return the aggregator of one mean; see `server.aggregate.Aggregation`."""
+        return RobustAggregator(self, round, what)
 
     def check(self, clients: int, rows: int | None = None) -> None:
-        """Refuse a cohort that is too small to withstand what it should, before round 0.
+        """Raise an ArgumentError if the cohort is too small for the rule.
 
         Args:
-            clients: Clients that send.
-            rows: Rows that come of it, where clients were put together.
+            clients: Cohort size.
+            rows: Rows that reach the rule, if clients were averaged before; None is `clients`.
         """
 
     @abstractmethod
-    def vectors(self, rows: Channels, p: Tensor, sight: Sight) -> Channels:
-        """Return what comes of each channel of vectors (m, d) with weights p (m,), sum 1."""
+    def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
+        """Return the aggregate of each channel (m, d), with weights p (m,) that sum to 1."""
         ...
 
-    def number(self, values: Rows, p: Tensor, sight: Sight) -> Tensor:
-        """Return what comes of a number of each client (m,)."""
+    def aggregate_number(self, values: Rows, p: Tensor, context: MeanContext) -> Tensor:
+        """Return the aggregate of one number per client (m,)."""
         return median(values, p)
 
 
-class Choosing(Robust):
-    """A rule that gives whole clients weights, or shortens what they sent."""
+class SelectionRule(Robust):
+    """A rule that assigns weights to clients, or clips their uploads."""
 
     @abstractmethod
-    def counted(self, rows: Channels, p: Tensor, sight: Sight) -> tuple[Channels, Tensor]:
-        """Return the rows that count, and the clients' weights (m,), sum 1."""
+    def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
+        """Return the rows to average, and the clients' weights (m,), which sum to 1."""
         ...
 
-    def vectors(self, rows: Channels, p: Tensor, sight: Sight) -> Channels:
-        """Return the weighted means of the rows that count."""
-        rows, w = self.counted(rows, p, sight)
-        return {name: z[0] for name, z in mixed(w[None], rows).items()}
+    def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
+        """Return the weighted means of the selected rows."""
+        rows, w = self.select(rows, p, context)
+        return {name: z[0] for name, z in combine(w[None], rows).items()}
 
 
-class Gathered:
-    """Holds rows until the last has come.
+class RobustAggregator:
+    """Collects the rows of all clients and applies a rule.
 
     Args:
-        rule: What is made of them.
+        rule: The rule.
         round: The round.
-        what: Tells means of a round apart.
+        what: Distinguishes the means of a round.
     """
 
     def __init__(self, rule: Robust, round: int, what: str) -> None:
@@ -94,46 +100,48 @@ class Gathered:
         self._rows.append(rows)
 
     def result(self) -> Channels:
-        """Return what stands for the means; rows that are not finite do not count."""
+        """Return the aggregate of each channel; clients with non-finite rows are left out."""
         if not self._rows:
             return {}
         p = torch.cat(self._p)
         rows = {name: torch.cat([r[name] for r in self._rows]) for name in self._rows[0]}
-        sound = torch.stack([z.flatten(1).isfinite().all(1) for z in map(_wide, rows.values())])
+        sound = torch.stack(
+            [z.flatten(1).isfinite().all(1) for z in map(_as_matrix, rows.values())]
+        )
         good = sound.all(0)
         if bool(good.any()) and not bool(good.all()):
             p, rows = p[good.to(p.device)], {name: z[good] for name, z in rows.items()}
         p = p / p.sum() if float(p.sum()) > 0 else torch.full_like(p, 1 / len(p))
-        sight = Sight(len(p), self._round, self._what)
+        context = MeanContext(len(p), self._round, self._what)
         vectors = {name: z for name, z in rows.items() if z.ndim > 1}
-        out = dict(self._rule.vectors(vectors, p, sight)) if vectors else {}
+        out = dict(self._rule.aggregate_vectors(vectors, p, context)) if vectors else {}
         for name, z in rows.items():
             if name == "delta_sq" and "delta" in vectors:
-                out[name] = square(vectors["delta"], p, out["delta"])
+                out[name] = bounded_square(vectors["delta"], p, out["delta"])
             elif name not in vectors:
-                out[name] = self._rule.number(z, p, sight)
+                out[name] = self._rule.aggregate_number(z, p, context)
         return {name: out[name] for name in rows}
 
 
-def _wide(z: Tensor) -> Tensor:
+def _as_matrix(z: Tensor) -> Tensor:
     return z[:, None] if z.ndim == 1 else z
 
 
-def like(p: Tensor, z: Tensor) -> Tensor:
-    """Return weights where and as the rows are."""
+def weights_like(p: Tensor, z: Tensor) -> Tensor:
+    """Return weights with the dtype and device of the rows."""
     return to_device(p.to(z.dtype), z.device)
 
 
-def square(z: Rows, p: Tensor, v: Vector) -> Tensor:
-    """Return the mean square of rows about v, none counted farther than the median one."""
+def bounded_square(z: Rows, p: Tensor, v: Vector) -> Tensor:
+    """Return |v|^2 plus the mean squared distance from v, each distance at most the median one."""
     away = row_sq(z - v)
     near = torch.minimum(away, median(away, p))
-    return torch.dot(v, v) + torch.dot(like(p, near), near)
+    return torch.dot(v, v) + torch.dot(weights_like(p, near), near)
 
 
-def mixed(matrix: Tensor, rows: Channels) -> Channels:
-    """Return combinations of rows: a matrix (k, m) times each channel (m, d)."""
-    return {name: torch.tensordot(like(matrix, z), z, dims=1) for name, z in rows.items()}
+def combine(matrix: Tensor, rows: Channels) -> Channels:
+    """Return linear combinations of rows: a matrix (k, m) times each channel (m, d)."""
+    return {name: torch.tensordot(weights_like(matrix, z), z, dims=1) for name, z in rows.items()}
 
 
 def distances(rows: Channels) -> Tensor:
@@ -143,47 +151,49 @@ def distances(rows: Channels) -> Tensor:
     return torch.stack(parts).sum(0).cpu()
 
 
-def lengths(rows: Channels) -> Tensor:
-    """Return the clients' lengths (m,), over all channels, float64."""
+def norms(rows: Channels) -> Tensor:
+    """Return the clients' norms (m,), over all channels, float64."""
     return torch.stack([row_sq(z).double() for z in rows.values()]).sum(0).sqrt().cpu()
 
 
 def median(z: Rows, p: Tensor) -> Tensor:
-    """Return the weighted median of each column; between two values, their middle.
+    """Return the weighted median of each column; the midpoint if it lies between two values.
 
     >>> median(torch.tensor([3.0, 1.0, 2.0, 9.0]), torch.full((4,), 0.25))
     tensor(2.5000)
     """
-    low, high = middles(z, p)
+    low, high = median_bounds(z, p)
     return (low + high) / 2
 
 
-def middles(z: Rows, p: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the lower and the upper median of each column, which differ where weights balance."""
+def median_bounds(z: Rows, p: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the lower and upper weighted median of each column."""
     m = z.shape[0]
     if bool((p == p[0]).all()):
         ordered = z.sort(0).values
         return ordered[(m - 1) // 2], ordered[m // 2]
     ordered, order = z.sort(0)
-    total = like(p, z)[order].cumsum(0)
-    half, least = 0.5, 1e-6  # of rounding in the sums
+    total = weights_like(p, z)[order].cumsum(0)
+    half, least = 0.5, 1e-6  # tolerance for rounding in the sums
     low = (total < half - least).sum(0, keepdim=True)
     high = (total <= half + least).sum(0, keepdim=True).clamp(max=m - 1)
     return ordered.gather(0, low)[0], ordered.gather(0, high)[0]
 
 
-def hostile(f: float, sight: Sight, rows: int) -> int:
-    """Return how many rows may be hostile: f of the clients, as far as any rule can withstand.
+def count_hostile(f: float, context: MeanContext, rows: int) -> int:
+    """Return the number of rows that may be hostile: f of the clients, and less than half of them.
 
-    >>> hostile(0.2, Sight(12, 0, "train"), 12), hostile(4, Sight(5, 0, "train"), 5)
-    (3, 2)
+    >>> count_hostile(0.2, MeanContext(12, 0, "train"), 12)
+    3
+    >>> count_hostile(4, MeanContext(5, 0, "train"), 5)
+    2
     """
-    count = f if isinstance(f, int) else math.ceil(f * sight.clients - 1e-9)
+    count = f if isinstance(f, int) else math.ceil(f * context.clients - 1e-9)
     return min(int(count), (rows - 1) // 2)
 
 
 def check_f(owner: str, f: float) -> None:
-    """Refuse what is neither a number of clients nor a share of them below one half."""
+    """Raise an ArgumentError if f is neither a number of clients nor a share below one half."""
     if isinstance(f, int) and not isinstance(f, bool) and f >= 0:
         return
     if isinstance(f, float) and 0 <= f < 0.5:
@@ -195,7 +205,7 @@ def check_f(owner: str, f: float) -> None:
 
 
 def check_rows(owner: str, f: float, clients: int, rows: int, more: int) -> None:
-    """Refuse fewer than 2 f + more rows."""
+    """Raise an ArgumentError if there are fewer than 2 f + more rows."""
     count = f if isinstance(f, int) else math.ceil(f * clients - 1e-9)
     need = 2 * int(count) + more
     if rows < need:

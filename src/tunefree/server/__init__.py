@@ -1,4 +1,4 @@
-"""What the server does: means, rules, and the choice of the model to ship."""
+"""Server-side parts: rules, outputs (which model is evaluated and returned), and means."""
 
 from .adaptive import Adaptive, AMSGrad
 from .average import Average

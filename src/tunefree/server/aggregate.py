@@ -1,4 +1,4 @@
-"""From rows to means: the server sees weighted means over the cohort, nothing else."""
+"""Weighted means over the cohort, which are all that the server sees."""
 
 from typing import Literal, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ def client_weights(weights: Weights, sizes: Tensor) -> Tensor:
 
 
 class Aggregator(Protocol):
-    """Turns what clients sent into means, whatever it does to each of them on the way."""
+    """Computes one mean from the rows of clients; it may clip, mask or discard rows."""
 
     def add(self, p: Tensor, rows: Channels) -> None:
         """Add rows (m, ...) with weights p (m,); each row is one client."""
@@ -38,22 +38,22 @@ class Aggregation(Protocol):
         Args:
             weight: The clients' share of the population's weight.
             round: The round; -1 before the first.
-            what: Tells means of a round apart: "train", "measured", "probe 0", ...
+            what: Name of the mean within the round: "train", "measured", "probe 0", ...
         """
         ...
 
 
 @runtime_checkable
 class Accounted(Protocol):
-    """An aggregation that knows what a run has cost so far."""
+    """An aggregation with a privacy accountant."""
 
     def cost(self, rounds: int, *, prepares: bool, memory: bool) -> dict[str, float]:
         """Return entries for the history.
 
         Args:
-            rounds: Rounds played.
-            prepares: Whether everybody sent once before the first.
-            memory: Whether clients remember anything between rounds.
+            rounds: Finished rounds.
+            prepares: Whether every client uploaded once before round 0.
+            memory: Whether clients keep memory between rounds.
         """
         ...
 
@@ -82,5 +82,5 @@ class Mean:
 
 
 def weighted_mean(weight: float, round: int, what: str) -> Mean:
-    """Make a plain mean."""
+    """Return the aggregator of a plain weighted mean."""
     return Mean(weight)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.dual_average import DualAverage as FusedDescent
+from ..clients.dual_average import DualAverage as ClientDualAverage
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
@@ -23,10 +23,10 @@ class DualAverage(Server):
     """Server rule whose x is a dual vector.
 
     Args:
-        walk: The clients' direction, which knows penalty and step sizes.
+        direction: The clients' half, which has the penalty and the step sizes.
     """
 
-    walk: FusedDescent = field(default_factory=FusedDescent)
+    direction: ClientDualAverage = field(default_factory=ClientDualAverage)
     euclidean: ClassVar[bool] = False
     goes_with: ClassVar[tuple[str, ...]] = ("DualAverage",)
 
@@ -38,10 +38,10 @@ class DualAverage(Server):
         self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Move in the dual space and map back."""
-        eta = x.new_tensor(self.walk.server_lr)
-        z = torch.add(x, mean["delta"], alpha=self.walk.server_lr)
-        tau = self.walk.walk(t.plan) * (t.index + 1)
-        model = self.walk.penalty.prox(z, tau, t.plan.layout)
+        eta = x.new_tensor(self.direction.server_lr)
+        z = torch.add(x, mean["delta"], alpha=self.direction.server_lr)
+        tau = self.direction.round_length(t.plan) * (t.index + 1)
+        model = self.direction.penalty.prox(z, tau, t.plan.layout)
         trace = {"server_step": eta, "proxes": x.new_ones(())}
         return z, {"x": model, "tau": x.new_tensor(tau)}, trace
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.fast_fedda import FastFedDA as FusedDescent
+from ..clients.fast_fedda import FastFedDA as ClientFastFedDA
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
@@ -24,10 +24,10 @@ class FastFedDA(Server):
     """Server rule with the dual sum S in memory.
 
     Args:
-        walk: The clients' direction, which knows penalty and step sizes.
+        direction: The clients' half, which has the penalty and the step sizes.
     """
 
-    walk: FusedDescent = field(default_factory=FusedDescent)
+    direction: ClientFastFedDA = field(default_factory=ClientFastFedDA)
     needs: ClassVar[tuple[str, ...]] = ("grad", "point")
     sends: ClassVar[tuple[str, ...]] = ("dual",)
     euclidean: ClassVar[bool] = False
@@ -35,7 +35,7 @@ class FastFedDA(Server):
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Return S = -x / lr."""
-        return {"dual": x / -self.walk.lr}
+        return {"dual": x / -self.direction.lr}
 
     def down(self, x: Vector, state: State, t: Round) -> Channels:
         """Send x and S."""
@@ -46,9 +46,9 @@ class FastFedDA(Server):
     ) -> tuple[Vector, State, Trace]:
         """Add the round to the sum and map back."""
         K = t.plan.steps
-        walked = torch.sub(mean["grad"], mean["point"], alpha=self.walk.mu / 2)
-        dual = walked.mul_(K).add_(state["dual"])
+        moved = torch.sub(mean["grad"], mean["point"], alpha=self.direction.mu / 2)
+        dual = moved.mul_(K).add_(state["dual"])
         n = K * (t.index + 1)
-        x = self.walk.primal(dual, n, t.plan)
-        trace = {"server_step": x.new_tensor(1 / self.walk.bound(n)), "proxes": x.new_ones(())}
+        x = self.direction.primal(dual, n, t.plan)
+        trace = {"server_step": x.new_tensor(1 / self.direction.bound(n)), "proxes": x.new_ones(())}
         return x, {"dual": dual}, trace

@@ -46,13 +46,13 @@ class _Geometry:
         # In place on temporaries of its own: fresh memory costs more than the arithmetic, measured
         # 23 of 26 ms a pass for 11 million numbers.
         root = s.sqrt().add_(self.eps).clamp_(min=torch.finfo(s.dtype).tiny)  # 0/0 is 0
-        bent = torch.div(v, root, out=root)
-        length = inner(v, bent) + self.eps_g
+        scaled = torch.div(v, root, out=root)
+        length = inner(v, scaled) + self.eps_g
         eta = torch.where(length == 0, 0.0, m / length)
         if self.max_move is not None:
-            most = self.max_move * q.sqrt() / inner(bent, bent).sqrt()
+            most = self.max_move * q.sqrt() / inner(scaled, scaled).sqrt()
             eta = torch.where(eta == 0, 0.0, torch.minimum(eta, most))
-        return bent.mul_(eta).add_(x), {"server_step": eta}
+        return scaled.mul_(eta).add_(x), {"server_step": eta}
 
 
 @dataclass(frozen=True)

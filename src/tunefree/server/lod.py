@@ -20,8 +20,7 @@ mu = sqrt(u) / rho(r), the distance to x0, w1 with the old r and mu / mu+ (`merg
 keeps the other), D with the anchor. Local work starts at x+, every local step counts in q_i.
 Partial participation is ours: means over the cohort, at which all points of a round are compared.
 Clients that took part in every round know x, out and best, so that under full participation x+
-travels
-once a round and out+ as two scalars.
+is sent once a round and out+ as two scalars.
 """
 
 from dataclasses import dataclass
@@ -115,13 +114,13 @@ class LoD(Server):
         v = self._omega(state["r"]) * count * (q + 1e-8)
         return state | {"v": v, "lr": self._rho(state["r"]) / v.sqrt()}
 
-    def _told(self, t: Round) -> bool:
-        """Whether the clients have followed every exchange."""
+    def _is_known(self, t: Round) -> bool:
+        """Whether the clients know x and the merged points from earlier exchanges."""
         return self.global_loss == "clients" and t.plan.full
 
     def down(self, x: Vector, state: State, t: Round) -> Channels:
         """Send mu and lr, and x unless the clients were asked about it already."""
-        if not self._told(t) or t.index == 0:
+        if not self._is_known(t) or t.index == 0:
             return {"x": x} | {name: state[name] for name in self.sends}
         names = (*self.sends, "accept") if self.merge else self.sends
         return {name: state[name] for name in names}
@@ -134,8 +133,8 @@ class LoD(Server):
         mu, r = state["mu"], state["r"]
         x = x + mean["delta"]
         (value,) = ask("loss", [x], who)
-        walk = x - state["x0"]
-        new_r = torch.maximum(r, inner(walk, walk).sqrt())
+        moved = x - state["x0"]
+        new_r = torch.maximum(r, inner(moved, moved).sqrt())
         gap = value - mean["loss"] - (mu / 2) * mean["delta_sq"]
         u = state["u"] + self._omega(new_r) * mu * gap.clamp(min=0)
         after = state | {"r": new_r, "u": u, "mu": u.sqrt() / self._rho(new_r)}
@@ -174,7 +173,7 @@ class LoD(Server):
             w1 = (after["mu"] / state["mu"]).clamp(max=1) * self._rho(after["r"])
         w2 = state["w2"] + w1
         out, best = torch.lerp(state["out"], x, w1 / w2), state["best"]
-        sent: Channels | None = {"w1": w1, "w2": w2} if self._told(t) else None
+        sent: Channels | None = {"w1": w1, "w2": w2} if self._is_known(t) else None
         if sent is None and self._from_best:
             sent = {"out": out}  # the cohort started at best
         value, lowest = ask("loss", [out, best], who, sent)

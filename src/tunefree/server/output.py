@@ -45,7 +45,7 @@ class Averaged(Output):
     """The polynomial-decay average of all iterates.
 
     Args:
-        gamma: Larger forgets faster, >= 0; 0 is the plain mean.
+        gamma: Weight of late iterates, >= 0; 0 is the plain mean.
     """
 
     gamma: float = 8.0

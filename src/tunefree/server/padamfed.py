@@ -1,4 +1,4 @@
-"""PAdaMFed's server: averaged normalised walks, and momentum over control variates.
+"""PAdaMFed's server: averaged normalised moves, and momentum over control variates.
 
 Yan, Zhang & Wang, 2025, "Problem-parameter-free federated learning", Algorithms 1 and 2.
 
@@ -62,7 +62,7 @@ class PAdaMFed(Server):
     def step(
         self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
-        """Rescale the mean walk and renew c and p."""
+        """Rescale the mean move and update c and p."""
         change, beta = mean["control"], self.rates.beta_at(t.plan)
         eta = self.rates.server_lr_at(t.plan) / (self.rates.lr_at(t.plan) * t.plan.steps)
         after = {

@@ -5,13 +5,14 @@
     u  = x + eta s mean_i delta_i         eta: the other rule's step, s = alpha / (lr K)
     x <- prox_{alpha eta h}(u)
 
-alpha = lr K by default, the length of the clients' own walk, so that s = 1. FedCanon is the case
+alpha = lr K by default, the sum of the clients' step sizes, so that s = 1. FedCanon is the case
 of plain averaging; FedMiD that of `server_lr` with proximal maps on the clients too.
 
 Differences from the paper: over momentum or extrapolation it is ours; a preconditioned rule would
 need the proximal map in its own metric and is refused. A schedule's factor multiplies alpha.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -123,6 +124,7 @@ class Proximal(Server):
             moved = torch.lerp(x, moved, alpha / usual)
         eta = trace["server_step"] * (alpha / usual)
         weight = alpha * t.factor * float(trace["server_step"])
-        x = self.penalty.prox(moved, weight, t.plan.layout)
+        is_finite = math.isfinite(weight)  # else `moved` is not finite either: the run diverged
+        x = self.penalty.prox(moved, weight, t.plan.layout) if is_finite else moved
         calls = t.plan.cohort if self.silent else 1
         return x, state, trace | {"server_step": eta, "proxes": x.new_tensor(calls)}

@@ -8,7 +8,7 @@ from ..core.types import Channels, State, Trace, Vector
 
 
 class Server(ABC):
-    """Turns the means into the next x; hooks do nothing unless a rule says otherwise.
+    """Computes the next x from the means; by default, hooks do nothing.
 
     `needs` names the means it reads. `delta` (the mean move) and `delta_sq` (the mean squared
     length of the moves) can be had with every method; others come from directions and steps.

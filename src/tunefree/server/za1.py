@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.za1 import ZA1 as FusedDescent
+from ..clients.za1 import ZA1 as ClientZA1
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from .rule import Server
@@ -23,24 +23,24 @@ class ZA1(Server):
     """Server rule whose model is the proximal map of x.
 
     Args:
-        walk: The clients' direction, which knows penalty and step sizes.
+        direction: The clients' half, which has the penalty and the step sizes.
     """
 
-    walk: FusedDescent = field(default_factory=FusedDescent)
+    direction: ClientZA1 = field(default_factory=ClientZA1)
     euclidean: ClassVar[bool] = False
     goes_with: ClassVar[tuple[str, ...]] = ("ZA1",)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at the proximal map of x."""
-        return {"x": self.walk.penalty.prox(x, self.walk.walk(plan), plan.layout)}
+        return {"x": self.direction.penalty.prox(x, self.direction.round_length(plan), plan.layout)}
 
     def step(
         self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
     ) -> tuple[Vector, State, Trace]:
         """Move from the proximal point, and map again."""
-        eta = x.new_tensor(self.walk.server_lr)
-        x = torch.add(state["x"], mean["delta"], alpha=self.walk.server_lr)
-        model = self.walk.penalty.prox(x, self.walk.walk(t.plan), t.plan.layout)
+        eta = x.new_tensor(self.direction.server_lr)
+        x = torch.add(state["x"], mean["delta"], alpha=self.direction.server_lr)
+        model = self.direction.penalty.prox(x, self.direction.round_length(t.plan), t.plan.layout)
         return x, {"x": model}, {"server_step": eta, "proxes": x.new_ones(())}
 
     def output(self, x: Vector, state: State) -> Vector:

@@ -1,7 +1,16 @@
 """Simulated clients: they train in this process, in chunks of rows."""
 
-from .rehearse import DryRun, Units, units
-from .rough import FaultyClients
-from .simulate import EngineOptions, Simulation
+from .dry_run import DryRun, Units, units
+from .engine import EngineOptions
+from .faulty import FaultyClients, create_clients
+from .simulation import Simulation
 
-__all__ = ["DryRun", "EngineOptions", "FaultyClients", "Simulation", "Units", "units"]
+__all__ = [
+    "DryRun",
+    "EngineOptions",
+    "FaultyClients",
+    "Simulation",
+    "Units",
+    "create_clients",
+    "units",
+]

@@ -9,26 +9,26 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..models.batched import Vmapped
+from ..models.batched import VmapEngine
 from ..models.problem import Problem
-from .feed import BatchSource
+from .batches import BatchSource
 
 log = logging.getLogger("tunefree")
 
 T = TypeVar("T")
 
-CACHE = 5 << 19  # bytes of client rows that a CPU keeps close; larger chunks were slower
-FEW = 4  # clients that are compiled into one call however large they are
-ROWS = 12  # rows of d numbers that rules hold for a client: its point, gradient, memory, ...
-PART = 0.8  # of the free memory of a GPU that clients may fill
+CACHE = 5 << 19  # bytes of client rows that stay in a CPU's cache; larger chunks were slower
+FEW = 4  # clients compiled into one call, however large the model is
+ROWS = 12  # vectors of d numbers held for a client: its point, gradient, memory, ...
+PART = 0.8  # share of a GPU's free memory that clients may fill
 
 
 class Chunks:
-    """Cuts clients into chunks; where a GPU's memory ends, into smaller ones from then on.
+    """Splits clients into chunks, and into smaller ones after a GPU ran out of memory.
 
     Args:
         size: Clients in a chunk.
-        release: Gives back what is held between calls.
+        release: Frees what the engine holds between calls.
     """
 
     def __init__(self, size: int, release: Callable[[], None]) -> None:
@@ -37,9 +37,10 @@ class Chunks:
     def each(
         self, ids: Tensor, work: Callable[[Tensor, Tensor | None], T]
     ) -> Iterator[tuple[Tensor, T]]:
-        """Yield chunks of these clients with their work, which is told who comes next.
+        """Yield each chunk of these clients and the result of `work(chunk, next chunk)`.
 
-        Work leaves no trace before it returns: it may be cut short and done in smaller chunks.
+        `work` must not change any state before it returns: if memory runs out, it is repeated in
+        smaller chunks.
         """
         todo = self._cut(ids)
         while todo:
@@ -67,10 +68,10 @@ class Chunks:
 
 
 def in_cache(cohort: int, row: int) -> int:
-    """Return how many clients whose rows, of so many bytes, stay in the cache run at once.
+    """Return how many clients with rows of `row` bytes fit into the cache together.
 
-    Up to `FEW` in any case: one alone is slower (several take a thread each, one's products are
-    shared by the threads).
+    At least `FEW` if there are as many: several clients take a thread each, while the threads share
+    the products of a single one, which is slower.
 
     >>> in_cache(20, 1 << 30), in_cache(20, 1)
     (4, 20)
@@ -79,9 +80,9 @@ def in_cache(cohort: int, row: int) -> int:
 
 
 def fitting(cohort: int, most: int) -> int:
-    """Return a size of chunks up to `most`: a divisor above half of it, else that many.
+    """Return a chunk size up to `most`: a divisor of the cohort above most / 2, else `most`.
 
-    What is then left over is a smaller chunk, which is not compiled.
+    Without a divisor, the last chunk is smaller and is not compiled.
 
     >>> [fitting(c, 4) for c in (1, 6, 10, 19, 20)]
     [1, 3, 4, 4, 4]
@@ -90,24 +91,24 @@ def fitting(cohort: int, most: int) -> int:
     return max((c for c in range(most // 2 + 1, most + 1) if cohort % c == 0), default=most)
 
 
-def in_memory(problem: Problem, feed: BatchSource, cohort: int, batched: bool) -> int:
-    """Return how many clients of the cohort fit into the GPU's free memory, in even chunks.
+def in_memory(problem: Problem, batches: BatchSource, cohort: int, batched: bool) -> int:
+    """Return the chunk size for which clients fit into the GPU's free memory, in even chunks.
 
     Args:
         problem: Model and loss, on the GPU.
-        feed: Where a batch comes from.
-        cohort: Clients that take part.
-        batched: Whether clients run in one call, so that each needs room for its activations.
+        batches: The clients' data.
+        cohort: Cohort size.
+        batched: Whether clients run in one call, so that each needs memory for its activations.
     """
     each = ROWS * problem.start.nbytes
     if batched:
-        with suppress(Exception):  # where it cannot be batched after all, choose() says so
-            each += max(0, _peak(problem, feed, 2) - _peak(problem, feed, 1))
+        with suppress(Exception):  # if it cannot be batched, choose() says so
+            each += max(0, _peak(problem, batches, 2) - _peak(problem, batches, 1))
     return evenly(cohort, max(1, int(PART * free(problem.device)) // each))
 
 
 def evenly(cohort: int, most: int) -> int:
-    """Return the chunk size that takes the fewest chunks of at most so many, as equal as can be.
+    """Return the smallest chunk size with the fewest chunks of at most `most` clients.
 
     >>> evenly(50, 30)
     25
@@ -117,16 +118,16 @@ def evenly(cohort: int, most: int) -> int:
 
 
 def free(device: torch.device) -> int:
-    """Return the bytes that can still be taken on a GPU."""
+    """Return the bytes that can still be allocated on a GPU."""
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + unused
 
 
-def _peak(problem: Problem, feed: BatchSource, m: int) -> int:
-    """Return the bytes that a batched step of m clients takes at its highest."""
+def _peak(problem: Problem, batches: BatchSource, m: int) -> int:
+    """Return the peak memory in bytes of a batched step of m clients."""
     y = problem.start.expand(m, -1).contiguous()
-    batch = feed.probe(torch.arange(m) % feed.fed.clients)
+    batch = batches.probe(torch.arange(m) % batches.fed.clients)
     before = torch.cuda.memory_allocated(problem.device)
     torch.cuda.reset_peak_memory_stats(problem.device)
-    Vmapped(problem).value_and_grad(y, batch)
+    VmapEngine(problem).value_and_grad(y, batch)
     return torch.cuda.max_memory_allocated(problem.device) - before

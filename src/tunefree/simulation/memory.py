@@ -1,8 +1,8 @@
-"""Clients' own memory (control variates and the like), for the clients ever seen.
+"""The clients' persistent memory (control variates, error feedback), one row per client.
 
-Rows live in one growing store per name; a client that was never seen has the first memory. The
-store is on the device if all rows that may be needed fit there, else in the host's RAM, else in
-memory-mapped files. Where it is changes no number.
+There is one growing store per name, with rows for the clients that have taken part; any other
+client has the initial memory. The stores are on the device if all rows fit there, else in host RAM,
+else in memory-mapped files. The place does not change results.
 """
 
 import os
@@ -24,7 +24,7 @@ from ..core.types import State
 from .rows import MappedRows, TensorRows, width
 
 Place = Literal["auto", "device", "host", "file"]
-TEMPORARY = "tunefree-"  # what temporary folders are called
+TEMPORARY = "tunefree-"  # prefix of temporary folders
 LARGER = "choose a folder on a larger disk (TMPDIR, where none is given)"
 
 
@@ -32,13 +32,13 @@ class ClientMemory:
     """Memory rows of many clients.
 
     Args:
-        first: What a client remembers before its first round, without a client axis.
+        first: A client's memory before its first round, without a client axis.
         clients: Population size N.
-        most: The most clients that will ever be seen, if that is known.
-        place: Where rows are kept. "auto" takes the first of device, host and file that the rows
-            of `most` clients fill by half at most, and without `most` the device.
-        folder: Where "file" puts its files; a temporary folder without it. They are working
-            memory, not a checkpoint: what is found there is overwritten, and removed at the end.
+        most: Upper bound on the number of clients that will take part, if known.
+        place: Where rows are stored. "auto" is the first of device, host and file of which the rows
+            of `most` clients take at most half; without `most` it is the device.
+        folder: Folder for the files of "file"; None is a temporary folder. The files are working
+            memory, not a checkpoint: existing ones are overwritten, and all are removed at the end.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ClientMemory:
         self._apart = self.place == "file" or (self.place == "host" and on.type != "cpu")
         self._slot = torch.full((clients,), -1, dtype=torch.int64)
         self._worker: ThreadPoolExecutor | None = None
-        self._ahead: tuple[Tensor, Future[State]] | None = None  # whose rows are on their way
+        self._ahead: tuple[Tensor, Future[State]] | None = None  # ids and rows being read
         self._files: list[Path] = []
         if self.place == "file" and first:
             self._open(folder)
@@ -71,11 +71,11 @@ class ClientMemory:
 
     @property
     def bytes(self) -> int:
-        """What the rows may grow to."""
+        """Upper bound on the size of all rows in bytes."""
         return self._most * sum(width(v) for v in self._first.values())
 
     def _open(self, folder: Path | None) -> None:
-        """Find the files their folder, and refuse a disk that is too small."""
+        """Create the folder of the files, and raise an ArgumentError if its disk is too small."""
         if folder is None:
             _sweep(Path(tempfile.gettempdir()))
         with _disk(folder):
@@ -96,7 +96,7 @@ class ClientMemory:
             )
 
     def _empty(self) -> None:
-        """Begin without rows. Old ones are not written over: somebody may hold a view of them."""
+        """Start without rows, in new stores: someone may hold a view of the old ones."""
         self._seen, self._ids = 0, TensorRows(torch.tensor(0), torch.device("cpu"))
         self._stores: dict[str, TensorRows | MappedRows] = {}
         for k, (name, v) in enumerate(self._first.items()):
@@ -134,16 +134,16 @@ class ClientMemory:
         return {name: store.rows for name, store in self._stores.items()}
 
     def _buffers(self, count: int) -> State:
-        """Return fresh memory on the host; pinned, torch reuses it only once copies are through."""
+        """Return new host memory; torch reuses pinned memory only after copies have finished."""
         return {
             name: torch.empty((count, *v.shape), dtype=v.dtype, pin_memory=v.is_cuda)
             for name, v in self._first.items()
         }
 
     def prefetch(self, ids: Tensor) -> None:
-        """Begin to read the rows of these clients, for the next `gather` of the same ids.
+        """Start reading the rows of these clients in a thread, for the next `gather` of these ids.
 
-        One set of ids is on its way at a time. Rows on the device need no reading.
+        Only one set of ids is read at a time. Does nothing if rows are on the device.
         """
         ids = _plain(ids)
         if not self._apart or (self._ahead is not None and torch.equal(ids, self._ahead[0])):
@@ -151,7 +151,7 @@ class ClientMemory:
         self._drop()
         slots = self._slot[ids]
         slots = slots[slots >= 0]
-        buffers = self._buffers(len(slots))  # here: another thread would pin through device 0
+        buffers = self._buffers(len(slots))  # here, since another thread would pin for device 0
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "tunefree-memory")
         self._ahead = ids.clone(), self._worker.submit(_collect, self._rows(), slots, buffers)
@@ -162,7 +162,7 @@ class ClientMemory:
             self._ahead = None
 
     def scatter(self, ids: Tensor, rows: State) -> None:
-        """Keep these rows for these clients, each named once."""
+        """Store the rows of these clients; ids must not repeat."""
         if not self._first:
             return
         ids = _plain(ids)
@@ -174,21 +174,21 @@ class ClientMemory:
         self._ids.rows[begin : self._seen] = new
         self._slot[new] = torch.arange(begin, self._seen)
         slots = self._slot[ids]
-        for name, value in self._brought(rows).items():
-            # In place: the store is N x d, a copy a round is dear.
+        for name, value in self._to_store(rows).items():
+            # In place: the store is N x d, too large to copy every round.
             self._stores[name].rows[slots] = value
         for name in self._first.keys() - rows.keys():
             self._stores[name].rows[begin : self._seen] = self._first[name]
 
     def _hold(self, need: int) -> None:
-        """Make room for so many rows; nothing has changed if there is none."""
+        """Make room for `need` rows; if that fails, nothing has changed."""
         limit = self._most if need <= self._most else len(self._slot)
         for store in (self._ids, *self._stores.values()):
             with _disk(self._files[0].parent if self._files else None):
                 store.hold(self._seen, need, limit)
 
-    def _brought(self, rows: State) -> State:
-        """Return rows where the stores are; they have arrived."""
+    def _to_store(self, rows: State) -> State:
+        """Return rows on the device of the stores, after copies have finished."""
         if not self._apart:
             return {name: v.to(self._stores[name].rows.device) for name, v in rows.items()}
         out, on = {}, None
@@ -204,14 +204,14 @@ class ClientMemory:
         return out
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the rows in use and whose they are, for a checkpoint: views, not copies."""
+        """Return the rows in use and their client ids for a checkpoint, as views."""
         if not self._first:
             return {}
         rows = {f"memory.{name}": v[: self._seen] for name, v in self._rows().items()}
         return {"memory_ids": self._ids.rows[: self._seen], **rows}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take the rows from a checkpoint, and forget all others."""
+        """Restore the rows from a checkpoint; all others are dropped."""
         if not self._first:
             return
         ids = _plain(tensors["memory_ids"])
@@ -226,7 +226,7 @@ class ClientMemory:
             rows[: self._seen] = tensors[f"memory.{name}"]
 
     def close(self) -> None:
-        """Give everything back, files too; the memory must not be used again."""
+        """Free all rows and remove the files; the object must not be used again."""
         self._drop()
         self._stores = {}
         if self._worker is not None:
@@ -253,7 +253,7 @@ def _choose(on: torch.device, need: int) -> Place:
 
 
 def free_ram() -> int:
-    """Return the bytes of RAM that may still be taken, by this machine and by this container."""
+    """Return the free RAM in bytes, of this machine or this container, whichever is less."""
     try:
         facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         free = int(facts["MemAvailable"].split()[0]) * 1024
@@ -263,18 +263,18 @@ def free_ram() -> int:
     try:
         most, used = (int((group / f"memory.{n}").read_text()) for n in ("max", "current"))
         facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        return max(0, min(free, most - used + int(facts["inactive_file"])))  # caches give way
-    except (OSError, ValueError, KeyError):  # no group, or one without a limit
+        return max(0, min(free, most - used + int(facts["inactive_file"])))  # caches can be dropped
+    except (OSError, ValueError, KeyError):  # no cgroup, or no limit
         return free
 
 
 def _neighbours() -> int:
-    """Return how many processes of this run share the machine, as `torchrun` tells."""
+    """Return the number of processes of this run on this machine, as set by `torchrun`."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _sweep(place: Path) -> None:
-    """Remove the files of processes that were killed."""
+    """Remove the files left by killed processes."""
     for folder in place.glob(f"{TEMPORARY}*"):
         files = [] if folder.is_symlink() else list(folder.glob("memory-*.rows"))
         if files and all(unused(file) for file in files):

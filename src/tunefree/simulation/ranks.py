@@ -1,7 +1,7 @@
-"""Many processes: the cohort is split over ranks, and only sums cross.
+"""Several processes: the cohort is split over ranks, and only sums are exchanged.
 
-Started by `torchrun`, every process runs the same program on the same data. Client i is always
-trained by rank i mod size, which keeps its memory; what the server does is done by all alike.
+`torchrun` starts the same program on the same data in every process. Client i is always trained by
+rank i mod size, which has its memory; every process computes the server's part.
 """
 
 import atexit
@@ -20,14 +20,14 @@ from torch import Tensor
 from ..core.files import pack_tensors, unpack_tensors
 from ..core.types import Channels
 
-# The backend's threads must not be the last to hold a piece of work: to free its tensors they
-# need the interpreter, and one that asks while the program ends aborts it.
+# A backend thread must not hold the last reference to a piece of work: to free its tensors it needs
+# the interpreter, and asking for it during shutdown aborts the program.
 _held: deque[Any] = deque(maxlen=16)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among `size` of them; one process alone needs nothing of this."""
+    """This process among `size` processes; with one process every method is trivial."""
 
     rank: int = 0
     size: int = 1
@@ -38,7 +38,7 @@ class Ranks:
         return self.rank == 0
 
     def mine(self, ids: Tensor) -> Tensor:
-        """Return those of these clients that this process trains."""
+        """Return the clients that this process trains."""
         return ids if self.size == 1 else ids[ids % self.size == self.rank]
 
     def total(self, value: Tensor) -> Tensor:
@@ -50,13 +50,13 @@ class Ranks:
         return out
 
     def totals(self, names: tuple[str, ...], parts: Channels, like: Channels) -> Channels:
-        """Return the sums by name; a process that has none adds zeros shaped as in `like`."""
+        """Return the sums by name; a process without values adds those of `like`, zeros."""
         if self.size == 1:
             return parts
         return {n: self.total(parts[n] if n in parts else like[n]) for n in names}
 
     def counts(self, values: list[float]) -> list[float]:
-        """Return the sums of plain numbers."""
+        """Return the sums of Python numbers over all processes."""
         if self.size == 1:
             return values
         out: list[float] = self.total(
@@ -65,20 +65,20 @@ class Ranks:
         return out
 
     def agreed(self, value: Any) -> Any:
-        """Return what the leading process says: plain data, paths and tensors."""
+        """Return the value of rank 0: plain data, paths and tensors."""
         if self.size == 1:
             return value
-        said = written(value) if self.leads else b""
+        said = encode(value) if self.leads else b""
         length = torch.tensor([len(said)], device=_home())
         _wait(dist.broadcast(length, 0, async_op=True))
         data = torch.empty(int(length), dtype=torch.uint8, device=_home())
         if self.leads:
             data.copy_(torch.frombuffer(bytearray(said), dtype=torch.uint8))
         _wait(dist.broadcast(data, 0, async_op=True))
-        return value if self.leads else heard(data.cpu().numpy().tobytes())
+        return value if self.leads else decode(data.cpu().numpy().tobytes())
 
-    def collected(self, ids: Tensor, rows: Channels) -> tuple[Tensor, Channels]:
-        """Return every process's rows, end to end."""
+    def gather_rows(self, ids: Tensor, rows: Channels) -> tuple[Tensor, Channels]:
+        """Return the rows of all processes, concatenated."""
         if self.size == 1:
             return ids, rows
         counts = [int(n) for n in self._each(torch.tensor([len(ids)]))]
@@ -98,10 +98,10 @@ class Ranks:
         return [p.to(value.device) for p in parts]
 
 
-def written(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
     """Return plain data, paths and tensors as bytes: JSON, then the tensors.
 
-    >>> heard(written((3, {"x": torch.tensor([1.0])}, {"best": None})))
+    >>> decode(encode((3, {"x": torch.tensor([1.0])}, {"best": None})))
     (3, {'x': tensor([1.])}, {'best': None})
     """
     tensors: dict[str, Tensor] = {}
@@ -122,8 +122,8 @@ def written(value: Any) -> bytes:
     return len(text).to_bytes(8, "little") + text + pack_tensors(tensors)
 
 
-def heard(data: bytes) -> Any:
-    """Undo `written`."""
+def decode(data: bytes) -> Any:
+    """Return the value that `encode` wrote."""
     end = 8 + int.from_bytes(data[:8], "little")
     tensors = unpack_tensors(data[end:])
     make: dict[str, Callable[[Any], Any]] = {
@@ -149,12 +149,12 @@ def _wait(work: Any) -> None:
 
 
 def _home() -> torch.device:
-    """Return where the backend expects tensors."""
+    """Return the device on which the backend expects tensors."""
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
 def init_ranks() -> Ranks:
-    """Return this process's place among those that `torchrun` started; alone without it."""
+    """Return this process's rank under `torchrun`, or a single rank without it."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or not dist.is_available():
         return Ranks()

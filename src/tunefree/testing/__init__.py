@@ -1,4 +1,4 @@
-"""The contract that every method of ours passes, for methods and parts written elsewhere.
+"""The contract that every method of the package passes, for methods and parts of other packages.
 
     tf.testing.check_method(tf.Method(direction=MyDirection()))
 

@@ -49,7 +49,7 @@ def net(dropout: float = 0.3, seed: int = 0) -> nn.Module:
 def _settings(method: Method, given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `fit`: minibatches, uneven steps, some of the clients, float64.
 
-    Clients run in turn, which starts faster than training them in one batch.
+    Clients run one after another, which starts faster than training them in one batch.
     """
     out: dict[str, Any] = {"rounds": ROUNDS, "cohort": 4, "batch": 4, "seed": 7, "engine": "loop"}
     out |= {"device": "cpu", "dtype": torch.float64} | given

@@ -1,4 +1,4 @@
-"""Every hook of a method, watched: what it is given, what it returns, what it touches."""
+"""Records every hook call of a method: arguments, results, and changes of global state."""
 
 import copy
 import inspect
@@ -32,7 +32,7 @@ HOOKS: dict[type, tuple[str, ...]] = {
 
 
 class Globals:
-    """What belongs to the whole process, as it was found."""
+    """A snapshot of the process-wide state: generators, default dtype, gradient mode, SIGINT."""
 
     def __init__(self) -> None:
         self._found: dict[str, Any] = {
@@ -45,7 +45,7 @@ class Globals:
         }
 
     def changed(self) -> list[str]:
-        """Return the names of what is no longer so."""
+        """Return the names of what has changed since."""
         now = Globals()._found
         return [name for name, old in self._found.items() if not _alike(old, now[name])]
 
@@ -164,7 +164,7 @@ class Witness:
             self.faults.setdefault(kind, []).append(sentence)
 
     def _watched(self, part: Any, base: type) -> Any:
-        """Return a copy of a part whose own hooks report here."""
+        """Return a copy of a part whose own hooks are recorded."""
         kind, seen = type(part), copy.deepcopy(part)
         own = [name for name in HOOKS[base] if getattr(kind, name) is not getattr(base, name)]
         hooks = {name: self._hook(kind, base, name) for name in own}
@@ -224,7 +224,7 @@ class Witness:
         return out
 
     def _followed(self, label: str, local: LocalProblem) -> LocalProblem:
-        """Watch the maps of a bend as well."""
+        """Record calls of a local problem's maps as well."""
 
         def follow(name: str, inner: Map | None) -> Map | None:
             def watched(y: Rows, k: int) -> Rows:

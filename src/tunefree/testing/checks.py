@@ -1,4 +1,4 @@
-"""What every method must be, as named checks.
+"""The contract of methods, as named checks.
 
 They run on a small classification problem of six uneven clients, in float64, with minibatches,
 dropout and partial participation (everyone, where a method asks for it). Two runs agree up to
@@ -30,9 +30,11 @@ from ..core.layout import Layout
 from ..core.random import key
 from ..data.federation import Federation
 from ..methods import Method
+from ..models.engine import EngineName
 from ..rounds import init_client_memory
 from ..simulation import Simulation
 from ..training.callbacks import Event
+from ..training.config import Engine
 from ..training.run import Run
 from ..wire import Sender, Wire
 from ._problem import (
@@ -52,7 +54,7 @@ ORDER = (4, 0, 5, 2, 1, 3)  # other numbers for the same clients
 
 
 class _Lab:
-    """One method, and the runs of it that several checks look at."""
+    """One method, and the runs of it that several checks share."""
 
     def __init__(self, method: Method) -> None:
         self.method = method
@@ -197,7 +199,7 @@ def check_history(method: Method) -> None:
 
 
 def check_absent_clients_keep_their_memory(method: Method) -> None:
-    """A round changes the memory of its cohort alone."""
+    """A round changes the memory of its cohort only."""
     if method.full:
         raise SkipTest("everyone takes part in every round")
     job = bound(copy.deepcopy(method), cohort=2)
@@ -239,8 +241,9 @@ def check_batched_equals_looped(method: Method) -> None:
 def check_chunks_agree(method: Method) -> None:
     """The result does not depend on how many clients are trained at once, down to one."""
     run = _lab(method).run
-    for chunk, engine in ((1, "loop"), (3, "vmap")):
-        part = trial(method, chunk=chunk, engine=engine)
+    layouts: tuple[tuple[int, EngineName], ...] = ((1, "loop"), (3, "vmap"))
+    for chunk, engine in layouts:
+        part = trial(method, engine=Engine(backend=engine, chunk=chunk))
         said = (
             f"Clients trained {chunk} at a time and all at once do not agree: a hook may use the "
         )

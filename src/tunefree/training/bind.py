@@ -25,14 +25,9 @@ from ..faults import PartialPlan
 from ..methods import Method
 from ..models.problem import Loss, Problem, are_labels
 from ..robust import Robust
-from ..rounds import (
-    ClientPool,
-    init_client_memory,
-    init_server_state,
-    run_round,
-)
+from ..rounds import ClientPool, init_client_memory, init_server_state, run_round
 from ..server.aggregate import Accounted
-from ..simulation import DryRun, EngineOptions, FaultyClients, Simulation
+from ..simulation import DryRun, EngineOptions, create_clients
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
 from .config import Measure, RunConfig
@@ -188,7 +183,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         **_describe_environment(),
         "data": data.description,
         "model": {"name": type(model).__name__, "parameters": plan.layout.size},
-        "frozen": problem.frozen(),
+        "frozen": problem.frozen_digest(),
         "start": hashlib.sha256(start.cpu().numpy().tobytes()).hexdigest()[:16],
         **config.record(),
         "device": str(problem.device),
@@ -320,11 +315,18 @@ class SimulatedClients:
         options = EngineOptions(
             engine.backend, config.compile, engine.chunk, config.augmentation, config.aggregation
         )
-        given = (method, problem, self._federation, batches, plan, config.seed, options, start)
-        if scenario.faults is None and scenario.attack is None:
-            return Simulation(*given, init_ranks())
-        return FaultyClients(
-            *given, init_ranks(), faults=scenario.parsed_faults, attack=scenario.parsed_attack
+        return create_clients(
+            method,
+            problem,
+            self._federation,
+            batches,
+            plan,
+            config.seed,
+            options,
+            start,
+            init_ranks(),
+            faults=scenario.parsed_faults,
+            attack=scenario.parsed_attack,
         )
 
 

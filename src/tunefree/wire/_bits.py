@@ -50,7 +50,7 @@ def read_ratio(kind: str, data: bytes) -> float:
 
 
 def bytes_for(bits: int) -> int:
-    """Return how many bytes hold so many bits."""
+    """Return the number of bytes that hold this number of bits."""
     return (bits + 7) // 8
 
 

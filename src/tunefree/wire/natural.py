@@ -1,4 +1,4 @@
-"""Natural compression: stochastic rounding to a power of two, sign and exponent alone.
+"""Natural compression: stochastic rounding to a power of two, sent as sign and exponent.
 
 Horvath, Ho, Horvath, Sahu, Canini & Richtarik 2019, definition 1. arXiv:1905.10988
 

@@ -47,8 +47,8 @@ def test_a_schedule_parses_to_itself():
     [
         ("cosin", "Unknown schedule 'cosin'. Did you mean 'cosine'?"),
         ("exponential:fast", "The rate of the schedule 'exponential:fast' must be a number."),
-        ("warmup:1.5", "The warmup of the schedule 'warmup:1.5' must be a whole number."),
-        ("cosine+warmup:", "The warmup of the schedule 'cosine+warmup:' must be a whole number."),
+        ("warmup:1.5", "The warmup of the schedule 'warmup:1.5' must be an int."),
+        ("cosine+warmup:", "The warmup of the schedule 'cosine+warmup:' must be an int."),
         ("exponential:0", "Schedule(rate=...) must be a finite number > 0, got 0.0."),
         ("exponential:nan", "Schedule(rate=...) must be a finite number > 0, got nan."),
         ("exponential:1.5", "Schedule(floor=..., rate=...) must be at most 1, got 0.1, 1.5."),

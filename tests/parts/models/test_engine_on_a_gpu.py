@@ -1,4 +1,4 @@
-"""What only a GPU can show: recordings, products and precisions agree with plain PyTorch."""
+"""On a GPU: captures, kernels and precisions agree with plain PyTorch."""
 
 import os
 import subprocess
@@ -12,10 +12,14 @@ from torch import nn
 import tunefree as tf
 from tunefree import attacks, robust
 from tunefree.faults import Faults
-from tunefree.models import batched, kernels
+from tunefree.models import batched
+from tunefree.models.gpu import kernels
 from tunefree.simulation import chunk
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.compiled_engines,
+]
 
 
 def federation(clients=6, side=10):

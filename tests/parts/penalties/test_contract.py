@@ -24,6 +24,7 @@ from tunefree.penalties import (
     L2Ball,
     Nuclear,
     Penalty,
+    Scaled,
     Simplex,
     Zero,
     sparsity,
@@ -204,15 +205,31 @@ def test_steps_that_are_too_long(part, limit, text):
             part.check(alpha, "fedcanon")
         assert str(error.value) == (
             f"Cannot use {text} with fedcanon(alpha={alpha!r}). This is because its proximal map "
-            f"needs alpha < 1/rho = {limit:g}; take a smaller alpha or a penalty that bends less."
+            f"needs alpha < 1/rho = {limit:g}; take a smaller alpha or a penalty with a "
+            "smaller rho."
         )
         with pytest.raises(ArgumentError, match=r"prox\(alpha="):
             part.prox(rows(0, D), alpha, LAYOUT)
 
 
-def test_convex_penalties_take_any_step(part):
-    if part.rho == 0:
+def is_convex(part):
+    """Whether h(middle) <= mean of h at both ends, on many segments inside the set of h."""
+    ends = [rows(seed, 400, D) for seed in (31, 32)]
+    if part in SETS:
+        ends = [part.prox(end, 1.0, LAYOUT) for end in ends]
+    above = part.value(sum(ends) / 2, LAYOUT) - sum(part.value(e, LAYOUT) for e in ends) / 2
+    return bool((above <= 1e-12).all())
+
+
+def test_any_step_is_taken_by_convex_penalties_only(part):
+    """Convexity is measured, so that a wrong rho cannot hide behind itself."""
+    assert is_convex(part) == (not isinstance(part, MCP | SCAD | Scaled))
+    assert is_convex(part) == (part.rho == 0)
+    if is_convex(part):
         part.check(1e12, "fedcanon")
+    else:
+        with pytest.raises(ArgumentError, match="needs alpha < 1/rho"):
+            part.check(1e12, "fedcanon")
 
 
 BAD = [-0.1, float("nan"), float("inf"), "1", True, None]

@@ -325,7 +325,7 @@ def test_the_masked_mean_is_the_plain_mean_up_to_the_grid(away, bits):
     torch.manual_seed(0)
     p = torch.tensor([0.1, 0.2, 0.3, 0.05, 0.15], dtype=torch.float64)
     rows = {"delta": torch.randn(5, 30).double(), "delta_sq": torch.rand(5).double()}
-    secure = SecureMean(0.8, bound={"delta": 8.0, "delta_sq": 1.0}, bits=bits, away=away)
+    secure = SecureMean(0.8, bound={"delta": 8.0, "delta_sq": 1.0}, bits=bits, dropouts=away)
     secure.add(p[:2], {n: v[:2] for n, v in rows.items()})
     secure.add(p[2:], {n: v[2:] for n, v in rows.items()})
     found = secure.result()

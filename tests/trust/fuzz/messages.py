@@ -15,6 +15,7 @@ from tunefree.flower import check
 from tunefree.flower.payload import EncodedArray, Payload, encode_dense, unpack_channels
 from tunefree.flower.terms import RunTerms, digest_method
 from tunefree.privacy import messages
+from tunefree.training.config import RunConfig
 
 LAYOUT = Layout(("w", "b"), ((3, 2), (2,)))
 X = torch.zeros(LAYOUT.size, dtype=torch.float64)
@@ -97,16 +98,23 @@ def _broadcast() -> Target:
 def _terms() -> Target:
     method = tf.methods.get("fedavg", lr=0.1)
     words = {"name": "fedavg", "set": {"lr": 0.1}}
+    config = RunConfig(rounds=5, cohort=2, steps=2, batch=4, loss="mse")
     made = RunTerms(
-        3, 2, 5, 2.0, 0, 4, False, 4, 2, None, "mse", "float32", None, words,
-        digest_method(method), "0123456789abcdef",
-    )  # fmt: skip
+        clients=3,
+        steps=2.0,
+        held=False,
+        width=4,
+        options=config.record(node=True),
+        named=words,
+        method=digest_method(method),
+        model="0123456789abcdef",
+    )
 
     def read(data: bytes) -> None:
         found = RunTerms.read(data.decode("utf-8", "replace"))
         found.choose(None)
         found.plan(LAYOUT)
-        found.cut  # noqa: B018
+        found.config.batch_plan  # noqa: B018
 
     return Target(read, [made.text().encode()], odd_json)
 

@@ -104,7 +104,7 @@ def _nodes() -> Target:
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        known = serve._known(Folder(path.parent), 3)
+        known = serve._read_known(Folder(path.parent), 3)
         assert known is not None
         assert torch.tensor(known.sizes).min() > 0
         MemoryStore(path.parent, known.run, 0)

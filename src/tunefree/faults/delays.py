@@ -1,0 +1,106 @@
+"""Late uploads: sent in one round, counted in a later one."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.types import Channels, State
+from ..wire import Ledger
+
+HEAD = "late."
+
+
+@dataclass(frozen=True)
+class LateUpload:
+    """One client's late upload.
+
+    Args:
+        client: The client.
+        due: The round in which it arrives.
+        rows: The channels that arrive (1, ...).
+        measured: Loss and step size (1,).
+        own: The client's memory from then on (1, ...).
+        ledger: Bytes of the upload.
+    """
+
+    client: int
+    due: int
+    rows: Channels
+    measured: Channels
+    own: State
+    ledger: Ledger
+
+
+class DelayQueue:
+    """Uploads that have not arrived, and the clients that are busy until they do.
+
+    Args:
+        channels: Names of the channels that clients upload.
+    """
+
+    def __init__(self, channels: tuple[str, ...]) -> None:
+        self._channels = channels
+        self._uploads: list[LateUpload] = []
+        self._busy: dict[int, tuple[int, int]] = {}  # client: (sampled in, late until)
+        self._last = -1  # the last round that was committed
+
+    def busy(self, t: int) -> list[int]:
+        """Return the clients that cannot be sampled in round t."""
+        return [i for i, (since, until) in self._busy.items() if since < t <= until]
+
+    def engage(self, clients: Tensor, t: int, until: Tensor) -> None:
+        """Mark clients that were sampled in round t as busy until the given rounds."""
+        self._busy = {i: e for i, e in self._busy.items() if e[1] >= t - 1}
+        ends = zip(clients.tolist(), until.tolist(), strict=True)
+        self._busy |= {i: (t, end) for i, end in ends}
+
+    def due(self, t: int) -> list[LateUpload]:
+        """Return the uploads that arrive in round t, ordered by client."""
+        return sorted((a for a in self._uploads if a.due == t), key=lambda a: a.client)
+
+    def settle(self, t: int, sent: list[LateUpload]) -> None:
+        """Remove the uploads that arrived in round t, and add those sent in it."""
+        self._uploads = [a for a in self._uploads if a.due > t] + sent
+        self._last = t
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the queue for a checkpoint; a cohort sampled ahead is sampled again on resume."""
+        busy = [(i, *e) for i, e in self._busy.items() if e[0] <= self._last < e[1]]
+        out = {}
+        if busy:
+            out[f"{HEAD}busy"] = torch.tensor(busy)
+        if not self._uploads:
+            return out
+        uploads = self._uploads
+        out[f"{HEAD}uploads"] = torch.tensor([(a.client, a.due) for a in uploads])
+        sizes = [[a.ledger.up[n] for n in self._channels] for a in uploads]
+        out[f"{HEAD}sizes"] = torch.tensor(sizes)
+        out[f"{HEAD}counted"] = torch.tensor([a.ledger.counted_up for a in uploads]).double()
+        for part in ("rows", "measured", "own"):
+            for name in getattr(uploads[0], part):
+                found = [getattr(a, part)[name] for a in uploads]
+                out[f"{HEAD}{part}.{name}"] = torch.cat(found)
+        return out
+
+    def load_state(self, tensors: dict[str, Tensor], device: torch.device) -> None:
+        """Restore the queue from a checkpoint."""
+        own = {n[len(HEAD) :]: v for n, v in tensors.items() if n.startswith(HEAD)}
+        self._uploads, self._busy = [], {}
+        if "busy" in own:
+            self._busy = {i: (since, until) for i, since, until in own["busy"].tolist()}
+            self._last = max(since for since, _ in self._busy.values())
+        for k, (client, due) in enumerate(own["uploads"].tolist() if "uploads" in own else []):
+            ledger = Ledger()
+            for name, size in zip(self._channels, own["sizes"][k].tolist(), strict=True):
+                ledger.send_up(name, size, 0.0)
+            ledger.counted_up = float(own["counted"][k])
+            parts = {
+                part: {
+                    n[len(part) + 1 :]: v[k : k + 1].to(device)
+                    for n, v in own.items()
+                    if n.startswith(f"{part}.")
+                }
+                for part in ("rows", "measured", "own")
+            }
+            self._uploads.append(LateUpload(client, due, ledger=ledger, **parts))

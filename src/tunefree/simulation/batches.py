@@ -1,0 +1,220 @@
+"""The clients' data on the device: batches of a local phase, and blocks of all samples."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..clients.loop import LocalBatches
+from ..core.random import bits, key
+from ..core.types import Pair, map_inputs, to_device
+from ..data.batches import BatchPlan, batch_width, draw_batches
+from ..data.federation import Federation
+from ..models.augment import CropFlip
+from ..models.losses import Batch, DeferredBatch
+from ..models.problem import Problem
+
+BLOCK = 16 << 20  # bytes that a client's block may keep for a backward pass on a GPU
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """The federation's rows on the problem's device, gathered by index in one static shape.
+
+    Args:
+        problem: Model and loss, on the device.
+        fed: The clients' data.
+        cut: Batch size, and steps or epochs.
+        seed: Seed of the run.
+        augment: Augmentation of training images, or None.
+    """
+
+    problem: Problem
+    fed: Federation
+    cut: BatchPlan
+    seed: int
+    augment: CropFlip | None
+
+    @cached_property
+    def width(self) -> int:
+        """Rows of a batch, padding included."""
+        return batch_width(self.fed.sizes, self.cut)
+
+    @cached_property
+    def block(self) -> int:
+        """Rows of a block: several small batches on a GPU, since each block is a launch."""
+        if self.problem.device.type == "cpu":
+            return self.width
+        bytes = self.problem.activation_bytes(*self.probe(torch.arange(1)).row(0))
+        most = -(-int(self.fed.sizes.max()) // self.width)  # batches of the largest client
+        return self.width * min(max(BLOCK // max(bytes, 1), 1), most)
+
+    def passes(self, ids: Tensor | None = None) -> Tensor:
+        """Return the number of batches in a pass over each client's data; None is all clients."""
+        sizes = self.fed.sizes if ids is None else self.fed.sizes[ids]
+        return -(-sizes // self.width)
+
+    def probe(self, ids: Tensor) -> Batch:
+        """Return a batch of these clients in the shape that training uses."""
+        return self._batch(*self._first(ids))
+
+    def order(self, ids: Tensor) -> DeferredBatch:
+        """Return the batch of `probe` in the form for engines that gather rows themselves."""
+        return DeferredBatch(self._here(_encode(*self._first(ids))), self.gather)
+
+    def _first(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
+        draws = draw_batches(self.seed, 0, ids, sizes, starts, self.cut, width=self.width)
+        return draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids)
+
+    def local_batches(
+        self, ids: Tensor, t: int, turn: int, steps: int | None, deferred: bool = False
+    ) -> LocalBatches:
+        """Return the clients' batches of a local phase.
+
+        Args:
+            ids: The clients.
+            t: The round.
+            turn: The phase within the round.
+            steps: Local steps; None is the plan's.
+            deferred: Leave gathering the rows to the engine.
+        """
+        with _one_thread(self.problem.device):
+            return self._draw_local(ids, t, turn, steps, deferred)
+
+    def _draw_local(
+        self, ids: Tensor, t: int, turn: int, steps: int | None, deferred: bool
+    ) -> LocalBatches:
+        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
+        cut = self.cut if steps is None else BatchPlan(batch=self.cut.batch, steps=steps)
+        draws = draw_batches(self.seed, t, ids, sizes, starts, cut, width=self.width, turn=turn)
+        long = draws.index.shape[1]
+        index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
+        keys = ids.expand(long, -1)
+        if self.problem.has_dropout or self.augment is not None:
+            spots = turn << 32 | torch.arange(long)
+            keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
+        fetch: Callable[[int], Batch | DeferredBatch]
+        if deferred:  # one tensor, copied to the device once per phase
+            codes = self._here(_encode(index, mask, keys))
+            fetch = lambda k: DeferredBatch(codes[k], self.gather)  # noqa: E731
+        else:
+            index, mask, keys = (self._here(v) for v in (index, mask, keys))
+            fetch = lambda k: self._batch(index[k], mask[k], keys[k])  # noqa: E731
+        span = (int(draws.steps.min()), int(draws.steps.max()))
+        return LocalBatches(fetch, self._here(draws.steps), self._here(draws.share), span)
+
+    @cached_property
+    def gather(self) -> Callable[[Tensor], Batch]:
+        """Function that returns the batch of a code (m, B + 1)."""
+
+        def gather(code: Tensor) -> Batch:
+            return self._batch(*_decode(code))
+
+        return gather
+
+    def _here(self, t: Tensor) -> Tensor:
+        return to_device(t, self.problem.device)
+
+    def blocks(self, ids: Tensor | None, t: int) -> Iterator[tuple[Tensor, Batch]]:
+        """Yield all data of these clients in blocks, with the clients' weights of each block (m,).
+
+        Without ids, it is the server's held sample, as one row. Dropout differs between blocks, and
+        is the same for every point of a round.
+        """
+        if ids is None:
+            assert self.fed.held is not None
+            source, sizes = self.fed.held, torch.tensor([len(self.fed.held[1])])
+            starts, first = torch.zeros_like(sizes), key(self.seed, "held", t)[None]
+        else:
+            source, sizes = (self.fed.x, self.fed.y), self.fed.sizes[ids]
+            starts, first = self.fed.starts[ids], key(self.seed, "full", t, ids)
+        for low in range(0, int(sizes.max()), self.block):
+            spot = low + torch.arange(self.block)
+            mask = spot < sizes[:, None]  # (m, B)
+            weight = self._here((mask.sum(1).double() / sizes).to(self.problem.dtype))
+            mask[:, 0] = True  # a client without further samples counts with weight 0
+            index = starts[:, None] + torch.minimum(spot, sizes[:, None] - 1)
+            keys = bits(first, torch.tensor(low)) if low else first
+            yield weight, self._gather_rows(source, index, mask, keys)
+
+    def _batch(self, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
+        """Return the clients' training batches, augmented."""
+        batch = self._gather_rows((self.fed.x, self.fed.y), index, mask, keys)
+        if self.augment is None:
+            return batch
+        spots = torch.arange(index.shape[1], device=batch.key.device)
+        sample_keys = bits(batch.key[:, None], spots)  # (m, B)
+        augment = self.augment
+        inputs = map_inputs(lambda t: augment(t, sample_keys), batch.inputs)
+        return replace(batch, inputs=inputs)
+
+    def _gather_rows(self, source: Pair, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
+        index, mask, keys = (self._here(t) for t in (index, mask, keys))
+        inputs = map_inputs(lambda t: _rows(t, index), source[0])
+        return Batch(inputs, _rows(source[1], index), mask, keys)
+
+
+class BatchPrefetcher:
+    """Local batches on request; those of the next round's first phase can be drawn early.
+
+    The host draws them while the GPU still works on the current round, at no cost.
+
+    Args:
+        batches: The clients' data.
+        deferred: Leave gathering the rows to the engine.
+    """
+
+    def __init__(self, batches: BatchSource, deferred: bool) -> None:
+        self._batches, self._deferred = batches, deferred
+        self._steps: int | None = None  # of the last request; most methods repeat it
+        self._early: tuple[int, int | None, Tensor, LocalBatches] | None = None
+
+    def get(self, ids: Tensor, t: int, turn: int, steps: int | None) -> LocalBatches:
+        """Return the clients' batches of a local phase, as `BatchSource.local_batches` does."""
+        if turn == 0:
+            self._steps, early, self._early = steps, self._early, None
+            if early is not None and early[:2] == (t, steps) and torch.equal(early[2], ids):
+                return early[3]
+        return self._batches.local_batches(ids, t, turn, steps, self._deferred)
+
+    def prefetch(self, ids: Tensor, t: int) -> None:
+        """Draw these clients' batches of round t before they are requested."""
+        found = self._batches.local_batches(ids, t, 0, self._steps, self._deferred)
+        self._early = (t, self._steps, ids, found)
+
+
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """Use one thread for the host's work beside a GPU.
+
+    The work is small, and threads that wait for each other on busy cores were seen to take several
+    times as long as the round.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cuda" or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _rows(t: Tensor, index: Tensor) -> Tensor:
+    return t.index_select(0, index.flatten()).reshape(*index.shape, *t.shape[1:])
+
+
+def _encode(index: Tensor, mask: Tensor, keys: Tensor) -> Tensor:
+    """Return a batch as one int tensor (..., B + 1): masked indices inverted, the key last."""
+    return torch.cat([torch.where(mask, index, ~index), keys[..., None]], dim=-1)
+
+
+def _decode(code: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows, keys = code[..., :-1], code[..., -1]
+    mask = rows >= 0
+    return torch.where(mask, rows, ~rows), mask, keys

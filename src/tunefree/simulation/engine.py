@@ -1,0 +1,76 @@
+"""How simulated clients compute: the engine of their losses, and how many train at once."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..core.plan import Plan
+from ..methods import Method
+from ..models.augment import CropFlip
+from ..models.engine import EngineName, select_engine
+from ..models.losses import Losses
+from ..models.problem import Problem
+from ..server.aggregate import Aggregation, weighted_mean
+from .batches import BatchSource
+from .chunk import FEW, Chunks, fitting, in_cache, in_memory
+
+COMPILE_STEPS, COMPILE_FLOPS = 20_000, 1e13  # above either, compiling on a CPU pays for itself
+# Bytes that one client's step keeps for its backward pass: above, clients are faster in turn than
+# batched on a CPU, and faster in turn than compiled (both by `python -m benchmarks cpu`).
+TURNS, TOO_LARGE = 5 << 18, 8 << 20
+GPU_STEPS, GPU_FLOPS = 5_000, 1e14  # the same on a GPU
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How simulated clients compute.
+
+    Args:
+        engine: "vmap", "loop" or "auto".
+        compile: True, False, or None for a choice by the amount of work (the same every time).
+        chunk: Clients trained at once; None is the whole cohort, or fewer where that is faster.
+        augment: Augmentation of training images, or None.
+        aggregate: Creates the aggregators of what clients send.
+    """
+
+    engine: EngineName = "auto"
+    compile: bool | None = None
+    chunk: int | None = None
+    augment: CropFlip | None = None
+    aggregate: Aggregation = weighted_mean
+
+
+def choose_engine(
+    method: Method, problem: Problem, batches: BatchSource, plan: Plan, options: EngineOptions
+) -> tuple[Losses, Chunks]:
+    """Return how losses are computed, and for how many clients at once."""
+    chunk, compile = plan.cohort, options.compile
+    bytes = problem.activation_bytes(*batches.probe(torch.arange(1)).row(0))
+    on_cpu = problem.device.type == "cpu"
+    turns = on_cpu and bytes > TURNS
+    if compile is None:
+        compile = _is_worth_compiling(problem, batches, plan) and options.engine != "loop"
+        compile = compile and not (on_cpu and bytes > TOO_LARGE)
+    if options.chunk is not None:
+        chunk = min(options.chunk, chunk)
+    elif problem.device.type == "cuda":
+        chunk = in_memory(problem, batches, chunk, options.engine != "loop")
+    elif compile and turns:
+        chunk = fitting(chunk, FEW) if bytes <= TOO_LARGE else 1
+    elif compile:
+        chunk = in_cache(chunk, problem.start.nbytes)
+    everyone = torch.arange(chunk)
+    probe = batches.probe(everyone) if on_cpu else batches.order(everyone)
+    descends = method.descent_lr(1.0) is not None
+    losses = select_engine(problem, probe, options.engine, compile, turns, descends)
+    if compile and on_cpu and losses.name == "vmap":  # it could not be compiled
+        return choose_engine(method, problem, batches, plan, replace(options, compile=False))
+    return losses, Chunks(chunk, losses.release)
+
+
+def _is_worth_compiling(problem: Problem, batches: BatchSource, plan: Plan) -> bool:
+    steps = plan.rounds * plan.steps
+    flops = 6.0 * plan.layout.size * batches.width * plan.cohort * steps
+    if problem.device.type == "cuda":
+        return steps >= GPU_STEPS or flops >= GPU_FLOPS
+    return steps >= COMPILE_STEPS or flops >= COMPILE_FLOPS

@@ -1,0 +1,271 @@
+"""Simulated clients that fail (`faults`) or are hostile (`attacks`).
+
+Clients that answer in time train together, as they would without the others. Lost and late clients
+train on their own: their work is counted; their uploads are dropped or queued.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attacks import Adversaries, Attack, Behaviour
+from ..core.errors import ArgumentError
+from ..core.plan import Plan, Round, What, Who
+from ..core.random import key, subset
+from ..core.types import Channels, Vector
+from ..data.batches import BatchPlan
+from ..data.federation import Federation
+from ..faults import DelayQueue, Fate, Faults, LateUpload
+from ..methods import Method
+from ..models.problem import Problem
+from ..robust import Robust
+from ..rounds import NoClientsError, RoundResult, init_server_state, run_round
+from ..server.aggregate import Aggregation, Aggregator, weighted_mean
+from ..wire import Ledger
+from .cohort import MemoryRows
+from .context import WORK_COUNTS, work_costs
+from .dry_run import DryRun
+from .engine import EngineOptions
+from .ranks import Ranks
+from .simulation import Simulation
+
+COUNTED = ("gradients", "proxes", "unsolved")  # work that counts whether or not its result arrives
+
+
+def create_clients(
+    method: Method,
+    problem: Problem,
+    federation: Federation,
+    cut: BatchPlan,
+    plan: Plan,
+    seed: int,
+    options: EngineOptions,
+    start: Vector | None = None,
+    ranks: Ranks | None = None,
+    *,
+    faults: Faults | None = None,
+    attack: Attack | None = None,
+) -> "Simulation | FaultyClients":
+    """Return the simulated clients of a run; arguments as `Simulation`.
+
+    Args:
+        faults: How clients fail, or None.
+        attack: What hostile clients do, or None.
+    """
+    behaviour = Behaviour()
+    if attack is not None:
+        attack.check(method, federation)
+        behaviour = adversaries = Adversaries(attack, plan.clients, seed)
+        federation = adversaries.poison(federation)
+    simulation = Simulation(
+        method,
+        problem,
+        federation,
+        cut,
+        plan,
+        seed,
+        options,
+        start,
+        ranks,
+        behaviour=behaviour,
+        limit_steps=None if faults is None else partial(faults.limit_steps, seed),
+    )
+    if simulation.ranks.size > 1 and (faults is not None or attack is not None):
+        raise ArgumentError("fit(faults=..., attack=...) takes one process; use no torchrun.")
+    return simulation if faults is None else FaultyClients(simulation, faults)
+
+
+class FaultyClients:
+    """A simulation of which some clients fail; implements `rounds.ClientPool` around it.
+
+    Args:
+        simulation: All clients, as they would train without faults.
+        faults: How they fail.
+    """
+
+    def __init__(self, simulation: Simulation, faults: Faults) -> None:
+        self.simulation, self._faults, self.ranks = simulation, faults, simulation.ranks
+        self._plan, self._method = simulation.plan, simulation.method
+        self.weight_of, self.describe = simulation.weight_of, simulation.describe
+        self.measure, self.gradient = simulation.measure, simulation.gradient
+        if faults.stale:
+            _check_stale(self._method, self._plan, simulation.problem.start, simulation.aggregate)
+        self._queue = DelayQueue(self._method.channels())
+        self._sent_late: list[LateUpload] = []  # in a round that is not committed
+        self._pending: MemoryRows = []  # memory after a round that is not committed
+        self._trained = -1  # the last round in which clients have trained
+
+    def sample_cohort(self, t: int) -> Tensor:
+        """Return the cohort of round t: drawn from the clients that are available and not busy."""
+        n, size, seed = self._plan.clients, self._plan.cohort, self._plan.seed
+        available = self._faults.available_in(t, n, seed).clone()
+        available[self._queue.busy(t)] = False
+        free = available.nonzero().flatten()
+        if len(free) == n:
+            ids = self.simulation.sample_cohort(t)
+        else:
+            ids = free[subset(key(seed, "cohort", t), len(free), min(size, len(free)))]
+        late = ids[self._fates(t, ids) == Fate.STALE]
+        self._queue.engage(late, t, t + self._faults.delays(seed, t, late))
+        return ids
+
+    def _fates(self, t: int, ids: Tensor) -> Tensor:
+        return self._faults.fates(self._plan.seed, t, ids)
+
+    def announce(self, ids: Tensor | None) -> None:
+        """Do nothing: the clients that train are not the cohort."""
+
+    def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
+        """Train the cohort and return the means of the uploads that arrive in this round."""
+        if t.preparing:
+            result, self._pending = self.simulation.train_clients(ids, down, t, ledger)
+            return result
+        self._trained, self._pending, self._sent_late = t.index, [], []
+        fates, arriving = self._fates(t.index, ids), self._queue.due(t.index)
+        late, prompt = ids[fates == Fate.STALE], ids[fates >= Fate.SLOW]
+        spent = [self._train_aside(ids[fates == Fate.AFTER], down, t)]
+        until = t.index + self._faults.delays(self._plan.seed, t.index, late)
+        for k, due in enumerate(until.tolist()):
+            spent.append(self._train_aside(late[k : k + 1], down, t, due))
+        counts = {
+            "lost": int((fates == Fate.BEFORE).sum() + (fates == Fate.AFTER).sum()),
+            "slow": int((fates == Fate.SLOW).sum()),
+            "late": len(late),
+            "stale": len(arriving),
+        }
+        extra = {n: sum(row.get(n, 0) for row in spent) for n in COUNTED}
+        if not len(prompt) and not arriving:
+            row = {n: v for n, v in (self._no_work(t) | extra).items() if v or n == "gradients"}
+            raise NoClientsError(row | {"answered": 0, **counts})
+        result = self._train_prompt(prompt, arriving, down, t, ledger)
+        row = dict(result.measured)
+        for name, more in extra.items():
+            if more:
+                row[name] = row.get(name, 0) + more
+        answered = len(prompt) + len(arriving) - int(row.get("refused", 0))
+        row |= {"answered": answered, **counts, **self.simulation.behaviour.measure(prompt)}
+        return replace(result, measured=row)
+
+    def _train_prompt(
+        self, ids: Tensor, late: list[LateUpload], down: Channels, t: Round, ledger: Ledger
+    ) -> RoundResult:
+        """Train the clients that answer in time; return the means over them and late uploads."""
+        late_weight = self.weight_of(torch.tensor([u.client for u in late], dtype=torch.int64))
+        aggregate: Aggregation = partial(self._join, late, late_weight)
+        if len(ids):
+            result, self._pending = self.simulation.train_clients(
+                ids, down, t, ledger, aggregate if late else None
+            )
+        else:
+            means, found = (aggregate(0.0, t.index, w).result() for w in ("train", "measured"))
+            row = {"lr": float(found["lr"])} | self._no_work(t)
+            result = RoundResult(means, float(found["loss"]), row, fraction=0.0)
+        for upload in late:
+            ledger.add(upload.ledger)
+            self._pending.append((torch.tensor([upload.client]), upload.own))
+        assert result.fraction is not None
+        return replace(result, fraction=result.fraction + late_weight)
+
+    def _join(
+        self, late: list[LateUpload], late_weight: float, weight: float, round: int, what: str
+    ) -> Aggregator:
+        """Create an aggregator that contains the late uploads."""
+        made = self.simulation.aggregate(weight + late_weight, round, what)
+        for upload in late:
+            p = self.simulation.weights[[upload.client]]
+            made.add(p, upload.rows if what == "train" else upload.measured)
+        return made
+
+    def _no_work(self, t: Round) -> dict[str, float]:
+        return work_costs(self._method, dict.fromkeys(WORK_COUNTS, 0.0), 0, t)
+
+    def _train_aside(
+        self, ids: Tensor, down: Channels, t: Round, due: int | None = None
+    ) -> dict[str, float]:
+        """Train clients whose uploads are lost, or one whose upload is late; return its cost."""
+        if not len(ids):
+            return {}
+        ledger = Ledger()
+        result, memory = self.simulation.train_clients(ids, down, t, ledger, weighted_mean)
+        is_finite = "refused" not in result.measured and result.loss == result.loss
+        if due is not None and is_finite:
+            ((_, own),) = memory
+            rows = {name: v[None] for name, v in result.mean.items()}
+            numbers = {"loss": result.loss, "lr": result.measured["lr"]}
+            measured = {name: down["x"].new_tensor([v]) for name, v in numbers.items()}
+            self._sent_late.append(LateUpload(int(ids[0]), due, rows, measured, own, ledger))
+        return result.measured
+
+    def query(
+        self,
+        ids: Tensor,
+        t: int,
+        what: What,
+        at: list[Vector],
+        who: Who,
+        sent: Channels | None,
+        ledger: Ledger,
+    ) -> list[Tensor]:
+        """Return the mean of `what` over the clients that answer; the points are sent to all."""
+        if who == "held":
+            return self.simulation.query(ids, t, what, at, who, sent, ledger)
+        asked = ids if who == "cohort" else torch.arange(self._plan.clients)
+        asked = self.simulation.without_refused(asked, t)
+        points = {f"point {j}": x for j, x in enumerate(at)} if sent is None else sent
+        ledger.send_down(points, len(asked), all=who == "all")
+        fates = self._fates(t, asked)
+        is_left = fates >= Fate.SLOW if self._trained == t else fates != Fate.BEFORE
+        if not bool(is_left.any()):
+            lost = {"lost": len(asked), "slow": 0, "late": 0, "stale": 0}
+            raise NoClientsError({"gradients": 0, "answered": 0, **lost})
+        uploads = Ledger()
+        found = self.simulation.query(asked[is_left], t, what, at, "cohort", sent, uploads)
+        ledger.add(uploads)
+        return found
+
+    def commit(self) -> None:
+        """Store the memory of the clients whose uploads arrived, and queue the late uploads."""
+        self.simulation.store_memory(self._pending)
+        self._queue.settle(self._trained, self._sent_late)
+        self._pending, self._sent_late = [], []
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the clients' memory and the queued uploads, for a checkpoint."""
+        return self.simulation.state() | self._queue.state()
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the clients' memory and the queued uploads from a checkpoint."""
+        self.simulation.load_state(tensors)
+        self._queue.load_state(tensors, self.simulation.problem.device)
+
+
+class _QueryError(Exception):
+    """A query was sent."""
+
+
+class _NoQueries(DryRun):
+    """A dry run of rounds in which a query is an error."""
+
+    def query(self, *args: Any) -> list[Tensor]:
+        raise _QueryError
+
+
+def _check_stale(method: Method, plan: Plan, x: Vector, aggregate: Aggregation) -> None:
+    """Refuse late uploads if means of a round are compared, or the number of clients is fixed."""
+    ids = torch.arange(plan.cohort)
+    pool = _NoQueries(method, plan, x)
+    try:
+        run_round(method, plan, init_server_state(method, x, plan), pool, ids, ids)
+    except _QueryError:
+        raise ArgumentError(
+            f"Cannot use Faults(stale=...) with {method.name}. This is because it asks its cohort "
+            "in the middle of a round and compares the answers with what the cohort sent."
+        ) from None
+    if aggregate is not weighted_mean and not isinstance(aggregate, Robust):
+        raise ArgumentError(
+            f"Cannot use Faults(stale=...) with aggregate={aggregate!r}. This is because it knows "
+            "how many clients a round has; use before or after."
+        )

@@ -1,0 +1,94 @@
+"""Batched products in another form have the same results and gradients."""
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import tunefree as tf
+from tunefree.models.compiled import matmul
+
+pytestmark = pytest.mark.compiled_engines
+
+LINEAR = (32, 784, 10)
+
+
+def rows(m, p, k, q):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(m, p, k, generator=draw, dtype=torch.float64)
+    return x, torch.randn(m, q, k, generator=draw, dtype=torch.float64)
+
+
+def traced(function, *args):
+    graph = make_fx(function, decomposition_table=matmul.bmm_decompositions())(*args)
+    shapes = [
+        tuple(tuple(a.meta["val"].shape) for a in node.args)
+        for node in graph.graph.nodes
+        if node.target is torch.ops.aten.bmm.default
+    ]
+    return graph(*args), shapes
+
+
+@pytest.mark.parametrize(
+    ("p", "k", "q", "turned"),
+    [(32, 784, 10, True), (32, 5, 1, True), (10, 784, 10, False), (32, 784, 16, False)],
+)
+def test_on_a_cpu_narrow_products_are_transposed(p, k, q, turned):
+    x, w = rows(3, p, k, q)
+    out, shapes = traced(lambda x, w: torch.bmm(x, w.mT), x, w)
+    assert shapes == [((3, q, k), (3, k, p)) if turned else ((3, p, k), (3, k, q))]
+    torch.testing.assert_close(out, torch.einsum("mpk,mqk->mpq", x, w))
+
+
+def test_operands_in_another_memory_order_are_left_alone():
+    x, w = rows(3, 32, 20, 10)
+    _, shapes = traced(torch.bmm, x, w.mT.contiguous())
+    assert shapes == [((3, 32, 20), (3, 20, 10))]
+
+
+class Gpu(matmul._BatchedMatmul):
+    """The GPU's products, on any device."""
+
+    def __call__(self, a, b):
+        return self._gpu(a, b)
+
+
+def step(x, w, g):
+    return torch.bmm(x, w.mT), torch.bmm(g.mT, x)  # the values, and the gradient of w
+
+
+@pytest.mark.parametrize("q", [3, 8, 10, 63])
+def test_on_a_gpu_long_sums_are_split(q):
+    x, w = rows(4, 6, 2048, q)
+    g = torch.randn(4, 6, q, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    table = {torch.ops.aten.bmm.default: Gpu()}
+    graph = make_fx(step, decomposition_table=table)(x, w, g)
+    x, w, g = (t.flip(1) for t in (x, w, g))  # the graph is of the operations, not of the numbers
+    for out, exact in zip(graph(x, w, g), step(x, w, g), strict=True):
+        torch.testing.assert_close(out, exact)
+    found = [n for n in graph.graph.nodes if n.target is torch.ops.aten.bmm.default]
+    even = -(-q // matmul.GPU_ALIGNMENT) * matmul.GPU_ALIGNMENT
+    assert [tuple(n.meta["val"].shape) for n in found] == [(16, 6, even), (16, even, 512)]
+    assert found[0].args[0] is found[1].args[1], "x is laid out once for both"
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "q"), [(4, 2000, 10), (4, 512, 10), (4, 2048, 64), (64, 2048, 10)]
+)
+def test_on_a_gpu_other_products_are_left_alone(m, k, q):
+    x, w = rows(m, 6, k, q)
+    assert Gpu()(x, w.mT) is NotImplemented
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_a_run_with_such_products(method, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    p, k, q = LINEAR
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(200, k, generator=draw), torch.randint(q, (200,), generator=draw)
+    fed = tf.Federation(x, y, torch.arange(200) % 5, classes=q)
+    words = {"rounds": 2, "steps": 3, "batch": p, "dtype": torch.float64, "device": "cpu"}
+    made = tf.methods.get(method, lr=0.1)
+    flat = torch.nn.Linear(k, q)
+    one, two = (tf.fit(flat, fed, made, compile=c, **words) for c in (True, False))
+    assert one.settings["engine"] == "vmap, compiled"
+    torch.testing.assert_close(one.x, two.x, rtol=1e-9, atol=1e-11)
