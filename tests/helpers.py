@@ -1,8 +1,11 @@
 """Helpers that tests in several folders share: comparisons, small problems, runs and processes."""
 
 import json
+import os
+import signal
 import subprocess
 import threading
+import time
 from contextlib import contextmanager
 
 import torch
@@ -34,6 +37,19 @@ def start_process(words, limit=120.0, **options):
         finally:
             timer.cancel()
             process.kill()
+
+
+def wait_for_child(pid, limit=120.0):
+    """Wait for a forked child and return its status; kill it and fail after `limit` seconds."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    raise AssertionError(f"the child has not ended after {limit:g} s")
 
 
 def run_thread(target, limit=60.0):
