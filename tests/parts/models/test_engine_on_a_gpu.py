@@ -181,7 +181,7 @@ def test_the_same_bits_in_another_process(precision, tmp_path):
     """Compiled anew, with nothing kept from the first time: no kernel is chosen by a clock."""
     own = Path(__file__)
     code = f"import sys; sys.path.insert(0, {str(own.parent)!r}); import {own.stem} as here; "
-    code += f"run = here.fit(compile=True, precision={precision!r}); "
+    code += f"run = here.fit(compile=True, engine=here.tf.Engine(precision={precision!r})); "
     code += "print(run.settings['engine'], run.x.double().sum().item().hex())"
     found = set()
     for name in "ab":
