@@ -163,7 +163,7 @@ def test_own_partitioner():
             lambda: parse("dirichlet"),
             "The split 'dirichlet' lacks alpha; write dirichlet:alpha=…",
         ),
-        (lambda: parse("shards:x"), "shards: k must be a whole number."),
+        (lambda: parse("shards:x"), "shards: k must be an int."),
         (lambda: parse("iid:3"), "iid: '3' is one value too many; it takes none."),
         (
             lambda: parse("dirichlet:-1"),
