@@ -11,7 +11,7 @@ from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, check_int, unknown_name
 from tunefree.models.problem import Precision
 
-from .text import memory, number, ranged
+from .text import format_bytes, format_number, format_range
 from .timing import Say, measure_beside, silent
 from .workload import Workload
 
@@ -124,7 +124,7 @@ def measure(settings: Gpu, say: Say = silent) -> list[dict[str, Any]]:
             )
             target = TARGETS.get((name, row["precision"])) if same else None
             row["target_ms"] = target if device.type == "cuda" else None
-            say(f"{name}, {row['precision']}: {number(row['ours_ms'])} ms")
+            say(f"{name}, {row['precision']}: {format_number(row['ours_ms'])} ms")
             rows.append(row)
     return rows
 
@@ -137,11 +137,11 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             "clients x batch": f"{row['clients']} x {row['batch']}",
             "precision": row["precision"],
             "engine": str(row["engine"]),
-            "ours, ms": ranged(row, "ours_ms"),
-            "target": number(row["target_ms"]),
-            "plain loop, ms": ranged(row, "plain_ms"),
-            "ratio": ranged(row, "ratio", "x"),
-            "memory": memory(row["memory"]),
+            "ours, ms": format_range(row, "ours_ms"),
+            "target": format_number(row["target_ms"]),
+            "plain loop, ms": format_range(row, "plain_ms"),
+            "ratio": format_range(row, "ratio", "x"),
+            "memory": format_bytes(row["memory"]),
             "set-up": f"{row['setup_s']:.1f} s",
         }
         for row in rows

@@ -137,7 +137,7 @@ def slug(facts: dict[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def ready(path: Path) -> None:
+def prepare_output(path: Path) -> None:
     """Make the folder that a record will be written to, before anything is measured."""
     folder = path.parent if path.suffix == ".json" else path
     try:
@@ -161,7 +161,7 @@ def save(kept: dict[str, Any], path: Path) -> Path:
     return path
 
 
-def where(kept: dict[str, Any]) -> str:
+def describe_machine(kept: dict[str, Any]) -> str:
     """Return one line: on what and with what it was measured."""
     facts, known = kept["machine"], kept["versions"]
     memory = f", {facts['memory'] / 1e9:.0f} GB" if facts["memory"] else ""

@@ -23,7 +23,7 @@ from tunefree.study.significance import holm, two_sided_p
 from tunefree.study.text import p_text
 from tunefree.training.fit import fit
 
-from .timing import Say, check, silent
+from .timing import Say, check_finished, silent
 
 LR = 0.05
 
@@ -116,7 +116,7 @@ def _accuracy(
         device=device,
         engine=Engine(precision=precision),
     )
-    check(run.status)
+    check_finished(run.status)
     return float(run.history[-1]["test_accuracy"])
 
 

@@ -182,7 +182,7 @@ def measure_beside(
         callbacks=[watch],
         engine=Engine(precision=precision),
     )
-    check(run.status)
+    check_finished(run.status)
     each = 1e3 / work.steps
     ours, slow = summarize("ours_ms", watch.ours, each), summarize("plain_ms", watch.plain, each)
     pairs = [b / a for a, b in zip(watch.ours, watch.plain, strict=False)]
@@ -210,7 +210,7 @@ def measure_beside(
     }
 
 
-def check(status: str) -> None:
+def check_finished(status: str) -> None:
     """Refuse to report a run that did not play all its rounds."""
     if status != "finished":
         raise TunefreeError(f"The measured run ended early ({status}), so it says nothing.")

@@ -42,14 +42,14 @@ class Workload:
 
     def data(self) -> tuple[Any, Tensor]:
         """Return random samples of the right shape for all clients."""
-        return samples(self.net, self.shape, self.classes, self.clients * self.samples)
+        return make_samples(self.net, self.shape, self.classes, self.clients * self.samples)
 
     def federation(self, pair: tuple[Any, Tensor]) -> Federation:
         """Return these samples dealt to the clients, the same number to each."""
         return Federation(*pair, torch.arange(len(pair[1])) // self.samples, name="random")
 
 
-def samples(
+def make_samples(
     net: str, shape: tuple[int, ...], classes: int, rows: int, seed: int = 0
 ) -> tuple[Any, Tensor]:
     """Return random samples: tokens, or numbers around a centre of each class.

@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Number:
+class Statistic:
     """What is read off a run.
 
     Args:
@@ -86,11 +86,11 @@ def better_higher(measure: str) -> bool:
     return figures.rises(measure)
 
 
-def parse(text: str, measure: str, higher: bool | None = None) -> Number:
+def parse(text: str, measure: str, higher: bool | None = None) -> Statistic:
     """Read a number; `measure` and `higher` are the experiment's own.
 
     >>> parse("rounds to 0.8", "test_accuracy")
-    Number(text='rounds to 0.8', measure='test_accuracy', how='rounds', higher=True, target=0.8)
+    Statistic(text='rounds to 0.8', measure='test_accuracy', how='rounds', higher=True, target=0.8)
     >>> parse("train_loss last", "test_accuracy").measure
     'train_loss'
     """
@@ -107,7 +107,7 @@ def parse(text: str, measure: str, higher: bool | None = None) -> Number:
         raise ArgumentError(_refusal(text)) from None
     name = other or measure
     own = higher if higher is not None and name == measure else better_higher(name)
-    return Number(text, name, how, own, goal)
+    return Statistic(text, name, how, own, goal)
 
 
 def _refusal(text: str) -> str:

@@ -22,7 +22,7 @@ from tunefree.study.work import NOT_RUN, Outcome
 from tunefree.training.run import Run
 
 from . import claims
-from .spec import Experiment, Row, Spec
+from .spec import Experiment, Row, SpecFile
 
 POINTS = 60  # of a curve
 Record = dict[str, Any]
@@ -47,7 +47,7 @@ class RowResult:
     reason: str = ""
 
 
-def record(
+def make_record(
     found: Experiment,
     played: Sequence[RowResult],
     skipped: Mapping[str, str],
@@ -88,7 +88,7 @@ def record(
     return out
 
 
-def places(made: Sequence[Record]) -> Record:
+def summarize_origins(made: Sequence[Record]) -> Record:
     """Return on what, with what and until when runs were made: the most common, then the others.
 
     Args:
@@ -114,7 +114,7 @@ def _row(found: Experiment, one: RowResult) -> Record:
     status = [_status(o) for o in one.outcomes]
     values = {
         text: [
-            _digits(number.of(o.history)) if isinstance(o, Run) and figures.good(o) else None
+            _round_digits(number.of(o.history)) if isinstance(o, Run) and figures.good(o) else None
             for o in one.outcomes
         ]
         for text, number in texts.items()
@@ -131,8 +131,10 @@ def _row(found: Experiment, one: RowResult) -> Record:
         "status": status,
         "notes": [one.reason] if one.reason else figures.notes(one.outcomes),
         "values": values,
-        "seconds": [_digits(sum(r.get("seconds") or 0 for r in o.history)) for o in one.outcomes],
-        "curves": curves(runs, found.curves, found.x),
+        "seconds": [
+            _round_digits(sum(r.get("seconds") or 0 for r in o.history)) for o in one.outcomes
+        ],
+        "curves": mean_curves(runs, found.curves, found.x),
     }
 
 
@@ -142,11 +144,11 @@ def _status(outcome: Outcome) -> str:
     return "not run" if outcome.reason == NOT_RUN else "failed"
 
 
-def _digits(value: float | None) -> float | None:
+def _round_digits(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def curves(runs: Sequence[Run], names: Sequence[str], x: str) -> dict[str, Any]:
+def mean_curves(runs: Sequence[Run], names: Sequence[str], x: str) -> dict[str, Any]:
     """Return the mean over runs of each curve, thinned, with its least and greatest value."""
     if not runs or not names:
         return {}
@@ -172,7 +174,7 @@ def curves(runs: Sequence[Run], names: Sequence[str], x: str) -> dict[str, Any]:
     return out
 
 
-def judged(kept: Record, found: Experiment) -> Record:
+def apply_spec(kept: Record, found: Experiment) -> Record:
     """Return the record with what the specification says now: published numbers, claims, words."""
     tasks = {t.name: t for t in found.tasks}
     rows = [
@@ -194,7 +196,7 @@ def judged(kept: Record, found: Experiment) -> Record:
         "of": {n.text: n.measure for n in (*found.show, *(c.by for c in found.claims))},
         "note": found.note,
         "assume": list(found.assume),
-        "smaller": [*kept.get("cut", ()), *smaller(found)],
+        "smaller": [*kept.get("cut", ()), *list_reductions(found)],
         "tasks": [
             {**t, "label": tasks[t["name"]].label} for t in kept["tasks"] if t["name"] in tasks
         ],
@@ -203,7 +205,7 @@ def judged(kept: Record, found: Experiment) -> Record:
     }
 
 
-def smaller(found: Experiment) -> list[str]:
+def list_reductions(found: Experiment) -> list[str]:
     """Return what is smaller than the paper, in sentences."""
     out = list(found.says)
     for task in found.tasks:
@@ -237,17 +239,17 @@ def load(path: Path) -> Record:
     return found
 
 
-def results(spec: Spec, scale: str) -> Path:
+def record_path(spec: SpecFile, scale: str) -> Path:
     """Return where the record of an experiment is kept."""
     return spec.path.parent / "results" / f"{spec.path.stem}-{scale}.json"
 
 
-def middle(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+def mean_and_sd(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return mean and standard deviation of the seeds that have a number."""
     return figures.middle([v for v in values if v is not None])
 
 
-def search_cost(outcomes: Sequence[Outcome], rounds: int) -> dict[str, Any]:
+def sum_search_cost(outcomes: Sequence[Outcome], rounds: int) -> dict[str, Any]:
     """Return what a search cost."""
     spent = [figures.spent(o) for o in outcomes]
     return {

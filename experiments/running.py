@@ -17,11 +17,12 @@ from tunefree.study.work import Failure, Outcome, Watch
 from tunefree.training.run import Run
 
 from . import page, text
-from .record import Record, judged, results, save
+from .library import load
+from .record import Record, apply_spec, record_path, save
 from .runner import Runner
 from .runs import RunSpec, make_run, narrow
 from .source import ExperimentSource
-from .spec import Experiment, load
+from .spec import Experiment
 from .study import Study
 
 
@@ -96,10 +97,10 @@ def run(
     where = find_device(device)
     if jobs is not None:
         check_int("run", "jobs", jobs, low=0)
-    count = workers(jobs, where)
+    count = count_workers(jobs, where)
     count = min(1, count) if found.alone else count
     source = ExperimentSource(device, None if data_dir is None else Path(data_dir))
-    given = narrowing(seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
+    given = format_options(seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
     _make(folder)
     looking = watch or _make_progress(progress)
     stopped, began = False, time.perf_counter()
@@ -111,16 +112,16 @@ def run(
             study.play()
         except KeyboardInterrupt:
             stopped = True
-    kept = {**study.record(where, given), "cut": cut(full, found)}
+    kept = {**study.make_record(where, given), "cut": list_cuts(full, found)}
     if runner.trained and runner.trained == len(study.done) and not stopped:
         kept |= {"wall": round(time.perf_counter() - began, 1), "jobs": count}
-    facts = judged(kept, found)
+    facts = apply_spec(kept, found)
     result = Result(facts, study.groups(), folder)
     result.write()
     if stopped:
         raise Interrupted(f"Stopped by Ctrl-C; what was played is in {str(folder)!r}.", result)
     if keep:
-        save(facts, results(spec, scale))
+        save(facts, record_path(spec, scale))
     return result
 
 
@@ -134,7 +135,7 @@ def _make(folder: Path) -> None:
         ) from None
 
 
-def workers(jobs: int | None, device: torch.device) -> int:
+def count_workers(jobs: int | None, device: torch.device) -> int:
     """Return how many processes play runs."""
     if jobs is not None:
         return jobs
@@ -171,10 +172,10 @@ class Lines(Watch):
         print(line, flush=True)
 
 
-def narrowing(**given: Any) -> str:
+def format_options(**given: Any) -> str:
     """Return the options that make an experiment smaller than its specification, as typed.
 
-    >>> narrowing(seeds=2, tasks=["a", "b"], rounds=None)
+    >>> format_options(seeds=2, tasks=["a", "b"], rounds=None)
     '--seeds 2 --tasks a,b'
     """
     words = []
@@ -184,7 +185,7 @@ def narrowing(**given: Any) -> str:
     return shlex.join(words)
 
 
-def cut(full: Experiment, found: Experiment) -> list[str]:
+def list_cuts(full: Experiment, found: Experiment) -> list[str]:
     """Return what is shorter than the specification, and so than the paper, in sentences."""
     out = []
     if found.seeds < full.seeds:
@@ -199,7 +200,7 @@ def cut(full: Experiment, found: Experiment) -> list[str]:
     return out + list(said)
 
 
-def planned(
+def plan_runs(
     name: str | os.PathLike[str],
     scale: str,
     *,

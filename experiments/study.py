@@ -15,7 +15,7 @@ from tunefree.training.bind import SimulatedClients, bind
 from tunefree.training.run import Run
 
 from . import named
-from .record import Record, RowResult, places, record, search_cost
+from .record import Record, RowResult, make_record, sum_search_cost, summarize_origins
 from .runner import Runner, load_run
 from .runs import RunSpec, make_run, run_path
 from .spec import Experiment, Row
@@ -107,7 +107,7 @@ class Study:
                 of = f"{len(ended)} of {len(outcomes)} settings were tried"
                 self.lost[key] = f"Not run: its grid was not searched to the end, {of}."
                 continue
-            self.costs[key] = search_cost(outcomes, mine[0].rounds)
+            self.costs[key] = sum_search_cost(outcomes, mine[0].rounds)
             scores = [score(o, self.found.tune_by) for o in outcomes]
             ranked = sorted((-s, i) for i, s in enumerate(scores) if s is not None)
             if not ranked:
@@ -125,11 +125,11 @@ class Study:
             (order[row.task], seed, one)
             for row in self.rows
             for seed in range(self.found.seeds)
-            if (one := self._wanted(row, seed)) is not None
+            if (one := self._make_run(row, seed)) is not None
         ]
         return [one for _, _, one in sorted(out, key=lambda item: item[:2])]
 
-    def _wanted(self, row: Row, seed: int) -> RunSpec | None:
+    def _make_run(self, row: Row, seed: int) -> RunSpec | None:
         point = row.points[0]
         if len(row.points) > 1:
             found = self.chosen.get((row.task, row.label))
@@ -142,13 +142,13 @@ class Study:
         for one, outcome in self.runner.perform(tasks):
             self.done[one.key] = outcome
 
-    def played(self) -> list[RowResult]:
+    def row_results(self) -> list[RowResult]:
         """Return every row with what became of it."""
         out = []
         for row in self.found.rows:
             key = (row.task, row.label)
             reason = self.skipped.get(row.task) or row.skip or self.lost.get(key, "")
-            tasks = [] if reason else [self._wanted(row, s) for s in range(self.found.seeds)]
+            tasks = [] if reason else [self._make_run(row, s) for s in range(self.found.seeds)]
             outcomes = [
                 self.done.get(one.key)
                 or load_run(run_path(self.folder, one))
@@ -165,16 +165,18 @@ class Study:
         several = len(self.found.tasks) > 1
         return {
             f"{one.row.task}: {one.row.label}" if several else one.row.label: runs
-            for one in self.played()
+            for one in self.row_results()
             if (runs := [o for o in one.outcomes if isinstance(o, Run)])
         }
 
-    def record(self, device: torch.device, narrowed: str) -> Record:
+    def make_record(self, device: torch.device, narrowed: str) -> Record:
         """Return everything there is to keep."""
         every = [o for o in self.done.values() if isinstance(o, Run)]
         took = sum(row.get("seconds") or 0 for o in every for row in o.history)
-        facts = record(self.found, self.played(), self.skipped, device, narrowed, took)
-        return facts | places([o.settings["made"] for o in every if "made" in o.settings])
+        facts = make_record(self.found, self.row_results(), self.skipped, device, narrowed, took)
+        return facts | summarize_origins(
+            [o.settings["made"] for o in every if "made" in o.settings]
+        )
 
 
 def score(outcome: Outcome, by: str) -> float | None:

@@ -25,7 +25,7 @@ def complete(found: dict[str, Any]) -> list[int]:
     return sorted(seed for seed in set(seeds) if seeds.count(seed) == found["each"])
 
 
-def cell(rows: list[dict[str, Any]]) -> str:
+def format_cell(rows: list[dict[str, Any]]) -> str:
     """Return mean and standard deviation over seeds, in percent; a run that blew up says so."""
     lost = sum(r["status"] == "diverged" for r in rows)
     if lost:
@@ -35,7 +35,7 @@ def cell(rows: list[dict[str, Any]]) -> str:
     return f"{statistics.mean(found):.1f}{spread}"
 
 
-def score(rows: list[dict[str, Any]]) -> float:
+def mean_accuracy(rows: list[dict[str, Any]]) -> float:
     """Return the mean accuracy, none where a run blew up."""
     found = [math.nan if r["status"] == "diverged" else r["accuracy"] for r in rows]
     return statistics.mean(found)
@@ -51,7 +51,9 @@ def table(rows: list[dict[str, Any]], method: str) -> str:
         for attack in attacks
     }
     best = {
-        attack: max((s for rule in rules if (s := score(groups[rule, attack])) == s), default=0)
+        attack: max(
+            (s for rule in rules if (s := mean_accuracy(groups[rule, attack])) == s), default=0
+        )
         for attack in attacks
     }
     lines = ["| | " + " | ".join(f"`{a}`" for a in attacks) + " |"]
@@ -59,13 +61,15 @@ def table(rows: list[dict[str, Any]], method: str) -> str:
     for rule in rules:
         cells = []
         for attack in attacks:
-            text = cell(groups[rule, attack])
-            cells.append(f"**{text}**" if score(groups[rule, attack]) == best[attack] else text)
+            text = format_cell(groups[rule, attack])
+            cells.append(
+                f"**{text}**" if mean_accuracy(groups[rule, attack]) == best[attack] else text
+            )
         lines.append(f"| `{rule}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def rendered(found: dict[str, Any]) -> str:
+def render_tables(found: dict[str, Any]) -> str:
     """Return what stands between the marks."""
     seeds = complete(found)
     if not seeds:
@@ -100,7 +104,7 @@ def main(words: list[str]) -> int:
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": [], "each": 1}
-    text = f"{head}{BEGIN}\n{rendered(found)}\n{END}{tail}"
+    text = f"{head}{BEGIN}\n{render_tables(found)}\n{END}{tail}"
     if not words:
         PAGE.write_text(text, "utf-8")
     elif text != page:
