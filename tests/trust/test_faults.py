@@ -362,7 +362,7 @@ def test_only_those_who_are_there_are_drawn():
 
 
 @pytest.mark.parametrize("stop", [4, 6])
-def test_a_resumed_run_has_the_letters_on_their_way(tmp_path, stop):
+def test_a_resumed_run_has_the_late_uploads(tmp_path, stop):
     """Bitwise, with control variates, error feedback and late uploads in the checkpoint."""
     faults = Faults(before=0.1, after=0.1, stale=0.4, delay=3)
     method = get("scaffold", wire="ef+topk:0.4")

@@ -53,7 +53,7 @@ class ClientContext:
             found = self.prefetcher.get(ids, t.index, turn, steps)
             return found if self._limit_steps is None else self._limit_steps(found, ids, t)
 
-        return ClientTask(losses=self.losses, lesson=local_batches, full=full)
+        return ClientTask(losses=self.losses, local_batches=local_batches, full=full)
 
     def full(self, x: Tensor, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
         """Return losses (m,) and gradients (m, d) over all data of each client.
