@@ -1,4 +1,4 @@
-"""How fast it is: suites that measure the loop of `fit` beside a plain per-client PyTorch loop.
+"""Suites that measure the speed of `fit` beside a plain per-client PyTorch loop.
 
 `python -m benchmarks SUITE` runs them, `docs/speed.md` keeps what they found.
 """

@@ -40,7 +40,7 @@ SMALLER: dict[str, dict[str, Any]] = {  # than by default, so that minutes suffi
 
 @dataclass(frozen=True)
 class Size:
-    """How much of a network is measured unless the user says otherwise."""
+    """Default size of the measurement of a network."""
 
     clients: int = 20
     steps: int = 20
@@ -67,7 +67,7 @@ SIZES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cpu:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         models: Names of networks; all of them by default.
@@ -139,7 +139,7 @@ def measure(settings: Cpu, say: Say = silent) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "model": row["model"],

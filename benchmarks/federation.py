@@ -34,7 +34,7 @@ METHOD, WORDS = "fedavg", ("lr=0.1",)
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         nodes: Numbers of SuperNodes, each >= 1.
@@ -97,7 +97,7 @@ def _version(name: str) -> str | None:
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "SuperNodes": str(row["nodes"]),

@@ -47,7 +47,7 @@ TARGETS = {  # milliseconds per cohort-step
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         models: mlp (784-200-200-10, 100 clients, batch 32), cnn-pfl (50, 10), cnn-p1 (100, 20),
@@ -130,7 +130,7 @@ def measure(settings: Gpu, say: Say = silent) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "model": row["model"],

@@ -42,7 +42,7 @@ Source = Literal["auto", "cifar10", "random"]
 
 @dataclass(frozen=True, kw_only=True)
 class PflCifar10:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         rounds: Rounds of communication.
@@ -162,7 +162,7 @@ def _dataset(settings: PflCifar10) -> Dataset:
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "data": "random, not CIFAR-10" if row["data"] == "random" else row["data"],

@@ -30,7 +30,7 @@ LR = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Precisions:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         data: Dataset of images; `tunefree datasets` lists them.

@@ -80,7 +80,7 @@ SERVERS: dict[str, s.Server] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         size: Numbers in the vector; by default those of ResNet-18.
@@ -182,7 +182,7 @@ def _row(
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "rule": row["name"],

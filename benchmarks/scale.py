@@ -67,7 +67,7 @@ CHILD = "from benchmarks.scale import child; child()"
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         curves: clients, cohort, parameters, steps; all by default.
@@ -209,7 +209,7 @@ def measure_point(
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "point": f"{row['curve']} {row[row['curve']]:,}{_method(row)}",

@@ -1,4 +1,4 @@
-"""What is measured: a network, data of its shape, and the plain loop that trains it beside us."""
+"""What is measured: a network, data of its shape, and a plain loop that trains it."""
 
 import copy
 import math
@@ -37,7 +37,7 @@ class Workload:
     args: Mapping[str, Any] = field(default_factory=dict)  # the network's own
 
     def model(self) -> nn.Module:
-        """Return the network as it starts."""
+        """Return the initial network."""
         return nets.build(self.net, shape=self.shape, classes=self.classes, **self.args)
 
     def data(self) -> tuple[Any, Tensor]:
@@ -45,7 +45,7 @@ class Workload:
         return make_samples(self.net, self.shape, self.classes, self.clients * self.samples)
 
     def federation(self, pair: tuple[Any, Tensor]) -> Federation:
-        """Return these samples dealt to the clients, the same number to each."""
+        """Return these samples divided among the clients, the same number each."""
         return Federation(*pair, torch.arange(len(pair[1])) // self.samples, name="random")
 
 
@@ -73,7 +73,7 @@ def make_samples(
 
 
 class PlainLoop:
-    """FedAvg as anyone would write it in PyTorch: one client after another.
+    """FedAvg in plain PyTorch, one client after the other.
 
     Args:
         model: Trained in place, on the data's device.
@@ -150,7 +150,7 @@ def _autocast(precision: Precision, device: torch.device) -> Any:
 
 @contextmanager
 def allow_tf32(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Let PyTorch's float32 products on a GPU use TF32, or not; put back what was set before."""
+    """Allow or forbid TF32 in float32 products on a GPU; restore the former setting at the end."""
     if device.type != "cuda":
         yield
         return

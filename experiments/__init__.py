@@ -1,4 +1,4 @@
-"""The papers' experiments, one call each: specifications in words, ours beside the published.
+"""The papers' experiments, one call each: our results beside the published numbers.
 
 `python -m experiments` is the same from the command line.
 """

@@ -50,7 +50,7 @@ def reproduce(
     dry_run: bool = False,
     as_json: AsJson = False,
 ) -> int:
-    """Play an experiment of a paper and set the result beside the published one.
+    """Run an experiment of a paper and print the result beside the published one.
 
     Without a name, or with LIST, the experiments are listed.
 
@@ -72,8 +72,8 @@ def reproduce(
         Folder of the runs, the table and the page; by default runs/experiments/NAME-SCALE. Runs
         that are there are kept.
     jobs: int
-        Processes that play runs, each with one thread; by default 2 on a CPU, 1 on a GPU, which
-        several may share. With 0 nothing is played: the result is that of the runs in the folder.
+        Processes that train runs, each with one thread; by default 2 on a CPU, 1 on a GPU, which
+        several may share. With 0 nothing is trained: the result is that of the runs in the folder.
     seeds: int
         How many, instead of the experiment's own number.
     rounds: int
@@ -133,12 +133,12 @@ def _split(text: str) -> list[str]:
 
 
 def wide_console() -> Console:
-    """Return where tables go: into a file cells need not be folded."""
+    """Return the console for tables; if it is no terminal, wide enough not to fold cells."""
     return out if out.is_terminal else Console(highlight=False, width=max(out.width, 200))
 
 
 def print_list(data_dir: Path | None, as_json: bool) -> None:
-    """Print what there is."""
+    """Print the experiments, how long each takes, and which data is missing."""
     rows, here = [], {row["name"]: row["found"] for row in describe(data_dir)}
     for name in papers.find():
         spec = papers.load(name)
@@ -162,7 +162,7 @@ def print_list(data_dir: Path | None, as_json: bool) -> None:
 
 
 def format_minutes(spec: papers.Spec, scale: str, said: float | None) -> str:
-    """Return how long it takes: as measured, as the specification says, the sum of the runs."""
+    """Return the duration: measured, else as specified, else the sum over the kept runs."""
     path = record_path(spec, scale)
     kept = load(path) if path.exists() else {}
     if "wall" in kept and not kept["narrowed"]:

@@ -1,4 +1,4 @@
-"""Whether a specification is right, before anything is trained: errors are sentences."""
+"""Checks of a specification, before anything is trained."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ Table = Mapping[str, Any]
 
 
 def check_spec(spec: SpecFile, scale: str) -> Experiment:
-    """Return the experiment at a scale, or say what is wrong with it and where."""
+    """Return the experiment at a scale; an `ArgumentError` says what is wrong with it."""
     try:
         _check_all_keys(spec, scale)
         found = read(spec, scale)
@@ -176,7 +176,7 @@ def _check_row(found: Experiment, task: PaperTask, row: Row) -> None:
 
 
 def split_settings(method: str, given: Table) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return which of these are the method's, and which are the run's.
+    """Split settings into those of the method and those of the run.
 
     >>> split_settings("fedavg", {"lr": 0.1, "steps": 5})
     ({'lr': 0.1}, {'steps': 5})
@@ -218,7 +218,7 @@ def _check_published(spec: SpecFile, found: Experiment, tasks: set[str]) -> None
 
 
 def _elsewhere(spec: SpecFile, task: str, label: str, scale: str) -> bool:
-    """Whether a published row belongs to the other scale."""
+    """Return whether a published row belongs to the other scale."""
     others = [s for s in spec.scales if s != scale]
     return any(
         row.task == task and row.label == label for s in others for row in read(spec, s).rows

@@ -1,4 +1,4 @@
-"""A specification at a scale: keys laid over each other, grids and sweeps multiplied out."""
+"""Reading a specification at a scale: tables are merged, grids and sweeps expanded."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from .spec import Claim, Experiment, PaperTask, Row, SpecFile, Table
 
 
 def merge_tables(*tables: Mapping[str, Any]) -> Table:
-    """Return tables laid over each other, later ones above; `set` is added to, `says` collected.
+    """Merge tables; later ones win, except that `set` is merged and `says` collected.
 
     >>> merge_tables({"set": {"a": 1}, "batch": 5}, {"set": {"b": 2}, "batch": 6})
     {'set': {'a': 1, 'b': 2}, 'batch': 6}
@@ -36,7 +36,7 @@ INSTEAD = {"steps": "epochs", "epochs": "steps"}
 
 
 def override(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
-    """Return one table with another laid over it; steps take the place of epochs, and vice versa.
+    """Merge two tables, the second wins; steps replace epochs and vice versa.
 
     >>> override({"steps": 5, "batch": 2}, {"epochs": 1})
     {'batch': 2, 'epochs': 1}
@@ -46,7 +46,7 @@ def override(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
 
 
 def merge_scale(table: Mapping[str, Any], scale: str) -> Table:
-    """Return a task's, method's or sweep's table with that of the scale laid over it."""
+    """Merge the table of a task, method or sweep with its table of the scale."""
     return merge_tables(table, table.get(scale, {}))
 
 
@@ -55,12 +55,12 @@ def _several(value: Any) -> tuple[str, ...]:
 
 
 def is_at_scale(table: Mapping[str, Any], scale: str) -> bool:
-    """Return whether a task, method, sweep or claim is there at this scale."""
+    """Return whether a task, method, sweep or claim exists at this scale."""
     return scale in table.get("scales", SCALES)
 
 
 def read(spec: SpecFile, scale: str) -> Experiment:
-    """Return the experiment at a scale; `check.py` has looked at the keys."""
+    """Return the experiment at a scale; its keys must have been checked."""
     raw = spec.raw
     base = merge_tables(raw.get("common", {}), raw["scale"][scale])
     measure, higher = raw.get("measure", "test_accuracy"), raw.get("higher")
@@ -164,13 +164,13 @@ def label_sweep(base: str, setting: str, value: Any) -> str:
 
 
 def is_setting(method: str, key: str) -> bool:
-    """Return whether a key is the method's, and not the run's."""
+    """Return whether a key is a setting of the method, not of the run."""
     known = all(name in CATALOGUE for name in method.split("+"))
     return known and key in named.settings(method)
 
 
 def expand_grid(grid: Mapping[str, Sequence[Any]] | Sequence[Table]) -> tuple[Table, ...]:
-    """Return the settings of a grid, one table each; a list of tables is one already.
+    """Return the points of a grid, one table each; a list of points is returned as it is.
 
     >>> expand_grid({"lr": [0.1, 1.0], "mu": [0.5]})
     ({'lr': 0.1, 'mu': 0.5}, {'lr': 1.0, 'mu': 0.5})

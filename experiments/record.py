@@ -1,4 +1,4 @@
-"""What is kept of an experiment: one record of plain data, from which every table is made."""
+"""The record of an experiment: plain data from which every table is made."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,14 +30,14 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class RowResult:
-    """A row with what became of it.
+    """A row with its runs.
 
     Args:
         row: The row.
-        chosen: The settings found in its grid; None where nothing was searched or found.
+        chosen: The settings found in its grid; None if nothing was searched or found.
         outcomes: One for each seed.
         cost: What the search cost: runs, rounds of each, gradients, seconds.
-        reason: Why there are no runs, where there are none.
+        reason: Why there are no runs; "" if there are some.
     """
 
     row: Row
@@ -55,7 +55,7 @@ def make_record(
     narrowed: str,
     seconds: float,
 ) -> Record:
-    """Return everything there is to keep.
+    """Return the record of an experiment.
 
     Args:
         found: The experiment.
@@ -89,7 +89,7 @@ def make_record(
 
 
 def summarize_origins(made: Sequence[Record]) -> Record:
-    """Return on what, with what and until when runs were made: the most common, then the others.
+    """Return machine, versions and last date of the runs: the most common ones, then the others.
 
     Args:
         made: For each run, what `play.made` says.
@@ -175,7 +175,7 @@ def mean_curves(runs: Sequence[Run], names: Sequence[str], x: str) -> dict[str, 
 
 
 def apply_spec(kept: Record, found: Experiment) -> Record:
-    """Return the record with what the specification says now: published numbers, claims, words."""
+    """Update a record by the specification: published numbers, verdicts on claims, texts."""
     tasks = {t.name: t for t in found.tasks}
     rows = [
         {**row, "published": tasks[row["task"]].published.get(row["label"], {})}
@@ -206,7 +206,7 @@ def apply_spec(kept: Record, found: Experiment) -> Record:
 
 
 def list_reductions(found: Experiment) -> list[str]:
-    """Return what is smaller than the paper, in sentences."""
+    """Return sentences about what is smaller than in the paper."""
     out = list(found.says)
     for task in found.tasks:
         out += [f"{task.name}: {line}" for line in task.says]
@@ -240,7 +240,7 @@ def load(path: Path) -> Record:
 
 
 def record_path(spec: SpecFile, scale: str) -> Path:
-    """Return where the record of an experiment is kept."""
+    """Return the path of an experiment's record."""
     return spec.path.parent / "results" / f"{spec.path.stem}-{scale}.json"
 
 
@@ -250,7 +250,7 @@ def mean_and_sd(values: Sequence[float | None]) -> tuple[float | None, float | N
 
 
 def sum_search_cost(outcomes: Sequence[Outcome], rounds: int) -> dict[str, Any]:
-    """Return what a search cost."""
+    """Return the cost of a search: runs, rounds, gradients, seconds."""
     spent = [figures.spent(o) for o in outcomes]
     return {
         "runs": len(outcomes),

@@ -47,7 +47,7 @@ Small values of p support the claim.
 
 
 def load_records(place: Path) -> dict[str, list[Record]]:
-    """Return the results that are kept, by paper, as the specifications judge them now."""
+    """Return the kept records by paper, updated by the specifications."""
     out: dict[str, list[Record]] = {paper: [] for paper in PAPERS}
     for name in find(place):
         spec = load(name, place)

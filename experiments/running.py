@@ -1,4 +1,4 @@
-"""Reproducing an experiment: play what is missing, set ours beside the paper's."""
+"""Running an experiment: train what is missing, compare with the paper."""
 
 import os
 import shlex
@@ -28,7 +28,7 @@ from .study import Study
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of an experiment.
+    """The result of an experiment.
 
     Attributes:
         record: Everything as plain data.
@@ -68,18 +68,18 @@ def run(
     progress: bool = True,
     watch: Watch | None = None,
 ) -> Result:
-    """Play an experiment of a paper and set the result beside the published one.
+    """Run an experiment of a paper and set the result beside the published one.
 
     Runs that are in the folder are read, not repeated; Ctrl-C raises `Interrupted` with the result
-    so far. Needs PyTorch and NumPy alone.
+    so far. Needs only PyTorch and NumPy.
 
     Args:
         name: Such as "P1-table2", or the path of a specification.
         scale: "small", minutes on two cores; "paper", the paper's own size, for a GPU.
         out: Folder; by default runs/experiments/NAME-SCALE.
-        jobs: Processes that play runs, each with one thread; by default 2 on a CPU with two cores
-            or more, and 1 on a GPU, which several may share. With 0 nothing is played: the result
-            is that of the runs in the folder.
+        jobs: Processes that train runs, each with one thread; by default 2 on a CPU with two
+            cores or more, and 1 on a GPU, which several may share. With 0 nothing is trained: the
+            result is that of the runs in the folder.
         seeds: Instead of the specification's: 0 .. seeds-1.
         rounds: Instead of the specification's; beside the numbers it is said that it is shorter.
         tasks: Only these.
@@ -88,7 +88,7 @@ def run(
         data_dir: Where datasets are looked for first.
         keep: Also write experiments/PAPER/results/WHAT-SCALE.json.
         progress: Show progress on standard error.
-        watch: Who looks on instead.
+        watch: Shows progress instead.
     """
     spec = load(name)
     full = spec.at(scale)
@@ -136,7 +136,7 @@ def _make(folder: Path) -> None:
 
 
 def count_workers(jobs: int | None, device: torch.device) -> int:
-    """Return how many processes play runs."""
+    """Return the number of processes."""
     if jobs is not None:
         return jobs
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -147,28 +147,28 @@ def _make_progress(progress: bool) -> Watch:
     try:
         return make_progress(progress)
     except ImportError:  # no rich
-        return Lines()
+        return LineProgress()
 
 
-class Lines(Watch):
-    """A line for each run, where there is nothing to draw bars with."""
+class LineProgress(Watch):
+    """Prints a line for each run, if rich is not installed."""
 
     def __init__(self) -> None:
         self._done = self._all = 0
 
     def plan(self, tasks: Sequence[Any]) -> None:
-        """So many runs are to come."""
+        """Count the runs to come."""
         self._all += len(tasks)
 
     def end(self, task: Any, outcome: Outcome, played: bool) -> None:
-        """Say what became of a run."""
+        """Print the outcome of a run."""
         self._done += 1
         said = outcome.reason if isinstance(outcome, Failure) else outcome.status
         if played:
             self.say(f"{self._done} of {self._all}  {task.label}, seed {task.seed}: {said}")
 
     def say(self, line: str) -> None:
-        """Print it at once."""
+        """Print a line at once."""
         print(line, flush=True)
 
 
@@ -186,7 +186,7 @@ def format_options(**given: Any) -> str:
 
 
 def list_cuts(full: Experiment, found: Experiment) -> list[str]:
-    """Return what is shorter than the specification, and so than the paper, in sentences."""
+    """Return sentences about what is shorter than the specification, and so than the paper."""
     out = []
     if found.seeds < full.seeds:
         out.append(f"{found.seeds} seed{'s' if found.seeds > 1 else ''} instead of {full.seeds}.")
@@ -209,7 +209,7 @@ def plan_runs(
     tasks: Iterable[str] | None = None,
     methods: Iterable[str] | None = None,
 ) -> tuple[Experiment, list[tuple[RunSpec, int]]]:
-    """Return the experiment and its runs, each with how often: grids first, then the seeds."""
+    """Return the experiment and its runs with their counts, grids before final runs."""
     found = narrow(load(name).at(scale), seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
     skipped = {t.name for t in found.tasks if t.skip}
     out: dict[str, tuple[RunSpec, int]] = {}

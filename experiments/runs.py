@@ -1,4 +1,4 @@
-"""The runs that an experiment wants, each in words that say everything that decides it."""
+"""The runs of an experiment, each specified by plain data."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ class RunSpec(Task):
     """One run.
 
     Args:
-        text: Its words as JSON.
+        text: Everything that decides it, as JSON.
     """
 
     text: str = ""
@@ -36,7 +36,7 @@ class RunSpec(Task):
 
     @property
     def key(self) -> str:
-        """A name for the run: the same words, the same name."""
+        """A name for the run, by its specification."""
         deciding = {k: v for k, v in self.words.items() if k != "checkpoint_every"}
         return hashlib.sha256(to_json(deciding).encode()).hexdigest()[:20]
 
@@ -44,7 +44,7 @@ class RunSpec(Task):
 def make_run(
     found: Experiment, row: Row, point: Mapping[str, Any], seed: int, tuning: bool = False
 ) -> RunSpec:
-    """Return the run of a row's settings and a seed, a short one while settings are searched."""
+    """Return the run of a row's settings and a seed; a shorter one if `tuning`."""
     task = found.of(row.task)
     words = override(task.words, row.words)
     common = words.pop("set")
@@ -66,7 +66,7 @@ def make_run(
 
 
 def short_rounds(found: Experiment, rounds: int) -> int:
-    """Return the rounds of a run that only serves to choose."""
+    """Return the rounds of a run of a search."""
     return min(found.tune_rounds or rounds, rounds)
 
 

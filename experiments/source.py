@@ -1,4 +1,4 @@
-"""From words to the arguments of `fit`: data, clients and network, made once per task and seed."""
+"""Building what a run is trained with: data, clients and network, once per task and seed."""
 
 import copy
 import json
@@ -33,7 +33,7 @@ COORDINATES = 8  # parameters of a model small enough to be drawn
 
 @dataclass
 class ExperimentSource:
-    """Where the arguments of runs come from.
+    """Builds what runs are trained with.
 
     Args:
         device: As `fit` takes it.
@@ -73,7 +73,7 @@ class ExperimentSource:
         return RunInputs(config, model, federation, {"experiment": task.label}, callbacks, often)
 
     def problem(self, words: Mapping[str, Any]) -> tuple[nn.Module, Federation]:
-        """Return network and federation, those of the last tasks from memory."""
+        """Return network and federation, cached for the last tasks."""
         deciding = {k: words[k] for k in (*DATA, "seed") if k in words}
         key = json.dumps(deciding, sort_keys=True)
         return _cached(self.made, key, lambda: self._make(deciding))
@@ -98,7 +98,7 @@ class ExperimentSource:
         )
 
     def dataset(self, words: Mapping[str, Any]) -> Dataset:
-        """Return the dataset, perhaps a part of it."""
+        """Return the dataset, or the part of it that is specified."""
         args = dict(words.get("data_args", {}))
         if words.get("redraw"):
             args["seed"] = words["seed"]
@@ -128,7 +128,7 @@ def model_size(model: nn.Module) -> int:
 
 
 class CoordinateLogger:
-    """A callback for tiny models: their coordinates, and how far the shipped one has to go."""
+    """A callback that logs the coordinates of tiny models, and the distance to the solution."""
 
     def __init__(self, solution: list[float] | None) -> None:
         self._solution = solution
@@ -177,7 +177,7 @@ def standardise(data: Dataset) -> Dataset:
 
 
 def take_rows(data: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
-    """Return the dataset with so many rows, drawn once for all seeds."""
+    """Return the dataset with fewer rows, drawn once for all seeds."""
     out = data
     if rows is not None and rows < data.samples:
         at = _draw(data.samples, rows)
@@ -199,7 +199,7 @@ def _index_rows(inputs: Inputs, at: Tensor) -> Inputs:
 
 
 def take_balanced(x: Inputs, y: Tensor, count: int) -> tuple[Inputs, Tensor]:
-    """Return so many samples with as many of each class as of any other, by turns.
+    """Return `count` samples, balanced over the classes.
 
     >>> take_balanced(torch.arange(6.0), torch.tensor([0, 0, 0, 0, 1, 1]), 4)[1].tolist()
     [0, 0, 1, 1]

@@ -33,7 +33,7 @@ class PaperTask:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table in one task: a method with settings, some of them perhaps searched.
+    """A row of the table in one task: a method with settings, and perhaps a grid.
 
     Args:
         task: The name of the task.
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering that the paper claims; `claims.py` says what becomes of it."""
+    """An ordering of methods that the paper claims."""
 
     says: str
     tasks: tuple[str, ...]
@@ -74,7 +74,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A specification at a scale; `alone`: what is timed has the machine for itself."""
+    """A specification at a scale; `alone` allows one run at a time, because it is timed."""
 
     name: str
     scale: str

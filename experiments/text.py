@@ -12,7 +12,7 @@ from .record import Record, mean_and_sd
 
 
 def format_number(value: float | None, like: str = "") -> str:
-    """Return a number as tables have it: four digits after the point for accuracies.
+    """Format a number for tables, accuracies with four decimals.
 
     >>> format_number(0.88371, "test_accuracy"), format_number(1234.5), format_number(None)
     ('0.8837', '1234', '')
@@ -23,7 +23,7 @@ def format_number(value: float | None, like: str = "") -> str:
 
 
 def format_difference(value: float | None, like: str = "") -> str:
-    """Return a difference.
+    """Format a difference with its sign.
 
     >>> format_difference(-0.0123, "accuracy")
     '−0.0123'
@@ -75,7 +75,7 @@ def cells(kept: Record) -> list[dict[str, str]]:
 
 
 def _measure(name: str, kept: Record) -> str:
-    """Return what a number is like: the measure, "" where it counts something else."""
+    """Return the measure of a statistic, "" if it counts something else."""
     return "" if " to " in name or name.endswith("sum") else str(kept["of"][name])
 
 
@@ -90,7 +90,7 @@ def _format_mean(mean: float | None, sd: float | None, like: str) -> str:
 
 
 def _describe_losses(row: Record) -> str:
-    """Return how many seeds were lost, and why those that failed did."""
+    """Return how many seeds were lost, and why."""
     count, found = len(row["status"]), []
     for status in ("diverged", "failed", "not run"):
         lost = row["status"].count(status)
@@ -121,7 +121,9 @@ def verdicts(kept: Record) -> list[dict[str, str]]:
 
 def _describe_difference(claim: Record, pair: Record, like: str) -> str:
     seeds = f"{pair['seeds']} seed{'s' if pair['seeds'] != 1 else ''}"
-    if pair.get("p") is not None:
+    if pair["error"] == 0:
+        seeds += ", no spread"
+    elif pair.get("p") is not None:
         seeds += f", {text.p_text(pair['p'])}"
     if pair["difference"] is None:
         return f"one side diverged or missed the target, {seeds}"
@@ -160,7 +162,7 @@ def tally(kept: Record) -> str:
 
 
 def remarks(kept: Record) -> list[str]:
-    """Return what must stand beside the numbers, in sentences."""
+    """Return the sentences that belong beside the numbers."""
     seeds = len(kept["seeds"])
     out = [f"Mean ± standard deviation over {seeds} seeds."] if seeds > 1 else ["One seed."]
     if kept["note"]:
@@ -183,7 +185,7 @@ def remarks(kept: Record) -> list[str]:
 
 
 def describe_origin(kept: Record) -> str:
-    """Return one line: on what and with what, when, and how long it took."""
+    """Return one line: machine, versions, date and duration."""
     took = f"{kept['seconds'] / 60:.1f} minutes of runs"
     if "wall" in kept:
         several = f"{kept['jobs']} processes" if kept["jobs"] > 1 else "1 process"
@@ -192,7 +194,7 @@ def describe_origin(kept: Record) -> str:
 
 
 def markdown(kept: Record, level: int = 1) -> str:
-    """Return everything in markdown."""
+    """Return the record in markdown."""
     head = "#" * level
     parts = [
         f"{head} {kept['name']}, {kept['scale']}: {text.for_markdown(kept['title'])}",

@@ -69,7 +69,7 @@ def list_runs(seeds: int) -> list[dict[str, Any]]:
 
 
 def train_one(one: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's row of the results."""
+    """Train one run and return its row of the results."""
     began = time.perf_counter()
     run = tf.fit(
         **problem,
@@ -89,7 +89,7 @@ def train_one(one: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(words: list[str]) -> int:
-    """Play the runs that are missing."""
+    """Train the runs that are missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20)

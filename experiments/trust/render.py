@@ -20,13 +20,13 @@ BEGIN, END = "<!-- attacks: generated -->\n", "<!-- end of attacks -->\n"
 
 
 def complete(found: dict[str, Any]) -> list[int]:
-    """Return the seeds of which every run is there."""
+    """Return the seeds whose runs are complete."""
     seeds = [row["seed"] for row in found["rows"]]
     return sorted(seed for seed in set(seeds) if seeds.count(seed) == found["each"])
 
 
 def format_cell(rows: list[dict[str, Any]]) -> str:
-    """Return mean and standard deviation over seeds, in percent; a run that blew up says so."""
+    """Return mean and standard deviation over seeds, in percent; or that runs diverged."""
     lost = sum(r["status"] == "diverged" for r in rows)
     if lost:
         return "diverged" if lost == len(rows) else f"diverged ({lost} of {len(rows)})"
@@ -36,7 +36,7 @@ def format_cell(rows: list[dict[str, Any]]) -> str:
 
 
 def mean_accuracy(rows: list[dict[str, Any]]) -> float:
-    """Return the mean accuracy, none where a run blew up."""
+    """Return the mean accuracy, NaN if a run diverged."""
     found = [math.nan if r["status"] == "diverged" else r["accuracy"] for r in rows]
     return statistics.mean(found)
 
@@ -70,7 +70,7 @@ def table(rows: list[dict[str, Any]], method: str) -> str:
 
 
 def render_tables(found: dict[str, Any]) -> str:
-    """Return what stands between the marks."""
+    """Return the text between the markers."""
     seeds = complete(found)
     if not seeds:
         return "No results are kept yet.\n"
