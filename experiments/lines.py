@@ -21,7 +21,7 @@ def append_rows(
 ) -> None:
     """Do the tasks in several processes and append each result when it is there."""
     with ProcessPool(work, processes) as pool, path.open("a") as file:
-        for task, row in pool.run(tasks, lambda task, message: None):
+        for _, row in pool.run(tasks, lambda task, message: None):
             if isinstance(row, BaseException):
                 raise row
             file.write(json.dumps(row) + "\n")
