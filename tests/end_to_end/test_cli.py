@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import tunefree as tf
+from helpers import start_process
 from tunefree import cli
 from tunefree.training.command import CommandConfig
 
@@ -166,18 +167,13 @@ LONG = ("--rounds", "300", "--method", "scaffold", "--seed", "3", *SMALL)
 def interrupted(place):
     """A run in another process, stopped by Ctrl-C after a few of its rounds."""
     words = [sys.executable, "-c", MAIN, "run", "--out", "stopped", *LONG]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     history = place / "stopped" / "history.jsonl"
-    try:
-        for _ in range(6000):
-            if history.exists() and history.read_text().count("\n") >= 3:
-                break
-            assert process.poll() is None, process.communicate()
+    with start_process(words, limit=240) as process:
+        while not (history.exists() and history.read_text().count("\n") >= 3):
+            assert process.poll() is None, process.communicate(timeout=60)
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
     return process.returncode, out, err
 
 
@@ -320,15 +316,14 @@ def test_a_pipe_that_is_closed():
     words = [sys.executable, "-c", MAIN, "methods", "--json"]
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
     os.close(writer)
     assert "Traceback" not in done.stderr
 
 
 def test_as_a_module():
-    done = subprocess.run(
-        [sys.executable, "-m", "tunefree", "--version"], capture_output=True, text=True
-    )
+    words = [sys.executable, "-m", "tunefree", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == tf.__version__
 
 

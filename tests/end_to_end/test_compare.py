@@ -5,13 +5,13 @@ import io
 import json
 import re
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
 import tunefree as tf
+from helpers import start_process
 from tunefree import cli
 from tunefree.study import work
 from tunefree.training.command import CommandConfig
@@ -157,18 +157,13 @@ def test_a_folder_with_other_settings_is_a_row(call):
 def test_ctrl_c_and_resume(call, place, jobs):
     study = ("--methods", "scaffold,fedavg", "--rounds", "100", "--seeds", "1", *PART)
     words = [sys.executable, "-c", MAIN, "compare", "--out", "a", "--jobs", str(jobs), *study]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     history = place / "a" / "scaffold" / "seed-0" / "history.jsonl"
-    try:
-        for _ in range(24000):
-            if history.exists() and history.read_text().count("\n") >= 3:
-                break
-            assert process.poll() is None, process.communicate()
+    with start_process(words, limit=240) as process:
+        while not (history.exists() and history.read_text().count("\n") >= 3):
+            assert process.poll() is None, process.communicate(timeout=60)
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "Stopped by Ctrl-C; continue with:  tunefree compare --resume a\n" in err

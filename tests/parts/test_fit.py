@@ -1,7 +1,6 @@
 import itertools
 import json
 import signal
-import threading
 import time
 import types
 
@@ -11,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import tunefree as tf
+from helpers import run_thread
 from parts.problems import Quadratics, fit, labelled, linear
 from running import grouped
 from tunefree.core.errors import ArgumentError, CheckpointError, Interrupted
@@ -288,9 +288,7 @@ def test_ctrl_c_without_a_folder_keeps_the_run():
 
 def test_in_another_thread():
     out = []
-    thread = threading.Thread(target=lambda: out.append(fit()))
-    thread.start()
-    thread.join()
+    run_thread(lambda: out.append(fit()))
     assert torch.equal(out[0].x, fit().x)
 
 

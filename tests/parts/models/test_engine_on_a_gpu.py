@@ -186,8 +186,9 @@ def test_the_same_bits_in_another_process(precision, tmp_path):
     found = set()
     for name in "ab":
         env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name)}
+        words = [sys.executable, "-c", code]
         done = subprocess.run(
-            [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
+            words, env=env, check=True, capture_output=True, text=True, timeout=600
         )
         found.add(done.stdout)
     assert len(found) == 1

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers import join_thread, run_thread
 from tunefree.models.batched import VmapEngine
 from tunefree.models.loop import LoopEngine
 from tunefree.models.losses import Batch
@@ -185,9 +186,7 @@ def test_a_client_has_one_thread_and_ours_are_as_before():
     assert counts == {1}
     assert torch.get_num_threads() == 2
     fresh = []
-    thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
+    run_thread(lambda: fresh.append(torch.get_num_threads()))
     assert fresh == [2]
 
 
@@ -302,7 +301,7 @@ def test_inside_other_threads():
     for caller in callers:
         caller.start()
     for caller in callers:
-        caller.join()
+        join_thread(caller)
     assert len(found) == 2
     for other in found:
         assert all(torch.equal(a, b) for a, b in zip(expected, other, strict=True))
