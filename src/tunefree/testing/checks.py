@@ -30,7 +30,6 @@ from ..core.layout import Layout
 from ..core.random import key
 from ..data.federation import Federation
 from ..methods import Method
-from ..models.engine import EngineName
 from ..rounds import init_client_memory
 from ..simulation import Simulation
 from ..training.callbacks import Event
