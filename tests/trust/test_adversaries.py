@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from running import bound, grouped
+from helpers import bound, grouped
 from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
 from tunefree.rounds import init_server_state, run_round

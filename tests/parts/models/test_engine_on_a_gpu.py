@@ -158,8 +158,11 @@ def test_a_broken_client_is_left_out(compile):
 
 def test_clients_that_fail_and_lie():
     words = {"rounds": 8, "steps": 3, "batch": 6, "cohort": 5, "dtype": torch.float64}
-    words |= {"faults": Faults(before=0.1, after=0.1, slow=0.2, stale=0.2, delay=2)}
-    words |= {"attack": attacks.SignFlip((1,), scale=4.0), "aggregate": robust.Median()}
+    scenario = tf.Scenario(
+        faults=Faults(before=0.1, after=0.1, slow=0.2, stale=0.2, delay=2),
+        attack=attacks.SignFlip((1,), scale=4.0),
+    )
+    words |= {"scenario": scenario, "aggregate": robust.Median()}
     runs = [
         tf.fit(net(), federation(), "fedavg", device=d, compile=False, **words)
         for d in ("cpu", "cuda")
