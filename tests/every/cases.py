@@ -3,6 +3,8 @@
 import torch
 
 import tunefree as tf
+from helpers import assert_close
+from helpers import drop_seconds as timeless
 from tunefree.clients import (
     Adam,
     Armijo,
@@ -106,13 +108,8 @@ def first_of_families():
 WORK = {"steps": {"steps": 3}, "epochs": {"epochs": 2}}
 
 
-def timeless(history):
-    """The history without what depends on the clock."""
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in history]
-
-
 def close(a, b, tolerance=1e-10):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    assert_close(a, b, tolerance)
 
 
 def same(a, b):
