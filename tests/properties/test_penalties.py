@@ -1,11 +1,14 @@
 """What penalties claim, for weights, steps and vectors that hypothesis picks."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from helpers import assert_close
 from tunefree.core import vectors as blocks
 from tunefree.core.errors import ArgumentError
 from tunefree.core.layout import Layout
@@ -28,6 +31,7 @@ from tunefree.penalties import (
     stationarity,
 )
 
+close = partial(assert_close, tolerance=1e-9)
 LAYOUT = Layout(("w", "b"), ((2, 2), (2,)))
 D, M = 6, 3
 NUMBER = st.floats(-20, 20, allow_subnormal=False).map(lambda v: round(v, 3))
@@ -56,10 +60,6 @@ SHARE = st.floats(0.001, 0.95)  # of the longest step, or of 5 where any will do
 
 def step(part, share):
     return share / part.rho if part.rho else 5 * share
-
-
-def close(a, b, tolerance=1e-9):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 @given(PENALTY, SHARE, ROWS, ROWS)
@@ -118,7 +118,7 @@ def test_projections_stay(part, v):
     assert torch.equal(part.value(p, LAYOUT), torch.zeros(M, dtype=torch.float64))
     close(part.prox(p, 3.0, LAYOUT), p)
     inside = part.value(v, LAYOUT) == 0
-    close(p[inside], v[inside], 1e-6)
+    close(p[inside], v[inside], tolerance=1e-6)
 
 
 @given(PENALTY, SHARE, ROWS)
@@ -128,7 +128,7 @@ def test_the_output_is_stationary_for_its_distance(part, share, v):
     alpha = step(part, share)
     p = part.prox(v, alpha, LAYOUT)
     measure = stationarity(part, p, (p - v) / alpha, alpha, LAYOUT)
-    close(alpha * measure, torch.zeros(M, dtype=torch.float64), 1e-6)
+    close(alpha * measure, torch.zeros(M, dtype=torch.float64), tolerance=1e-6)
 
 
 @given(st.one_of(st.builds(MCP, SIZE, SIZE), st.builds(SCAD, SIZE, st.floats(2.01, 100))))
@@ -147,7 +147,7 @@ def test_float32_is_near_float64(part, share, v):
     alpha = step(part, share)
     p = part.prox(v.float(), alpha, LAYOUT)
     assert p.dtype == torch.float32
-    close(p.double(), part.prox(v, alpha, LAYOUT), 2e-4)
+    close(p.double(), part.prox(v, alpha, LAYOUT), tolerance=2e-4)
 
 
 @given(st.floats(0, 1e3), st.floats(0.001, 1e3), st.floats(2.001, 1e3))

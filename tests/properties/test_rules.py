@@ -1,10 +1,13 @@
 """What the rules claim, for numbers that hypothesis picks."""
 
+from functools import partial
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from helpers import assert_close
 from tunefree.clients import Armijo, DoG, LocalObjective, LocalProblem, Plan, Round, StepContext
 from tunefree.core import random
 from tunefree.core.layout import Layout
@@ -23,9 +26,7 @@ PROBLEM = st.one_of(
     st.just(LocalProblem()),
 )
 
-
-def close(a, b, tolerance=1e-9):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+close = partial(assert_close, tolerance=1e-9)
 
 
 def means(rows):
@@ -62,7 +63,7 @@ def test_feddua_goes_m_along_v(rounds, eps):
             assert bool(torch.isfinite(new).all())
             assert float(trace["server_step"]) >= 0
             if float(v.abs().max()) > 1e-6:
-                close(v @ (new - x), state.get("m", mean["delta_sq"] / 2), 1e-6)
+                close(v @ (new - x), state.get("m", mean["delta_sq"] / 2), tolerance=1e-6)
             x = new
 
 

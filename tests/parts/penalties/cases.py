@@ -46,12 +46,3 @@ def flat(d):
 
 def vector(numbers):
     return torch.as_tensor(numbers, dtype=torch.float64)
-
-
-def rows(seed, *shape):
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=draw, dtype=torch.float64)
-
-
-def close(a, b, tolerance=1e-12):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
