@@ -10,6 +10,7 @@ import torch
 import tunefree as tf
 from every.cases import timeless
 from flower.local import CLIENTS, LocalTransport, train
+from helpers import CrashError
 from tunefree.core import lock
 from tunefree.core.errors import DataError, ResumeError, TunefreeError
 from tunefree.core.lock import lock_folder
@@ -40,10 +41,6 @@ def kind(request):
 def same(a, b):
     assert torch.equal(a.x, b.x)
     assert [row["train_loss"] for row in a.history] == [row["train_loss"] for row in b.history]
-
-
-class CrashError(Exception):
-    pass
 
 
 def crash(event):

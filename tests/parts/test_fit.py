@@ -10,8 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import tunefree as tf
-from helpers import grouped, run_thread
-from parts.problems import Quadratics, fit, labelled, linear
+from helpers import CrashError, Quadratics, fit, grouped, labelled, linear, run_thread
 from tunefree.core.errors import ArgumentError, CheckpointError, Interrupted
 from tunefree.training import trainer
 
@@ -219,10 +218,6 @@ def test_load_refuses_what_is_not_the_run(tmp_path):
         tf.Run.load(tmp_path / "run", linear(features=4, classes=4))
     with pytest.raises(CheckpointError, match="is not a run folder"):
         tf.Run.load(tmp_path / "nothing")
-
-
-class CrashError(Exception):
-    pass
 
 
 def fall(event):

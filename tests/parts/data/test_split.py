@@ -203,7 +203,7 @@ def test_bad_arguments(call, sentence):
         ),
         (
             lambda: Dirichlet(1.0).assign(Y.double(), 2, 0),
-            "Dirichlet needs class labels, whole numbers in one axis, but y is torch.float64 of "
+            "Dirichlet needs class labels, integers in one axis, but y is torch.float64 of "
             "shape (1000,); use Iid or ByOwner.",
         ),
         (

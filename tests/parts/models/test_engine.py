@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from parts.problems import fit, labelled
+from helpers import assert_close, fit, labelled
 from tunefree.core.errors import ArgumentError
 from tunefree.models import batched
 from tunefree.models.batched import VmapEngine
@@ -47,10 +47,6 @@ def batch(shape=(3, 4, 3), width=4):
         mask=mask,
         key=torch.tensor([1, 2, 3]),
     )
-
-
-def close(a, b, tolerance=1e-12):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 def problem():
@@ -92,7 +88,7 @@ def test_recorded_graphs_have_the_same_bits():
         expected, slope = fresh.value_and_grad(y, given)
         assert torch.equal(again, expected)
         assert torch.equal(grad, slope)
-        close(grad, LoopEngine(p).value_and_grad(y, given)[1], 1e-11)
+        assert_close(grad, LoopEngine(p).value_and_grad(y, given)[1], 1e-11)
 
 
 def test_padding_does_not_count():
@@ -230,7 +226,7 @@ def test_a_descent_follows_the_gradient():
             values, grads = LoopEngine(p).value_and_grad(y, given)
             fused.step(given, lr / (1 + key))
             y, total = y - lr[:, None] / (1 + key) * grads, total + (lr > 0) * values
-            close(fused.end(), (y, total), 1e-11)
+            assert_close(fused.end(), (y, total), 1e-11)
         assert torch.equal(fused.end()[0][1], start[1])
     assert engine.descent(2) is None
     engine.release()
@@ -332,7 +328,7 @@ def test_only_plain_descent_is_left_to_the_engine(name, settings, plain_descent,
     monkeypatch.setattr(CompiledDescent, "step", lambda *a: called.append(0) or whole(*a))
     fast = fit(made, compile=True, engine="vmap", **given)
     assert bool(called) is plain_descent
-    close(fast.x, plain.x, 1e-11)
+    assert_close(fast.x, plain.x, 1e-11)
     for a, b in zip(fast.history, plain.history, strict=True):
         for key in b.keys() - {"seconds"}:
             assert a[key] == pytest.approx(b[key], rel=1e-10, abs=1e-12), key
@@ -422,8 +418,8 @@ def test_compiled_equals_eager(monkeypatch, widths):
     settings = {"rounds": 4, "cohort": 3, "steps": 3, "batch": 4}
     plain, fast = (fit("fedsls", model=net, compile=c, **settings) for c in (False, True))
     assert (plain.settings["engine"], fast.settings["engine"]) == ("vmap", "vmap, compiled")
-    close(fast.x, plain.x, 1e-10)
-    close(fast.output, plain.output, 1e-10)
+    assert_close(fast.x, plain.x, 1e-10)
+    assert_close(fast.output, plain.output, 1e-10)
     for a, b in zip(fast.history, plain.history, strict=True):
         for name in b.keys() - {"seconds"}:
             assert a[name] == pytest.approx(b[name], rel=1e-10, abs=1e-10), name
@@ -432,4 +428,4 @@ def test_compiled_equals_eager(monkeypatch, widths):
     for key in (torch.tensor([1, 2, 3]), torch.tensor([-(2**63), 2**63 - 1, 0])):
         given = replace(batch(), key=key)
         (one, other) = ((e.value(y, given), *e.value_and_grad(y, given)) for e in engines)
-        close(one, other)
+        assert_close(one, other)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import tunefree as tf
-from parts.problems import fit
+from helpers import fit
 from tunefree.core.errors import ArgumentError, Interrupted
 from tunefree.training.callbacks import Event, begin_callbacks
 from tunefree.training.run import Run

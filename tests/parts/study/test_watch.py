@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from parts.problems import labelled
+from helpers import labelled
 from parts.study.test_comparing import SMALL, model
 from tunefree.study import Failure, execute, work
 from tunefree.study.comparing import contest
