@@ -7,7 +7,8 @@ from rich.console import Console
 
 from helpers import labelled
 from parts.study.test_comparing import SMALL, model
-from tunefree.study import Failure, execute, work
+from tunefree.core.errors import ArgumentError
+from tunefree.study import Failure, execute
 from tunefree.study.comparing import contest
 from tunefree.study.names import entrants
 from tunefree.study.source import PythonStudy
@@ -65,5 +66,5 @@ def test_torchrun_is_refused(monkeypatch):
     from tunefree.simulation.ranks import Ranks
 
     monkeypatch.setattr(execute, "init_ranks", lambda: Ranks(0, 2))
-    with pytest.raises(work.ArgumentError, match="leave torchrun out"):
+    with pytest.raises(ArgumentError, match="leave torchrun out"):
         watched(False, ["fedavg"])
