@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tunefree as tf
 from tunefree.training.bind import SimulatedClients, bind
@@ -63,6 +65,38 @@ def join_thread(thread, limit=60.0):
     """Wait for a thread; fail if it has not ended after `limit` seconds."""
     thread.join(limit)
     assert not thread.is_alive(), "the thread has not ended"
+
+
+# Work, counted instead of timed.
+
+
+def count_calls(function):
+    """Return how many Python and C functions a call makes in this thread."""
+    calls = 0
+
+    def note(frame, event, arg):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+class RecordedOps(TorchDispatchMode):
+    """Records the names of the torch operations within a block."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run one operation."""
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 # Comparisons.

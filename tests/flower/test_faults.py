@@ -13,7 +13,7 @@ from examples.federation.loopback import RECONNECT_SECONDS, Loopback
 
 import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
-from running import bound
+from helpers import bound
 from tunefree.flower.template import write_app
 from tunefree.rounds import init_server_state, run_round
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import tunefree as tf
+from helpers import grouped
 from parts.problems import fit, labelled, linear
-from running import grouped
 from tunefree.clients import Armijo, Constant, Direction, DoG, LocalProblem, Scaffold, Sum
 from tunefree.core.errors import (
     ArgumentError,

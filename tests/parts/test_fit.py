@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import tunefree as tf
-from helpers import run_thread
+from helpers import grouped, run_thread
 from parts.problems import Quadratics, fit, labelled, linear
-from running import grouped
 from tunefree.core.errors import ArgumentError, CheckpointError, Interrupted
 from tunefree.training import trainer
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import tunefree as tf
 from every.cases import METHODS
-from running import grouped
+from helpers import grouped
 from tunefree.core.errors import ArgumentError, DataError
 
 FEW = (  # one of each family

@@ -338,11 +338,11 @@ def _precision(given: Precision, dtype: torch.dtype, device: torch.device) -> st
         return "tf32" if device.type == "cuda" and dtype == torch.float32 else "fp32"
     if given != "fp32" and dtype != torch.float32:
         raise ArgumentError(
-            f"fit(precision={given!r}, dtype={dtype}) cannot be: lower precision goes with "
-            "torch.float32; leave one of them out."
+            f"Engine(precision={given!r}) cannot be combined with fit(dtype={dtype}): lower "
+            "precision goes with torch.float32; leave one of them out."
         )
     if given == "tf32" and device.type != "cuda":
         raise ArgumentError(
-            f"fit(precision='tf32') needs a GPU, got the device {str(device)!r}; leave it out."
+            f"Engine(precision='tf32') needs a GPU, got the device {str(device)!r}; leave it out."
         )
     return given

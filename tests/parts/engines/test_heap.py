@@ -56,7 +56,7 @@ def test_blocks_are_kept_within_and_given_back_after():
 
 def test_the_setting_is_put_back_after_an_error_and_once_by_all_threads(monkeypatch):
     told = []
-    monkeypatch.setattr(heap, "_tell", lambda maps, trim: told.append(maps))
+    monkeypatch.setattr(heap, "_set_malloc", lambda maps, trim: told.append(maps))
     both = threading.Barrier(2)
 
     def work():
