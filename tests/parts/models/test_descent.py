@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from benchmarks.workload import samples
+from benchmarks.workload import make_samples
 from torch import nn
 from torch.func import grad_and_value, vmap
 
@@ -193,7 +193,7 @@ def test_a_step_of_reference_networks(name, as_on_a_gpu):
         if name == "resnet18":  # tracing takes seconds per block; these have all kinds of layers
             net.blocks, net.head = net.blocks[:3], nn.Linear(16, classes)
         problem = Problem(net, precision="fp32")
-    x, y = samples(name, shape, classes, 2 * SAMPLES)
+    x, y = make_samples(name, shape, classes, 2 * SAMPLES)
     problem.check(map_inputs(lambda t: t[:2], x), y[:2], classes - 1)
     given = Batch(
         map_inputs(lambda t: t.unflatten(0, (2, SAMPLES)), x),
