@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunefree.core.errors import ArgumentError
-from tunefree.study import figures
+from tunefree.study import measures
 
 HOW: dict[str, Callable[[Sequence[float]], float]] = {
     "last": lambda values: values[-1],
@@ -56,7 +56,9 @@ class Number:
         """Return the number, None where the run has none or missed the target."""
         if self.target is not None:
             return self._until(history)
-        values = [v for row in history if (v := figures.number(row.get(self.measure))) is not None]
+        values = [
+            v for row in history if (v := measures.to_float(row.get(self.measure))) is not None
+        ]
         if not values:
             return None
         best = (max if self.higher else min)(values)
@@ -68,8 +70,8 @@ class Number:
         assert self.target is not None
         spent = 0.0
         for row in history:
-            spent += 1 if self.how == "rounds" else figures.number(row.get(self.how)) or 0.0
-            value = figures.number(row.get(self.measure))
+            spent += 1 if self.how == "rounds" else measures.to_float(row.get(self.how)) or 0.0
+            value = measures.to_float(row.get(self.measure))
             if value is not None and (
                 value >= self.target if self.higher else value <= self.target
             ):
@@ -83,7 +85,7 @@ def better_higher(measure: str) -> bool:
     >>> better_higher("test_accuracy"), better_higher("train_loss")
     (True, False)
     """
-    return figures.rises(measure)
+    return measures.is_higher_better(measure)
 
 
 def parse(text: str, measure: str, higher: bool | None = None) -> Number:

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.keep import current_command, where
 
-from tunefree.study import text
+from tunefree.study import tables
 
 from .record import Record, middle
 
@@ -116,7 +116,7 @@ def verdicts(kept: Record) -> list[dict[str, str]]:
 def _difference(claim: Record, pair: Record, like: str) -> str:
     seeds = f"{pair['seeds']} seed{'s' if pair['seeds'] != 1 else ''}"
     if pair.get("p") is not None:
-        seeds += f", {text.p_text(pair['p'])}"
+        seeds += f", {tables.format_p(pair['p'])}"
     if pair["difference"] is None:
         return f"one side diverged or missed the target, {seeds}"
     if claim.get("factor"):
@@ -189,15 +189,15 @@ def markdown(kept: Record, level: int = 1) -> str:
     """Return everything in markdown."""
     head = "#" * level
     parts = [
-        f"{head} {kept['name']}, {kept['scale']}: {text.for_markdown(kept['title'])}",
+        f"{head} {kept['name']}, {kept['scale']}: {tables.escape_markdown(kept['title'])}",
         f"    {current_command(kept['command'])}",
         made(kept),
-        text.markdown(cells(kept), columns(kept)),
-        *(text.for_markdown(line) for line in remarks(kept)),
+        tables.to_markdown(cells(kept), columns(kept)),
+        *(tables.escape_markdown(line) for line in remarks(kept)),
     ]
     if kept["claims"]:
         shown = {k: v for k, v in CLAIMS.items() if k != "task" or len(kept["tasks"]) > 1}
-        parts += [f"{head}# Claims", tally(kept), text.markdown(verdicts(kept), shown)]
+        parts += [f"{head}# Claims", tally(kept), tables.to_markdown(verdicts(kept), shown)]
     for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
         if lines:
             parts += [f"{head}# {title}", _bullets(lines)]
@@ -205,4 +205,4 @@ def markdown(kept: Record, level: int = 1) -> str:
 
 
 def _bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {text.for_markdown(line)}" for line in lines)
+    return "\n".join(f"- {tables.escape_markdown(line)}" for line in lines)

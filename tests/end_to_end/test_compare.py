@@ -13,7 +13,7 @@ import pytest
 
 import tunefree as tf
 from tunefree import cli
-from tunefree.study import work
+from tunefree.study import tasks
 from tunefree.training.command import CommandConfig
 
 SMALL = ("--clients", "4", "--steps", "2", "--batch", "10", "--device", "cpu")
@@ -51,7 +51,7 @@ def idle(monkeypatch):
     def train(*given, **more):
         raise AssertionError("trained")
 
-    monkeypatch.setattr(work, "train", train)
+    monkeypatch.setattr(tasks, "train", train)
 
 
 def timeless(folder):

@@ -1,4 +1,4 @@
-"""tunefree tune."""
+"""The command `tunefree tune`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,27 +6,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from .. import methods as catalogue
-from ..core.errors import ArgumentError, Interrupted, check_int
-from ..study import search
-from ..study.keep import recall
-from ..study.names import Entrant, read_seeds, seeds
-from ..study.searching import grid_of, read_grid
+from ..core.errors import Interrupted, check_int
+from ..study.candidates import Candidate, make_seeds, parse_seeds
+from ..study.progress import TerminalProgress
+from ..study.search import make_grid, parse_grid, run_search
 from ..study.source import CommandStudy
-from ..study.tuning import FILE, WARNING, By
-from ..study.watch import Terminal
+from ..study.tuning import FILE, WARNING, Criterion
 from ..training.command import CommandConfig, parse_method_settings
-from .app import DIVERGED, INTERRUPTED, AsJson, app, err
-from .compare import (
+from .app import DIVERGED, INTERRUPTED, AsJson, app, err, print_interrupted, print_line
+from .options import make_options, next_folder, read_options
+from .study import (
     Csv,
     Jobs,
     Latex,
     Markdown,
-    alone,
-    one_form,
-    say_page,
-    show,
+    check_only_resume,
+    choose_format,
+    print_study,
+    read_command,
+    write_report,
 )
-from .options import make_options, next_folder, read_options
 
 if TYPE_CHECKING:
     TuneOptions = Any
@@ -40,7 +39,7 @@ def tune(
     *,
     grid: tuple[str, ...] | None = None,
     seeds_: Annotated[str | None, Parameter(name="--seeds")] = None,
-    by: By = "validation",
+    by: Criterion = "validation",
     halving: bool = False,
     out_dir: Annotated[Path | None, Parameter(name="--out")] = None,
     resume: Path | None = None,
@@ -50,7 +49,7 @@ def tune(
     latex: Latex = False,
     as_json: AsJson = False,
 ) -> int:
-    """Search a method's settings over a grid, and say what that costs.
+    """Search a method's settings over a grid, and count what that costs.
 
     Examples:
 
@@ -64,66 +63,56 @@ def tune(
     ----------
     grid: tuple[str, ...]
         A setting and its values, such as lr=0.01,0.1,1; may be repeated. By default the papers'
-        grid for what the method leaves to choose.
+        grid for the settings that must be chosen.
     seeds_: str
-        How many, or which ones, such as 0,4,7; 1 by default.
+        Number of seeds, or seeds such as 0,4,7; 1 by default.
     by: str
-        Choose by validation data (a tenth of each client's, or --validation), or by the test set,
-        which flatters.
+        Choose by validation data (a tenth of each client's samples, or --validation), or by the
+        test set, whose score is then biased.
     halving: bool
-        Drop two thirds of the settings after a few rounds, again and again; what is left is
-        played on to the end.
+        Use successive halving: drop two thirds of the settings after a few rounds, repeatedly, and
+        train the rest to the end.
     out_dir: Path
-        Folder of the runs; by default the next free runs/DATA-tune-METHOD-NUMBER. Runs that are
-        there are kept.
+        Folder of the runs; by default the next free runs/DATA-tune-METHOD-NUMBER. Runs in
+        it are not repeated.
     resume: Path
         Continue the search in this folder with its own settings.
     """
-    form = one_form(markdown=markdown, csv=csv, latex=latex, json=as_json)
+    form = choose_format(markdown=markdown, csv=csv, latex=latex, json=as_json)
     check_int("tune", "jobs", jobs)
     if resume is not None:
-        alone(options, grid, seeds_, out_dir, halving or None, None if by == "validation" else by)
-        words, out_dir = _words_of(resume), resume
+        chosen = None if by == "validation" else by
+        check_only_resume(options, grid, seeds_, out_dir, halving or None, chosen)
+        command = read_command(resume, FILE, ("command",), "search", "searches", "tune")
+        out_dir = resume
     else:
-        words = {"options": read_options(options, TuneOptions).to_json(), "grid": grid}
-        words |= {"seeds": seeds_ or "1", "by": by, "halving": halving}
-    base = CommandConfig.from_json(words["options"])
-    name, said = base.method, tuple(base.set or ())
-    fixed = parse_method_settings(name, said)
-    entrant = Entrant(name, catalogue.get(name, **fixed), name, said, fixed)
-    if words["by"] == "test":
-        err.print(WARNING, markup=False, soft_wrap=True)
+        command = {"options": read_options(options, TuneOptions).to_json(), "grid": grid}
+        command |= {"seeds": seeds_ or "1", "by": by, "halving": halving}
+    base = CommandConfig.from_json(command["options"])
+    name, texts = base.method, tuple(base.set or ())
+    settings = parse_method_settings(name, texts)
+    candidate = Candidate(name, catalogue.get(name, **settings), name, texts, settings)
+    if command["by"] == "test":
+        print_line(WARNING, err)
     folder = out_dir or next_folder(f"{base.data}-tune-{name}")
     try:
-        with Terminal(err) as watch:
-            found = search(
-                grid_of(entrant, read_grid(name, words["grid"]) if words["grid"] else None),
-                seeds(read_seeds(words["seeds"]), "tune"),
+        with TerminalProgress(err) as listener:
+            found = run_search(
+                make_grid(
+                    candidate, parse_grid(name, command["grid"]) if command["grid"] else None
+                ),
+                make_seeds(parse_seeds(command["seeds"]), "tune"),
                 CommandStudy(base),
                 out=folder,
-                watch=watch,
-                by=words["by"],
-                halving=words["halving"],
+                listener=listener,
+                by=command["by"],
+                halving=command["halving"],
                 jobs=jobs,
-                words=words,
+                command=command,
             )
     except Interrupted:
-        err.print(
-            f"Stopped by Ctrl-C; continue with:  tunefree tune --resume {folder}",
-            markup=False,
-            soft_wrap=True,
-        )
+        print_interrupted("tune", folder)
         return INTERRUPTED
-    show(found, form)
-    say_page(found.report(folder / "report.html"))
+    print_study(found, form)
+    write_report(found, folder)
     return 0 if found.ranked() else DIVERGED
-
-
-def _words_of(folder: Path) -> dict[str, Any]:
-    words = recall(folder, FILE, "search", ("command",))["command"]
-    if not words:
-        raise ArgumentError(
-            f"--resume continues searches of this command; the one in {str(folder)!r} was "
-            "started from Python: call tune again with the same arguments and out."
-        )
-    return dict(words)

@@ -12,7 +12,7 @@ from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..core.errors import first_line
-from ..core.types import Inputs, Rows, tensor_list
+from ..core.types import Inputs, Rows, list_tensors
 from .capture import Captured, on_gpu
 from .compiler import compiled
 from .convolution import Lowered
@@ -80,7 +80,7 @@ class Vmapped:
         else:
             batch = gathered(batch)
             args = (y.contiguous(), *batch.parts)
-            parts = (y, *tensor_list(batch.inputs), batch.target, batch.mask)
+            parts = (y, *list_tensors(batch.inputs), batch.target, batch.mask)
             shape = (function, *(p.shape for p in parts))
         self._calls[shape] += 1
         with self._problem.arithmetic():

@@ -127,7 +127,9 @@ class DryRun:
 
         one_step = torch.ones(1, dtype=torch.int64, device=x.device)
         batches = LocalBatches(lambda k: empty, one_step, x.new_ones((1, 1)), (1, 1))
-        task = ClientTask(losses=_ZeroLosses(), lesson=lambda turn, steps: batches, full=full)
+        task = ClientTask(
+            losses=_ZeroLosses(), batches=lambda phase, steps: batches, full_loss=full
+        )
         refs = 1 + ("ref" in self._method.direction.sets and not t.preparing)
         self.gradients += len(ids) * self._plan.steps * refs
         sent, _, _ = local_update(self._method, task, down, self.own, t)

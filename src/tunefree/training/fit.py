@@ -14,7 +14,7 @@ from ..methods import Method
 from .bind import SimulatedClients, bind
 from .callbacks import Callback
 from .config import RunConfig, check_option_names
-from .folder import Folder
+from .folder import RunFolder
 from .run import Run
 from .trainer import Trainer
 
@@ -96,7 +96,7 @@ def train(
     run = replace(run, settings=run.settings | {"command": dict(command or {})})
     return Trainer(
         run,
-        None if out is None else Folder(out),
+        None if out is None else RunFolder(out),
         resume=resume,
         checkpoint_every=checkpoint_every,
         callbacks=callbacks,
