@@ -135,7 +135,7 @@ def describe_origin(device: str) -> dict[str, Any]:
 
 
 def train_run(
-    spec: RunSpec, source: ExperimentSource, folder: Path, callback: Callback
+    spec: RunSpec, callback: Callback, source: ExperimentSource, folder: Path
 ) -> tuple[Outcome, bool]:
     """Train one run and save it; a failure is returned and not saved.
 
@@ -150,7 +150,7 @@ def train_run(
     else:
         live = folder / "live" / spec.key
         resumable = words.get("checkpoint_every") and importlib.util.find_spec("safetensors")
-        outcome, _ = run_one(replace(spec, out=live if resumable else None), source, callback)
+        outcome, _ = run_one(replace(spec, out=live if resumable else None), callback, source)
         if resumable and isinstance(outcome, Run):
             shutil.rmtree(live, ignore_errors=True)
     if isinstance(outcome, Run):

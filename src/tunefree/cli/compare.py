@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from ..core.errors import ArgumentError, Interrupted, check_int
 from ..study.candidates import make_seeds, parse_candidates, parse_seeds
-from ..study.comparison import FILE, KEYS, run_comparison
+from ..study.comparison import FILE, run_comparison
 from ..study.progress import TerminalProgress
 from ..study.source import CommandStudy
 from ..training.command import CommandConfig
@@ -76,7 +76,7 @@ def compare(
     check_int("compare", "jobs", jobs)
     if resume is not None:
         check_only_resume(options, methods, seeds_, out_dir, target)
-        command = read_command(resume, FILE, KEYS, "comparison", "comparisons", "compare")
+        command = read_command(resume, FILE, "comparison")
         out_dir = resume
     elif methods is None:
         raise ArgumentError("compare needs --methods, such as --methods auto,fedavg,scaffold.")

@@ -1,6 +1,5 @@
 """What `tunefree compare` and `tunefree tune` share: options, resuming, and output."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,24 +34,13 @@ def check_only_resume(*others: object) -> None:
         raise ArgumentError("--resume takes its settings from the folder; give it alone.")
 
 
-def read_command(
-    folder: Path, file: str, keys: Sequence[str], kind: str, kinds: str, function: str
-) -> dict[str, Any]:
-    """Return the command that a study's folder was started with.
-
-    Args:
-        folder: The study's folder.
-        file: Its JSON file.
-        keys: Keys that the file must have.
-        kind: What the folder holds, for error messages, such as "search".
-        kinds: The plural of `kind`.
-        function: The function that starts such a study from Python.
-    """
-    command = read_study(folder, file, kind, keys)["command"]
+def read_command(folder: Path, file: str, kind: str) -> dict[str, Any]:
+    """Return the command that started the study in a folder, to resume it."""
+    command = read_study(folder, file, kind, ("command",))["command"]
     if not command:
         raise ArgumentError(
-            f"--resume continues {kinds} of this command; the one in {str(folder)!r} was "
-            f"started from Python: call {function} again with the same arguments and out."
+            f"--resume continues a {kind} of this command; the one in {str(folder)!r} was started "
+            f"from Python: call {Path(file).stem} again with the same arguments and out."
         )
     return dict(command)
 

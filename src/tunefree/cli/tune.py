@@ -83,7 +83,7 @@ def tune(
     if resume is not None:
         chosen = None if by == "validation" else by
         check_only_resume(options, grid, seeds_, out_dir, halving or None, chosen)
-        command = read_command(resume, FILE, ("command",), "search", "searches", "tune")
+        command = read_command(resume, FILE, "search")
         out_dir = resume
     else:
         command = {"options": read_options(options, TuneOptions).to_json(), "grid": grid}
@@ -97,10 +97,10 @@ def tune(
     folder = out_dir or next_folder(f"{base.data}-tune-{name}")
     try:
         with TerminalProgress(err) as listener:
+            grid_values = parse_grid(name, command["grid"]) if command["grid"] else None
             found = run_search(
-                make_grid(
-                    candidate, parse_grid(name, command["grid"]) if command["grid"] else None
-                ),
+                candidate,
+                make_grid(candidate, grid_values),
                 make_seeds(parse_seeds(command["seeds"]), "tune"),
                 CommandStudy(base),
                 out=folder,

@@ -1,10 +1,10 @@
 """Comparing methods on one problem, seed by seed: the runs and their result."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from ..core.errors import CheckpointError, Interrupted, check_finite, convert_errors
 from ..core.text import format_bytes
@@ -23,7 +23,7 @@ from .folder import make_task, read_study, write_study
 from .search import make_grid, run_search
 from .significance import LEVEL
 from .source import MakeFederation, MakeModel, PythonStudy, Study, check_candidates
-from .tasks import NOT_RUN, FailedRun, Outcome, ProgressListener, read_outcome
+from .tasks import NOT_RUN, FailedRun, Outcome, ProgressListener, RunTask, read_outcome
 from .tuning import Tuning
 
 FILE = "compare.json"
@@ -282,18 +282,9 @@ def run_comparison(
     tunings: dict[str, dict[str, Any]] | None = None,
     command: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Check the candidates, train the missing runs and return the result.
+    """Check the candidates, tune them where asked for, train the missing runs.
 
-    Args:
-        candidates: The methods.
-        seeds: The seeds.
-        study: What all runs share.
-        out: Folder, or None.
-        target: As in `compare`.
-        listener: Receives progress.
-        jobs: Number of processes.
-        tunings: For each label that was tuned before, the cost of that.
-        command: Options of the command line, for the study's JSON file.
+    `tunings` has the cost of earlier tunings by label; `command` is kept in the study's JSON file.
 
     Raises:
         Interrupted: After Ctrl-C; it holds the result so far.
@@ -301,85 +292,57 @@ def run_comparison(
     if target is not None:
         check_finite("compare", "target", target)
     check_candidates(study, candidates, seeds[0])
-    runner = _ComparisonRunner(candidates, seeds, study, out, target, dict(tunings or {}), command)
+    grids = {c.label: make_grid(c) for c in candidates if c.tuned}
+    ready, spent = {c.label: c for c in candidates}, dict(tunings or {})
+    done: dict[tuple[str, int], Outcome] = {}
+
+    def make_result(read: Callable[[RunTask], Outcome] = read_outcome) -> Comparison:
+        def outcome(label: str, seed: int) -> Outcome:
+            return done.get((label, seed)) or read(make_task(out, label, seed, study.rounds))
+
+        runs = {c.label: [outcome(c.label, seed) for seed in seeds] for c in candidates}
+        result = Comparison(runs, seeds, target, spent, out)
+        _write(result, command)
+        return result
+
+    make_result(lambda task: FailedRun(task.seed, NOT_RUN))  # the folder can be resumed from now on
     try:
         with listener:
-            runner.tune(listener, jobs)
-            runner.train(listener, jobs)
+            for label, points in grids.items():
+                folder = None if out is None else out / "tuning" / folder_name(label)
+                tuning = run_search(
+                    ready[label], points, seeds[:1], study, out=folder, listener=listener, jobs=jobs
+                )
+                spent[label] = tuning.summary
+                if found := tuning.ranked():
+                    ready[label] = replace(found[0].candidate, label=label)
+                else:
+                    del ready[label]
+                    done |= {(label, s): FailedRun(s, tuning.sentences[0]) for s in seeds}
+            source = study.with_candidates(list(ready.values()))
+            tasks = [make_task(out, label, s, study.rounds) for s in seeds for label in ready]
+            for task, outcome in run_all(tasks, source, listener, jobs):
+                done[task.label, task.seed] = outcome
     except KeyboardInterrupt:
         hint = "" if out is None else f" Call compare again with out={str(out)!r}."
-        raise Interrupted(f"Stopped by Ctrl-C.{hint}", runner.result()) from None
-    return runner.result()
+        raise Interrupted(f"Stopped by Ctrl-C.{hint}", make_result()) from None
+    return make_result()
 
 
-class _ComparisonRunner:
-    """Tunes and trains the candidates of a comparison, and keeps its JSON file up to date."""
-
-    def __init__(
-        self,
-        candidates: list[Candidate],
-        seeds: list[int],
-        study: Study,
-        out: Path | None,
-        target: float | None,
-        tunings: dict[str, dict[str, Any]],
-        command: Mapping[str, Any] | None,
-    ) -> None:
-        self.labels, self.seeds, self.study = [c.label for c in candidates], seeds, study
-        self.out, self.target, self.tunings, self.command = out, target, tunings, command
-        self.ready = {c.label: c for c in candidates}
-        self.grids = {c.label: make_grid(c) for c in candidates if c.tuned}
-        self.outcomes: dict[tuple[str, int], Outcome] = {
-            (label, seed): FailedRun(seed, NOT_RUN) for label in self.labels for seed in seeds
-        }
-        self.result()  # the folder can be read and resumed from the start
-        self.outcomes.clear()
-
-    def tune(self, listener: ProgressListener, jobs: int) -> None:
-        """Replace the candidates that are to be tuned by those with the best settings."""
-        for label, grid in self.grids.items():
-            folder = None if self.out is None else self.out / "tuning" / folder_name(label)
-            tuning = run_search(
-                grid, self.seeds[:1], self.study, out=folder, listener=listener, jobs=jobs
-            )
-            self.tunings[label] = tuning.summary
-            if found := tuning.ranked():
-                self.ready[label] = replace(found[0].candidate, label=label)
-            else:
-                reason = tuning.sentences[0]
-                self.outcomes |= {(label, seed): FailedRun(seed, reason) for seed in self.seeds}
-                del self.ready[label]
-
-    def train(self, listener: ProgressListener, jobs: int) -> None:
-        """Train every candidate with every seed, seed by seed."""
-        ready, rounds = list(self.ready.values()), self.study.rounds
-        tasks = [make_task(self.out, c.label, seed, rounds) for seed in self.seeds for c in ready]
-        for task, outcome in run_all(tasks, self.study.with_candidates(ready), listener, jobs):
-            self.outcomes[task.label, task.seed] = outcome
-
-    def result(self) -> Comparison:
-        """Return the result so far and write it to the folder."""
-        runs = {label: [self._outcome(label, s) for s in self.seeds] for label in self.labels}
-        if self.out is not None:
-            failures = {
-                label: {str(o.seed): o.reason for o in group if _has_failed(o)}
-                for label, group in runs.items()
-            }
-            facts = {
-                "labels": self.labels,
-                "seeds": self.seeds,
-                "target": self.target,
-                "tunings": self.tunings,
-                "failures": {label: found for label, found in failures.items() if found},
-                "command": self.command,
-            }
-            write_study(self.out, FILE, facts, "compare")
-        return Comparison(runs, self.seeds, self.target, self.tunings, self.out)
-
-    def _outcome(self, label: str, seed: int) -> Outcome:
-        found = self.outcomes.get((label, seed))
-        return found or read_outcome(make_task(self.out, label, seed, self.study.rounds))
-
-
-def _has_failed(outcome: Outcome) -> TypeGuard[FailedRun]:
-    return isinstance(outcome, FailedRun) and outcome.reason != NOT_RUN
+def _write(result: Comparison, command: Mapping[str, Any] | None) -> None:
+    if result.path is None:
+        return
+    failures: dict[str, dict[str, str]] = {}
+    for label, group in result.runs.items():
+        for outcome in group:
+            if isinstance(outcome, FailedRun) and outcome.reason != NOT_RUN:
+                failures.setdefault(label, {})[str(outcome.seed)] = outcome.reason
+    facts = {
+        "labels": list(result.runs),
+        "seeds": result.seeds,
+        "target": result.target,
+        "tunings": result.tunings,
+        "failures": failures,
+        "command": command,
+    }
+    write_study(result.path, FILE, facts, "compare")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..core.errors import ArgumentError, first_line
 from ..simulation.ranks import init_ranks
@@ -23,17 +23,10 @@ from .tasks import (
 )
 
 TaskT = TypeVar("TaskT", bound=RunTask)
-TaskT_contra = TypeVar("TaskT_contra", bound=RunTask, contravariant=True)
 Outcomes = Generator[tuple[TaskT, Outcome, bool], None, None]
 WorkerResult = tuple[FailedRun | None, bool]
-
-
-class TrainTask(Protocol[TaskT_contra]):
-    """Trains one run; returns its outcome, and whether it was trained or only read."""
-
-    def __call__(self, task: TaskT_contra, /, *, callback: Callback) -> tuple[Outcome, bool]:
-        """Train a run; `callback` is called after each round."""
-        ...
+TrainTask = Callable[[TaskT, Callback], tuple[Outcome, bool]]
+"""Trains a run; returns its outcome, and whether it was trained (not read from disk)."""
 
 
 def make_progress(shown: bool) -> ProgressListener:
@@ -81,7 +74,7 @@ def run_in_turn(
             listener.on_round(task, event.row)
 
         with forward_logs(listener, task):
-            outcome, trained = train(task, callback=show)
+            outcome, trained = train(task, show)
         yield task, outcome, trained
 
 
@@ -152,7 +145,7 @@ class TrainInWorker(Generic[TaskT]):
             return FailedRun(task.seed, NOT_RUN), True
         try:
             with forward_logs(Sender(), task):
-                outcome, trained = self.train(task, callback=send_row)
+                outcome, trained = self.train(task, send_row)
         except KeyboardInterrupt:
             return FailedRun(task.seed, "stopped by Ctrl-C"), True
         return (outcome if isinstance(outcome, FailedRun) else None), trained

@@ -10,7 +10,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +26,6 @@ from .tuning import FILE, MEASURES, Criterion, GridPoint, Tuning
 
 REDUCTION = 3  # of the settings, from one rung to the next
 VALIDATION = 0.1
-
-
-@dataclass(frozen=True)
-class SearchGrid:
-    """The settings of a method to search.
-
-    Args:
-        name: The method's name.
-        fixed: Settings that are not searched.
-        points: Every combination of values.
-    """
-
-    name: str
-    fixed: dict[str, Any]
-    points: list[GridPoint]
 
 
 def default_grid(name: str) -> dict[str, tuple[float, ...]]:
@@ -59,7 +44,9 @@ def default_grid(name: str) -> dict[str, tuple[float, ...]]:
     return dict(found)
 
 
-def make_grid(candidate: Candidate, grid: Mapping[str, Sequence[Any]] | None = None) -> SearchGrid:
+def make_grid(
+    candidate: Candidate, grid: Mapping[str, Sequence[Any]] | None = None
+) -> list[GridPoint]:
     """Return every combination of values for a named method.
 
     Args:
@@ -67,7 +54,7 @@ def make_grid(candidate: Candidate, grid: Mapping[str, Sequence[Any]] | None = N
         grid: Values by setting; None takes `default_grid`.
 
     >>> fedprox = Candidate("fedprox", methods.get("fedprox"), "fedprox", ("lr=0.1",), {"lr": 0.1})
-    >>> [point.candidate.label for point in make_grid(fedprox, {"mu": (0.1, 1.0)}).points]
+    >>> [point.candidate.label for point in make_grid(fedprox, {"mu": (0.1, 1.0)})]
     ['fedprox:lr=0.1:mu=0.1', 'fedprox:lr=0.1:mu=1']
     """
     name, fixed = candidate.name, candidate.settings
@@ -93,7 +80,7 @@ def make_grid(candidate: Candidate, grid: Mapping[str, Sequence[Any]] | None = N
             raise ArgumentError(f"tune(grid=...) must list different values, got {label} twice.")
         method = methods.get(name, **fixed, **settings)
         points[label] = GridPoint(settings, Candidate(label, method, name, texts))
-    return SearchGrid(name, fixed, list(points.values()))
+    return list(points.values())
 
 
 def _format_value(value: Any) -> str:
@@ -138,7 +125,8 @@ def plan_rungs(count: int, rounds: int, every: int) -> list[tuple[int, int]]:
 
 
 def run_search(
-    grid: SearchGrid,
+    candidate: Candidate,
+    points: list[GridPoint],
     seeds: list[int],
     study: Study,
     *,
@@ -149,18 +137,7 @@ def run_search(
     jobs: int = 1,
     command: Mapping[str, Any] | None = None,
 ) -> Tuning:
-    """Train the settings of a grid.
-
-    Args:
-        grid: The settings.
-        seeds: The seeds of each.
-        study: What all runs share.
-        out: Folder, or None.
-        listener: Receives progress.
-        by: What settings are chosen by.
-        halving: Whether to use successive halving.
-        jobs: Number of processes.
-        command: Options of the command line, for the study's JSON file.
+    """Train the points of a candidate's grid; `command` is kept in the study's JSON file.
 
     Raises:
         Interrupted: After Ctrl-C; it holds the result so far.
@@ -171,24 +148,25 @@ def run_search(
         raise ArgumentError("Halving continues runs, so it needs a folder: give out=...")
     if by == "validation":
         study = study.with_validation(VALIDATION)
-    candidates = [point.candidate for point in grid.points]
+    candidates = [point.candidate for point in points]
     run = check_candidates(study, candidates, seeds[0])
     if by == "test" and run.data.test is None:
         raise ArgumentError("tune(by='test') needs a test set; choose by validation data.")
-    tuning = Tuning(grid.name, grid.points, seeds, study.rounds, by, out)
+    assert candidate.name is not None
+    tuning = Tuning(candidate.name, points, seeds, study.rounds, by, out)
     rungs = [(len(candidates), study.rounds)]
     if halving:
         rungs = plan_rungs(len(candidates), study.rounds, study.eval_every)
     labels = [candidate.label for candidate in candidates]
     try:
         for count, until in rungs:
-            _write(tuning, grid.fixed, command)
+            _write(tuning, candidate.settings, command)
             tuning = _run_rung(tuning, labels[:count], until, study, listener, jobs)
             labels = [p.candidate.label for p in tuning.ranked(until)]
     except KeyboardInterrupt:
         hint = "" if out is None else f" Call tune again with out={str(out)!r}."
         raise Interrupted(f"Stopped by Ctrl-C.{hint}", tuning) from None
-    _write(tuning, grid.fixed, command)
+    _write(tuning, candidate.settings, command)
     return tuning
 
 
@@ -280,6 +258,7 @@ def tune(
     candidate = Candidate(method, methods.get(method, **own), method, settings=own)
     with make_progress(progress) as listener:
         return run_search(
+            candidate,
             make_grid(candidate, grid),
             make_seeds(seeds, "tune"),
             PythonStudy.create(model, federation, settings),

@@ -109,7 +109,7 @@ class ProgressListener:
     def __exit__(self, *error: object) -> None: ...
 
 
-def run_one(task: RunTask, source: RunSource, callback: Callback) -> tuple[Outcome, bool]:
+def run_one(task: RunTask, callback: Callback, source: RunSource) -> tuple[Outcome, bool]:
     """Train one run, or read it if it has ended.
 
     Returns:

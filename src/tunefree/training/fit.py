@@ -78,15 +78,7 @@ def train(
 ) -> Run:
     """Train as `fit` does, with the options as a configuration.
 
-    Args:
-        config: The options.
-        model: The module.
-        federation: The clients' data.
-        out: Folder of the run, or None.
-        resume: Whether to continue the run in `out`.
-        checkpoint_every: Rounds between checkpoints, or None.
-        callbacks: Called after each round.
-        command: Options of the command line that started the run, for its settings.
+    `command` holds the options of the command line that started the run, for its settings.
     """
     if checkpoint_every is not None:
         check_int("fit", "checkpoint_every", checkpoint_every)
