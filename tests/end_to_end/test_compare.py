@@ -246,7 +246,7 @@ BAD = {
     "no-methods": (["compare"], "compare needs --methods"),
     "twice": (["compare", "--methods", "auto,auto"], "must tell its methods apart"),
     "seeds": (["compare", "--methods", "auto", "--seeds", "few"], "--seeds must be a number"),
-    "jobs": (["compare", "--methods", "auto", "--jobs", "0"], "compare(jobs=...) must be a whole"),
+    "jobs": (["compare", "--methods", "auto", "--jobs", "0"], "compare(jobs=...) must be an int"),
     "forms": (["compare", "--methods", "auto", "--csv", "--json"], "give one of them"),
     "data": (["compare", "--methods", "auto", "--data", "digit"], "Did you mean 'digits'?"),
     "full": (["compare", "--methods", "auto,scaffnew", "--cohort", "3"], "Cannot use scaffnew"),

@@ -82,9 +82,7 @@ def watch(
     folders = runs or (Path("runs"),)
     for folder in folders:
         if not folder.is_dir():
-            raise ArgumentError(
-                f"watch takes folders with runs, got {str(folder)!r}, which is none."
-            )
+            raise ArgumentError(f"watch takes folders with runs; {str(folder)!r} is not a folder.")
     with make_server(folders, host, port, title) as server:
         print_line(f"Watching at {server.address} (Ctrl-C ends it)")
         out.file.flush()

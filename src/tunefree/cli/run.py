@@ -108,7 +108,7 @@ def _print_nothing(event: Event) -> None:
 
 def _read_command(folder: Path) -> CommandConfig:
     if not RunFolder(folder).is_started:
-        raise ArgumentError(f"--resume must be a run folder, got {str(folder)!r}, which is none.")
+        raise ArgumentError(f"--resume must be a run folder, got {str(folder)!r}, which is not.")
     found = RunFolder(folder).read_settings().get("command")
     known = CommandConfig().to_json().keys()
     if not isinstance(found, dict) or not found or not found.keys() <= known:

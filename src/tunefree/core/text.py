@@ -95,8 +95,8 @@ class Registry(Generic[T]):
         return self._make(self.entries[name], text)
 
     def _make(self, cls: Callable[..., T], text: str, **given: T) -> T:
-        name, *words = text.split(":")
-        values = parse_arguments(name, words, cls, self.flags, skip=given)
+        name, *texts = text.split(":")
+        values = parse_arguments(name, texts, cls, self.flags, skip=given)
         missing = [f for f in required_fields(cls) if f not in values and f not in given]
         if missing:
             raise ArgumentError(
@@ -107,7 +107,7 @@ class Registry(Generic[T]):
 
 def parse_arguments(
     what: str,
-    words: Sequence[str],
+    texts: Sequence[str],
     cls: Any,
     flags: Mapping[str, tuple[str, Any]] | None = None,
     skip: typing.Container[str] = (),
@@ -116,7 +116,7 @@ def parse_arguments(
 
     Args:
         what: The name of the object, for error messages.
-        words: The texts of the arguments.
+        texts: The texts of the arguments.
         cls: The dataclass.
         flags: Words that set a field; the name of a bool field sets it to True.
         skip: Fields that are not given by text.
@@ -130,13 +130,13 @@ def parse_arguments(
     known_flags = {f.name: (f.name, True) for f in known.values() if f.type is bool}
     known_flags |= {word: flag for word, flag in (flags or {}).items() if flag[0] in known}
     out: dict[str, Any] = {}
-    for place, word in enumerate(words):
+    for index, word in enumerate(texts):
         key, equals, text = word.partition("=")
         flag = known_flags.get(word.strip().lower())
         if flag is not None:
             key = flag[0]
         elif not equals:
-            key, text = [*known, ""][min(place, len(known))], word
+            key, text = [*known, ""][min(index, len(known))], word
             if key in ("", *out):
                 instead = "write KEY=VALUE" if known else "it takes none"
                 raise ArgumentError(f"{what}: {word!r} is one value too many; {instead}.")

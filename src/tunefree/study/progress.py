@@ -102,5 +102,5 @@ def describe_outcome(task: RunTask, outcome: Outcome) -> str:
 
 def _describe_status(task: RunTask, run: Run) -> str:
     if task.until is not None and run.status in ("interrupted", "unfinished"):
-        return f"played {len(run.history)} of {task.rounds} rounds"
+        return f"trained {len(run.history)} of {task.rounds} rounds"
     return run.status

@@ -88,11 +88,11 @@ class Tuning(tables.StudyResult):
 
     def ranked(self, rounds: int | None = None) -> list[GridPoint]:
         """Return the points that were scored after `rounds` rounds (by default all), best first."""
-        far, measure = rounds or self.rounds, self.measure
+        until, measure = rounds or self.rounds, self.measure
         sign = -1 if measures.is_higher_better(measure) else 1
-        found = [(p.score(measure, far), p) for p in self.points if p.rounds >= far]
-        kept = [(sign * score, i, p) for i, (score, p) in enumerate(found) if score is not None]
-        return [p for _, _, p in sorted(kept, key=lambda item: item[:2])]
+        points = [p for p in self.points if p.rounds >= until]
+        scored = [(s, p) for p in points if (s := p.score(measure, until)) is not None]
+        return [p for _, p in sorted(scored, key=lambda pair: sign * pair[0])]
 
     @property
     def best(self) -> GridPoint:

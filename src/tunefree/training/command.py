@@ -124,7 +124,7 @@ def _has_type(value: Any, kind: Any) -> bool:
 
 
 def parse_method_settings(name: str, texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the arguments of a method that KEY=VALUE texts stand for.
+    """Return the arguments of a method from KEY=VALUE texts.
 
     >>> parse_method_settings("fedavg", ("lr=0.3", "weights=samples"))
     {'lr': 0.3, 'weights': 'samples'}
@@ -194,7 +194,7 @@ def make_config(command: CommandConfig, clients: int) -> RunConfig:
 
 
 class CommandRun(NamedTuple):
-    """What a command stands for."""
+    """The configuration, model and federation of a command."""
 
     config: RunConfig
     model: nn.Module

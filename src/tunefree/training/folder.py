@@ -181,8 +181,8 @@ class RunFolder:
         except OSError as error:
             kept = f"rounds up to {self._valid[0]['rounds']} are" if self._valid else "settings are"
             raise CheckpointError(
-                f"The run in {self.name} cannot be written: {error.strerror or error}. Its "
-                f"{kept} safe there; make room, or make it writable, and call fit again to go on."
+                f"The run in {self.name} cannot be written: {error.strerror or error}. Its {kept} "
+                "safe there; make room, or make it writable, and call fit again to continue."
             ) from None
 
     def append_row(self, row: dict[str, Any]) -> None:

@@ -124,14 +124,14 @@ class Trainer:
     ) -> str | None:
         """Run rounds until the run ends or is stopped; return what stopped it."""
         run, pool = self._run, self._run.pool
-        everyone = torch.arange(run.plan.clients)
+        all_ids = torch.arange(run.plan.clients)
         cohort = pool.sample_cohort(self._state.round)
         while self._status == "unfinished":
             began, now = time.perf_counter(), self._state
             is_last = now.round + 1 == run.plan.rounds
             following = None if is_last else pool.sample_cohort(now.round + 1)
             pool.announce(following)
-            after, row = run_round(run.method, run.plan, now, pool, cohort, everyone)
+            after, row = run_round(run.method, run.plan, now, pool, cohort, all_ids)
             output = output_model(run.method, after)
             if (what := find_nonfinite(after, row)) is not None:
                 self._status = "diverged"
