@@ -1,4 +1,4 @@
-"""How fast it is: suites that measure the loop of `fit` beside a plain per-client PyTorch loop.
+"""Suites that measure the speed of `fit` beside a plain per-client PyTorch loop.
 
 `python -m benchmarks SUITE` runs them, `docs/speed.md` keeps what they found.
 """
@@ -12,7 +12,7 @@ from tunefree.core.device import find_device
 from tunefree.core.errors import unknown_name
 
 from . import cpu, federation, gpu, pfl_cifar10, precision, rules, scale
-from .keep import ready, record, save, where
+from .keep import record
 from .timing import Say, silent
 
 
@@ -88,4 +88,4 @@ def measure(name: str, settings: Any = None, say: Say = silent) -> dict[str, Any
     return record(name, settings, find_device(settings.device), rows, took)
 
 
-__all__ = ["SUITES", "Suite", "measure", "ready", "save", "where"]
+__all__ = ["SUITES", "Suite", "measure"]

@@ -14,7 +14,7 @@ from tunefree.report.terminal import make_table
 from tunefree.version import __version__
 
 from . import SUITES, Suite, measure
-from .keep import ready, save, where
+from .keep import describe_machine, prepare_output, save
 
 app = App(
     name="python -m benchmarks",
@@ -43,7 +43,7 @@ def make_command(name: str, suite: Suite) -> Callable[..., int]:
 
     def command(settings: Any = None, *, as_json: AsJson = False, out_file: Out = None) -> int:
         if out_file is not None:
-            ready(out_file)
+            prepare_output(out_file)
         record = measure(name, settings, print_progress)
         if out_file is not None:
             print_progress(f"Written: {save(record, out_file)}")
@@ -51,7 +51,7 @@ def make_command(name: str, suite: Suite) -> Callable[..., int]:
             print(to_json(record))
             return 0
         rows = suite.table(record["rows"])
-        out.print(where(record), markup=False)
+        out.print(describe_machine(record), markup=False)
         out.print(make_table(rows, {heading: heading for heading in rows[0]}))
         return 0
 

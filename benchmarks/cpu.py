@@ -13,7 +13,7 @@ import torch
 from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, check_int, unknown_name
 
-from .text import number, ranged
+from .text import format_number, format_range
 from .timing import Say, measure_beside, silent
 from .workload import Workload
 
@@ -40,7 +40,7 @@ SMALLER: dict[str, dict[str, Any]] = {  # than by default, so that minutes suffi
 
 @dataclass(frozen=True)
 class Size:
-    """How much of a network is measured unless the user says otherwise."""
+    """Default size of the measurement of a network."""
 
     clients: int = 20
     steps: int = 20
@@ -67,7 +67,7 @@ SIZES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cpu:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         models: Names of networks; all of them by default.
@@ -132,22 +132,23 @@ def measure(settings: Cpu, say: Say = silent) -> list[dict[str, Any]]:
             block=size.block,
             compile=compile,
         )
-        say(f"{name}: {number(row['ours_ms'])} ms, plain loop {number(row['plain_ms'])} ms")
+        ours, plain = format_number(row["ours_ms"]), format_number(row["plain_ms"])
+        say(f"{name}: {ours} ms, plain loop {plain} ms")
         rows.append(row)
     return rows
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "model": row["model"],
             "parameters": f"{row['parameters']:,}",
             "clients x batch x steps": f"{row['clients']} x {row['batch']} x {row['steps']}",
             "engine": str(row["engine"]),
-            "ours, ms": ranged(row, "ours_ms"),
-            "plain loop, ms": ranged(row, "plain_ms"),
-            "ratio": ranged(row, "ratio", "x"),
+            "ours, ms": format_range(row, "ours_ms"),
+            "plain loop, ms": format_range(row, "plain_ms"),
+            "ratio": format_range(row, "ratio", "x"),
             "set-up": f"{row['setup_s']:.1f} s",
         }
         for row in rows

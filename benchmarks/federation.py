@@ -26,7 +26,7 @@ import torch
 from tunefree.core.errors import ArgumentError, check_int
 from tunefree.training.run import Run
 
-from .text import number, ranged
+from .text import format_number, format_range
 from .timing import Say, silent, summarize
 
 METHOD, WORDS = "fedavg", ("lr=0.1",)
@@ -34,7 +34,7 @@ METHOD, WORDS = "fedavg", ("lr=0.1",)
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         nodes: Numbers of SuperNodes, each >= 1.
@@ -81,7 +81,7 @@ def measure(settings: Nodes, say: Say = silent) -> list[dict[str, Any]]:
                 rounds = [float(r["seconds"]) for r in run.history]
                 row |= summarize(f"{way}_ms", rounds[1:], 1000.0)
                 row |= {f"{way}_start_s": took - sum(rounds)}
-                say(f"  {number(row[f'{way}_ms'])} ms a round")
+                say(f"  {format_number(row[f'{way}_ms'])} ms a round")
                 runs[way] = run
         row["same"] = all(torch.equal(run.x, runs["simulation"].x) for run in runs.values())
         row["missing"] = sum(count - r.get("answered", count) for r in runs["loopback"].history)
@@ -97,15 +97,15 @@ def _version(name: str) -> str | None:
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "SuperNodes": str(row["nodes"]),
-            "over the loopback, ms": ranged(row, "loopback_ms"),
+            "over the loopback, ms": format_range(row, "loopback_ms"),
             "start": f"{row['loopback_start_s']:.0f} s",
-            "Flower's simulation, ms": ranged(row, "runtime_ms") if row["ray"] else "no Ray",
+            "Flower's simulation, ms": format_range(row, "runtime_ms") if row["ray"] else "no Ray",
             "its start": f"{row['runtime_start_s']:.0f} s" if row["ray"] else "",
-            "ours, ms": ranged(row, "simulation_ms"),
+            "ours, ms": format_range(row, "simulation_ms"),
             "the same model": "bit for bit" if row["same"] else "no",
             "answers missing": str(row["missing"]),
             "load before": f"{row['load']:.1f}",

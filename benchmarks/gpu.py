@@ -11,7 +11,7 @@ from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, check_int, unknown_name
 from tunefree.models.problem import Precision
 
-from .text import memory, number, ranged
+from .text import format_bytes, format_number, format_range
 from .timing import Say, measure_beside, silent
 from .workload import Workload
 
@@ -47,7 +47,7 @@ TARGETS = {  # milliseconds per cohort-step
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         models: mlp (784-200-200-10, 100 clients, batch 32), cnn-pfl (50, 10), cnn-p1 (100, 20),
@@ -124,24 +124,24 @@ def measure(settings: Gpu, say: Say = silent) -> list[dict[str, Any]]:
             )
             target = TARGETS.get((name, row["precision"])) if same else None
             row["target_ms"] = target if device.type == "cuda" else None
-            say(f"{name}, {row['precision']}: {number(row['ours_ms'])} ms")
+            say(f"{name}, {row['precision']}: {format_number(row['ours_ms'])} ms")
             rows.append(row)
     return rows
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "model": row["model"],
             "clients x batch": f"{row['clients']} x {row['batch']}",
             "precision": row["precision"],
             "engine": str(row["engine"]),
-            "ours, ms": ranged(row, "ours_ms"),
-            "target": number(row["target_ms"]),
-            "plain loop, ms": ranged(row, "plain_ms"),
-            "ratio": ranged(row, "ratio", "x"),
-            "memory": memory(row["memory"]),
+            "ours, ms": format_range(row, "ours_ms"),
+            "target": format_number(row["target_ms"]),
+            "plain loop, ms": format_range(row, "plain_ms"),
+            "ratio": format_range(row, "ratio", "x"),
+            "memory": format_bytes(row["memory"]),
             "set-up": f"{row['setup_s']:.1f} s",
         }
         for row in rows

@@ -1,4 +1,4 @@
-"""What is kept of a measurement: rows, and on what, with what, when and how they were made."""
+"""Records of measurements: rows, machine, versions, date and command."""
 
 import dataclasses
 import importlib.metadata
@@ -57,7 +57,7 @@ def _memory() -> int | None:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of what was measured."""
+    """Return the versions of tunefree, torch, CUDA, triton and Python."""
     try:
         triton: str | None = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
@@ -72,7 +72,7 @@ def versions() -> dict[str, str | None]:
 
 
 def command(suite: str, settings: Any) -> str:
-    """Return the command line that measures this again: options that are not the default.
+    """Return the command line of a measurement, with the options that are not the default.
 
     >>> from .rules import Rules
     >>> command("rules", Rules(size=1000))
@@ -114,7 +114,7 @@ def current_command(recorded: str) -> str:
 def record(
     suite: str, settings: Any, device: torch.device, rows: list[dict[str, Any]], seconds: float
 ) -> dict[str, Any]:
-    """Return everything there is to keep, as plain data."""
+    """Return the record of a suite as plain data."""
     return {
         "suite": suite,
         "command": command(suite, settings),
@@ -137,7 +137,7 @@ def slug(facts: dict[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def ready(path: Path) -> None:
+def prepare_output(path: Path) -> None:
     """Make the folder that a record will be written to, before anything is measured."""
     folder = path.parent if path.suffix == ".json" else path
     try:
@@ -161,8 +161,8 @@ def save(kept: dict[str, Any], path: Path) -> Path:
     return path
 
 
-def where(kept: dict[str, Any]) -> str:
-    """Return one line: on what and with what it was measured."""
+def describe_machine(kept: dict[str, Any]) -> str:
+    """Return one line: machine and versions."""
     facts, known = kept["machine"], kept["versions"]
     memory = f", {facts['memory'] / 1e9:.0f} GB" if facts["memory"] else ""
     threads = "" if facts["threads"] == facts["cores"] else f", {facts['threads']} threads used"

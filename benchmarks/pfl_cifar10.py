@@ -30,9 +30,9 @@ from tunefree.training.callbacks import Event
 from tunefree.training.config import Engine
 from tunefree.training.fit import fit
 
-from .text import memory, number, ranged
-from .timing import RoundTimer, Say, check, silent, summarize
-from .workload import LR, PlainLoop, samples
+from .text import format_bytes, format_number, format_range
+from .timing import RoundTimer, Say, check_finished, silent, summarize
+from .workload import LR, PlainLoop, make_samples
 
 SHAPE, CLASSES = (3, 32, 32), 10
 USERS, IMAGES, TESTED = 1000, 50, 10_000
@@ -42,7 +42,7 @@ Source = Literal["auto", "cifar10", "random"]
 
 @dataclass(frozen=True, kw_only=True)
 class PflCifar10:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         rounds: Rounds of communication.
@@ -118,7 +118,7 @@ def measure(settings: PflCifar10, say: Say = silent) -> list[dict[str, Any]]:
         callbacks=[progress, watch],
         engine=Engine(precision=settings.precision),
     )
-    check(run.status)
+    check_finished(run.status)
     rounds = [watch.took[0] - watch.setup, *watch.took[1:]]
     blocks = [sum(rounds[i : i + BLOCK]) for i in range(0, len(rounds) - BLOCK + 1, BLOCK)]
     total, slow = sum(rounds), summarize("plain_round_s", watch.plain)
@@ -156,32 +156,34 @@ def _dataset(settings: PflCifar10) -> Dataset:
         known = load("cifar10", settings.data_dir)
         assert isinstance(known.x, torch.Tensor)
         return Dataset(known.name, known.x[:rows], known.y[:rows], known.test, classes=CLASSES)
-    x, y = samples("cnn-pfl", SHAPE, CLASSES, rows)
-    test = samples("cnn-pfl", SHAPE, CLASSES, TESTED, seed=1)
+    x, y = make_samples("cnn-pfl", SHAPE, CLASSES, rows)
+    test = make_samples("cnn-pfl", SHAPE, CLASSES, TESTED, seed=1)
     return Dataset("random", x, y, test, classes=CLASSES)
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "data": "random, not CIFAR-10" if row["data"] == "random" else row["data"],
             "rounds": f"{row['rounds']:,}",
             "precision": row["precision"],
             "engine": str(row["engine"]),
-            "total": f"{number(row['total_s'])} s",
-            "per 100 rounds, s": ranged(row, "per_100_s"),
+            "total": f"{format_number(row['total_s'])} s",
+            "per 100 rounds, s": format_range(row, "per_100_s"),
             "set-up": f"{row['setup_s']:.1f} s",
             "accuracy": f"{row['accuracy']:.4f}",
-            "memory": memory(row["memory"]),
-            "plain loop, extrapolated": _extrapolated(row),
+            "memory": format_bytes(row["memory"]),
+            "plain loop, extrapolated": _format_extrapolated(row),
         }
         for row in rows
     ]
 
 
-def _extrapolated(row: dict[str, Any]) -> str:
+def _format_extrapolated(row: dict[str, Any]) -> str:
     if row["plain_total_s"] is None:
         return ""
     few = row["plain_rounds"]
-    return f"{number(row['plain_total_s'])} s from {few} rounds, {number(row['ratio'])}x"
+    return (
+        f"{format_number(row['plain_total_s'])} s from {few} rounds, {format_number(row['ratio'])}x"
+    )

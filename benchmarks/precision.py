@@ -23,14 +23,14 @@ from tunefree.study.significance import holm, two_sided_p
 from tunefree.study.tables import format_p
 from tunefree.training.fit import fit
 
-from .timing import Say, check, silent
+from .timing import Say, check_finished, silent
 
 LR = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Precisions:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         data: Dataset of images; `tunefree datasets` lists them.
@@ -116,7 +116,7 @@ def _accuracy(
         device=device,
         engine=Engine(precision=precision),
     )
-    check(run.status)
+    check_finished(run.status)
     return float(run.history[-1]["test_accuracy"])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import SUITES
-from .keep import current_command, where
+from .keep import current_command, describe_machine
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results", HERE.parent / "docs" / "speed.md"
@@ -24,7 +24,8 @@ def section(kept: dict[str, Any]) -> str:
     rows = SUITES[kept["suite"]].table(kept["rows"])
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"{where(kept)}; {kept['date']}:\n\n    {current_command(kept['command'])}\n\n{table}"
+    command = current_command(kept["command"])
+    return f"{describe_machine(kept)}; {kept['date']}:\n\n    {command}\n\n{table}"
 
 
 def render(page: str, results: Path) -> str:

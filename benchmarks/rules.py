@@ -25,7 +25,7 @@ from tunefree.core.plan import What, Who
 from tunefree.core.types import Channels, Vector
 from tunefree.models import nets
 
-from .text import ranged
+from .text import format_range
 from .timing import Say, silent, summarize, time_call
 
 RESNET18 = 11_175_370  # for 28 x 28 images and 10 classes
@@ -80,7 +80,7 @@ SERVERS: dict[str, s.Server] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         size: Numbers in the vector; by default those of ResNet-18.
@@ -182,14 +182,14 @@ def _row(
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "rule": row["name"],
-            "ms": ranged(row, "ms"),
-            "one copy, ms": ranged(row, "copy_ms"),
+            "ms": format_range(row, "ms"),
+            "one copy, ms": format_range(row, "copy_ms"),
             "copies to make": str(row["copies"]),
-            "ratio": ranged(row, "ratio"),
+            "ratio": format_range(row, "ratio"),
             "published, ms": str(row["published_ms"] or ""),
         }
         for row in rows

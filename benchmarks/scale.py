@@ -30,7 +30,7 @@ from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, TunefreeError, check_int, unknown_name
 from tunefree.core.files import to_json
 
-from .text import memory, number, ranged
+from .text import format_bytes, format_number, format_range
 from .timing import PeakMemory, Say, measure_beside, silent
 from .workload import Workload
 
@@ -67,7 +67,7 @@ CHILD = "from benchmarks.scale import child; child()"
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What is measured.
+    """Settings of the suite.
 
     Args:
         curves: clients, cohort, parameters, steps; all by default.
@@ -115,7 +115,7 @@ def measure(settings: Scale, say: Say = silent) -> list[dict[str, Any]]:
                 row |= _in_turns(start, point, settings)
                 met = row["setup_s"] < SETUP and row["times"] <= TIMES
                 row |= {"setup_limit_s": SETUP, "times_limit": TIMES, "met": met}
-            say(f"  {number(row['round_ms'])} ms a round, {memory(row['memory'])}")
+            say(f"  {format_number(row['round_ms'])} ms a round, {format_bytes(row['memory'])}")
             rows.append(row)
     return rows
 
@@ -209,16 +209,16 @@ def measure_point(
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows in words, by heading."""
+    """Format the rows for a table, by heading."""
     return [
         {
             "point": f"{row['curve']} {row[row['curve']]:,}{_method(row)}",
-            "ours, ms": ranged(row, "round_ms"),
-            "to the first point": ranged(row, "times", "x"),
-            "plain loop, ms": ranged(row, "plain_ms"),
+            "ours, ms": format_range(row, "round_ms"),
+            "to the first point": format_range(row, "times", "x"),
+            "plain loop, ms": format_range(row, "plain_ms"),
             "set-up": f"{row['setup_s']:.1f} s",
-            "memory": memory(row["memory"]),
-            "required": _required(row),
+            "memory": format_bytes(row["memory"]),
+            "required": _format_required(row),
         }
         for row in rows
     ]
@@ -228,7 +228,7 @@ def _method(row: dict[str, Any]) -> str:
     return f", {row['method']}" if row["curve"] == "clients" else ""
 
 
-def _required(row: dict[str, Any]) -> str:
+def _format_required(row: dict[str, Any]) -> str:
     if "met" not in row:
         return ""
     limits = f"set-up < {row['setup_limit_s']:.0f} s, <= {row['times_limit']}x"

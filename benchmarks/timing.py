@@ -1,4 +1,4 @@
-"""The clock: a callback that times the rounds of `fit`, and plain rounds between them.
+"""Timing: a callback that times the rounds of `fit`, and plain rounds between them.
 
 A round of ours lasts from the end of this callback to its next call, the device idle at both ends:
 the draw of the cohort, gathering, training, the ledger, the history, whatever `fit` does. After a
@@ -34,13 +34,13 @@ def silent(line: str) -> None:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has nothing left to do."""
+    """Wait until the device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def time_call(work: Callable[[], object], device: torch.device) -> float:
-    """Return how long a call takes, until the device is done with it."""
+    """Return the seconds of a call, until the device is idle."""
     synchronize(device)
     began = time.perf_counter()
     work()
@@ -49,7 +49,7 @@ def time_call(work: Callable[[], object], device: torch.device) -> float:
 
 
 class PeakMemory:
-    """The most memory in use from here on.
+    """Peak memory since construction.
 
     On a GPU what PyTorch held beyond what it holds now; else the largest resident size that this
     process ever had, interpreter and libraries included.
@@ -69,7 +69,7 @@ class PeakMemory:
 
 
 class RoundTimer:
-    """A callback of `fit`.
+    """A callback of `fit` that times its rounds.
 
     Args:
         device: Where the rounds are played.
@@ -105,7 +105,7 @@ class RoundTimer:
         self._since = time.perf_counter()
 
     def __call__(self, event: Event) -> None:
-        """Stop the clock, let the plain loop play, start the clock."""
+        """Stop the clock, run the plain loop, start the clock."""
         counted, rest = divmod(event.round + 1 - self.warm, self.block)
         turn = 0 <= counted <= self._repeats and rest == 0 and self._play is not None
         if turn or (event.round + 1) % self.every == 0:
@@ -131,7 +131,7 @@ class RoundTimer:
 
 
 def summarize(name: str, values: list[float], scale: float = 1.0) -> dict[str, Any]:
-    """Return the median and the range of some numbers, by name."""
+    """Return the median and the range of values, by name."""
     scaled = [v * scale for v in values]
     if not scaled:
         return {name: None, f"{name}_range": None}
@@ -182,7 +182,7 @@ def measure_beside(
         callbacks=[watch],
         engine=Engine(precision=precision),
     )
-    check(run.status)
+    check_finished(run.status)
     each = 1e3 / work.steps
     ours, slow = summarize("ours_ms", watch.ours, each), summarize("plain_ms", watch.plain, each)
     pairs = [b / a for a, b in zip(watch.ours, watch.plain, strict=False)]
@@ -210,7 +210,7 @@ def measure_beside(
     }
 
 
-def check(status: str) -> None:
-    """Refuse to report a run that did not play all its rounds."""
+def check_finished(status: str) -> None:
+    """Raise an error for a run that ended early."""
     if status != "finished":
         raise TunefreeError(f"The measured run ended early ({status}), so it says nothing.")

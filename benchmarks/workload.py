@@ -1,4 +1,4 @@
-"""What is measured: a network, data of its shape, and the plain loop that trains it beside us."""
+"""What is measured: a network, data of its shape, and a plain loop that trains it."""
 
 import copy
 import math
@@ -37,19 +37,19 @@ class Workload:
     args: Mapping[str, Any] = field(default_factory=dict)  # the network's own
 
     def model(self) -> nn.Module:
-        """Return the network as it starts."""
+        """Return the initial network."""
         return nets.build(self.net, shape=self.shape, classes=self.classes, **self.args)
 
     def data(self) -> tuple[Any, Tensor]:
         """Return random samples of the right shape for all clients."""
-        return samples(self.net, self.shape, self.classes, self.clients * self.samples)
+        return make_samples(self.net, self.shape, self.classes, self.clients * self.samples)
 
     def federation(self, pair: tuple[Any, Tensor]) -> Federation:
-        """Return these samples dealt to the clients, the same number to each."""
+        """Return these samples divided among the clients, the same number each."""
         return Federation(*pair, torch.arange(len(pair[1])) // self.samples, name="random")
 
 
-def samples(
+def make_samples(
     net: str, shape: tuple[int, ...], classes: int, rows: int, seed: int = 0
 ) -> tuple[Any, Tensor]:
     """Return random samples: tokens, or numbers around a centre of each class.
@@ -73,7 +73,7 @@ def samples(
 
 
 class PlainLoop:
-    """FedAvg as anyone would write it in PyTorch: one client after another.
+    """FedAvg in plain PyTorch, one client after the other.
 
     Args:
         model: Trained in place, on the data's device.
@@ -150,7 +150,7 @@ def _autocast(precision: Precision, device: torch.device) -> Any:
 
 @contextmanager
 def allow_tf32(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Let PyTorch's float32 products on a GPU use TF32, or not; put back what was set before."""
+    """Allow or forbid TF32 in float32 products on a GPU; restore the former setting at the end."""
     if device.type != "cuda":
         yield
         return

@@ -1,9 +1,10 @@
-"""The papers' experiments, one call each: specifications in words, ours beside the published.
+"""The papers' experiments, one call each: our results beside the published numbers.
 
 `python -m experiments` is the same from the command line.
 """
 
-from .running import Result, planned, run
-from .spec import Experiment, Spec, find, load
+from .library import Spec, find, load
+from .running import Result, plan_runs, run
+from .spec import Experiment
 
-__all__ = ["Experiment", "Result", "Spec", "find", "load", "planned", "run"]
+__all__ = ["Experiment", "Result", "Spec", "find", "load", "plan_runs", "run"]

@@ -17,7 +17,7 @@ from tunefree.study.progress import TerminalProgress
 from tunefree.version import __version__
 
 from . import text
-from .record import Record, load, results
+from .record import Record, load, record_path
 
 LIST = {
     "name": "name",
@@ -49,7 +49,7 @@ def reproduce(
     dry_run: bool = False,
     as_json: AsJson = False,
 ) -> int:
-    """Play an experiment of a paper and set the result beside the published one.
+    """Run an experiment of a paper and print the result beside the published one.
 
     Without a name, or with LIST, the experiments are listed.
 
@@ -71,8 +71,8 @@ def reproduce(
         Folder of the runs, the table and the page; by default runs/experiments/NAME-SCALE. Runs
         that are there are kept.
     jobs: int
-        Processes that play runs, each with one thread; by default 2 on a CPU, 1 on a GPU, which
-        several may share. With 0 nothing is played: the result is that of the runs in the folder.
+        Processes that train runs, each with one thread; by default 2 on a CPU, 1 on a GPU, which
+        several may share. With 0 nothing is trained: the result is that of the runs in the folder.
     seeds: int
         How many, instead of the experiment's own number.
     rounds: int
@@ -91,7 +91,7 @@ def reproduce(
         Print the runs and how many there are; train nothing.
     """
     if not names or [name.lower() for name in names] == ["list"]:
-        listed(data_dir, as_json)
+        print_list(data_dir, as_json)
         return 0
     narrow: dict[str, Any] = {
         "seeds": seeds,
@@ -100,10 +100,10 @@ def reproduce(
         "methods": None if methods is None else _split(methods),
     }
     for name in names:  # all of them are right before the first begins
-        papers.planned(name, scale, **narrow)
+        papers.plan_runs(name, scale, **narrow)
     for name in names:
         if dry_run:
-            dry(name, scale, narrow)
+            print_plan(name, scale, narrow)
             continue
         folder = out_dir if out_dir is None or len(names) == 1 else out_dir / f"{name}-{scale}"
         try:
@@ -119,10 +119,10 @@ def reproduce(
                 **narrow,
             )
         except Interrupted as stop:
-            show(stop.run.record, as_json)  # type: ignore[attr-defined]
+            print_record(stop.run.record, as_json)  # type: ignore[attr-defined]
             err.print(f"{stop} The same command goes on.", markup=False, soft_wrap=True)
             return INTERRUPTED
-        show(found.record, as_json)
+        print_record(found.record, as_json)
         print_line(f"Page: {found.path / found.record['name']}-{scale}.html", err)
     return 0
 
@@ -131,13 +131,13 @@ def _split(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def wide() -> Console:
-    """Return where tables go: into a file cells need not be folded."""
+def wide_console() -> Console:
+    """Return the console for tables; if it is no terminal, wide enough not to fold cells."""
     return out if out.is_terminal else Console(highlight=False, width=max(out.width, 200))
 
 
-def listed(data_dir: Path | None, as_json: bool) -> None:
-    """Print what there is."""
+def print_list(data_dir: Path | None, as_json: bool) -> None:
+    """Print the experiments, how long each takes, and which data is missing."""
     rows, here = [], {row["name"]: row["found"] for row in describe(data_dir)}
     for name in papers.find():
         spec = papers.load(name)
@@ -145,7 +145,7 @@ def listed(data_dir: Path | None, as_json: bool) -> None:
         missing: dict[str, None] = {}
         for scale in spec.scales:
             found = spec.at(scale)
-            row[scale] = minutes(spec, scale, found.minutes)
+            row[scale] = format_minutes(spec, scale, found.minutes)
             for task in found.tasks:
                 data = task.words.get("data")
                 if not task.skip and data is not None and here[data] == "missing":
@@ -157,12 +157,12 @@ def listed(data_dir: Path | None, as_json: bool) -> None:
     if not rows:
         out.print("No experiments are here; $TUNEFREE_EXPERIMENTS names their folder.")
         return
-    wide().print(make_table(rows, LIST))
+    wide_console().print(make_table(rows, LIST))
 
 
-def minutes(spec: papers.Spec, scale: str, said: float | None) -> str:
-    """Return how long it takes: as measured, as the specification says, the sum of the runs."""
-    path = results(spec, scale)
+def format_minutes(spec: papers.Spec, scale: str, said: float | None) -> str:
+    """Return the duration: measured, else as specified, else the sum over the kept runs."""
+    path = record_path(spec, scale)
     kept = load(path) if path.exists() else {}
     if "wall" in kept and not kept["narrowed"]:
         return f"{kept['wall'] / 60:.1f}"
@@ -171,9 +171,9 @@ def minutes(spec: papers.Spec, scale: str, said: float | None) -> str:
     return f"{kept['seconds'] / 60:.0f}" if kept else "not measured"
 
 
-def dry(name: str, scale: str, narrow: dict[str, Any]) -> None:
+def print_plan(name: str, scale: str, narrow: dict[str, Any]) -> None:
     """Print the runs of an experiment and how many there are."""
-    found, runs = papers.planned(name, scale, **narrow)
+    found, runs = papers.plan_runs(name, scale, **narrow)
     out.print(f"{found.name}, {scale}: {found.title}", markup=False, soft_wrap=True)
     for one, count in runs:
         words = one.words
@@ -189,7 +189,7 @@ def dry(name: str, scale: str, narrow: dict[str, Any]) -> None:
     out.print(f"{total} runs, {rounds} rounds in all.")
 
 
-def show(kept: Record, as_json: bool) -> None:
+def print_record(kept: Record, as_json: bool) -> None:
     """Print a result."""
     if as_json:
         print(to_json(kept))
@@ -199,12 +199,12 @@ def show(kept: Record, as_json: bool) -> None:
         out.print(line, markup=False, soft_wrap=True)
 
     say(f"{kept['name']}, {kept['scale']}: {kept['title']}")
-    wide().print(make_table(text.cells(kept), text.columns(kept)))
+    wide_console().print(make_table(text.cells(kept), text.columns(kept)))
     for line in text.remarks(kept):
         say(line)
     if kept["claims"]:
         say(f"\n{text.tally(kept)}")
-        wide().print(make_table(text.verdicts(kept), text.CLAIMS))
+        wide_console().print(make_table(text.verdicts(kept), text.CLAIMS))
     for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
         if lines:
             say(f"\n{title}:")

@@ -1,4 +1,4 @@
-"""Whether a specification is right, before anything is trained: errors are sentences."""
+"""Checks of a specification, before anything is trained."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -12,24 +12,24 @@ from tunefree.models import nets
 from tunefree.penalties import get as penalty
 
 from . import keys, named
-from .reading import here, own, read
-from .spec import Experiment, PaperTask, Row, Spec
+from .reading import is_at_scale, merge_scale, read
+from .spec import Experiment, PaperTask, Row, SpecFile
 
 Table = Mapping[str, Any]
 
 
-def checked(spec: Spec, scale: str) -> Experiment:
-    """Return the experiment at a scale, or say what is wrong with it and where."""
+def check_spec(spec: SpecFile, scale: str) -> Experiment:
+    """Return the experiment at a scale; an `ArgumentError` says what is wrong with it."""
     try:
-        _keys(spec, scale)
+        _check_all_keys(spec, scale)
         found = read(spec, scale)
-        _experiment(spec, found)
+        _check_experiment(spec, found)
     except TunefreeError as error:
         raise ArgumentError(f"{spec.name} ({spec.path}), {scale}: {error}") from None
     return found
 
 
-def _known(what: str, table: Any, known: Iterable[str], needed: Iterable[str] = ()) -> None:
+def _check_keys(what: str, table: Any, known: Iterable[str], needed: Iterable[str] = ()) -> None:
     if not isinstance(table, Mapping):
         raise ArgumentError(f"{what} must be a table, got {table!r}.")
     for key in table:
@@ -40,21 +40,21 @@ def _known(what: str, table: Any, known: Iterable[str], needed: Iterable[str] = 
             raise ArgumentError(f"{what} lacks {key!r}.")
 
 
-def _keys(spec: Spec, scale: str) -> None:
+def _check_all_keys(spec: SpecFile, scale: str) -> None:
     raw = spec.raw
-    _known("the specification", raw, keys.TOP, ("title", "task", "method", "scale"))
+    _check_keys("the specification", raw, keys.TOP, ("title", "task", "method", "scale"))
     if raw.get("kind", "runs") not in keys.KINDS:
         raise unknown_name("kind", raw["kind"], keys.KINDS)
-    _known("[scale]", raw["scale"], keys.SCALES)
+    _check_keys("[scale]", raw["scale"], keys.SCALES)
     shared = (*keys.STUDY, *keys.WORDS)
     for name, table in {
         "common": raw.get("common", {}),
         f"scale.{scale}": raw["scale"][scale],
     }.items():
-        _known(f"[{name}]", table, shared)
+        _check_keys(f"[{name}]", table, shared)
         if table.get("tune_by", "test") not in keys.TUNE_BY:
             raise unknown_name("way to choose", table["tune_by"], keys.TUNE_BY)
-        _counts(f"[{name}]", table)
+        _check_counts(f"[{name}]", table)
     needs = {"task": ("name",), "method": ("name",), "claim": ("says", "better", "than")}
     needs["sweep"] = ("methods", "setting", "values")
     kinds = {"task": keys.TASK, "method": keys.METHOD, "sweep": keys.SWEEP, "claim": keys.CLAIM}
@@ -62,24 +62,24 @@ def _keys(spec: Spec, scale: str) -> None:
         for number, table in enumerate(raw.get(kind, ())):
             what = f"[[{kind}]] {table.get('name', number + 1)}"
             scaled = () if kind == "claim" else keys.SCALES
-            _known(what, table, (*known, *scaled), needs[kind])
+            _check_keys(what, table, (*known, *scaled), needs[kind])
             for one in scaled:
-                _known(f"{what}, .{one}", table.get(one, {}), set(known) - {"name", "tasks"})
-                _counts(f"{what}, .{one}", table.get(one, {}))
+                _check_keys(f"{what}, .{one}", table.get(one, {}), set(known) - {"name", "tasks"})
+                _check_counts(f"{what}, .{one}", table.get(one, {}))
             for one in table.get("scales", ()):
                 if one not in keys.SCALES:
                     raise unknown_name("scale", one, keys.SCALES)
-            _counts(what, table)
+            _check_counts(what, table)
 
 
-def _counts(what: str, table: Table) -> None:
+def _check_counts(what: str, table: Table) -> None:
     for key in keys.COUNTS:
         if key in table:
             check_int(what, key, table[key])
 
 
-def _experiment(spec: Spec, found: Experiment) -> None:
-    _unique("task", [t.name for t in found.tasks])
+def _check_experiment(spec: SpecFile, found: Experiment) -> None:
+    _check_unique("task", [t.name for t in found.tasks])
     tasks = {t.name for t in found.tasks} | {t["name"] for t in spec.raw["task"]}
     for table in [*spec.raw["method"], *spec.raw.get("sweep", ())]:
         for name in table.get("tasks", ()):
@@ -87,14 +87,18 @@ def _experiment(spec: Spec, found: Experiment) -> None:
                 raise unknown_name("task", name, tasks)
     for task in found.tasks:
         rows = [row for row in found.rows if row.task == task.name]
-        _unique(f"row of {task.name}", [row.label for row in rows])
+        _check_unique(f"row of {task.name}", [row.label for row in rows])
         if not task.skip:
-            _words(found, task)
+            _check_task(found, task)
         for row in rows:
-            _row(found, task, row)
+            _check_row(found, task, row)
     bases = {row.base for row in found.rows}
     every = {t["name"] for t in spec.raw["method"]}
-    for table in (own(s, found.scale) for s in spec.raw.get("sweep", ()) if here(s, found.scale)):
+    for table in (
+        merge_scale(s, found.scale)
+        for s in spec.raw.get("sweep", ())
+        if is_at_scale(s, found.scale)
+    ):
         for name in table["methods"]:
             if name not in every:
                 raise unknown_name("method of a sweep", name, every)
@@ -106,16 +110,16 @@ def _experiment(spec: Spec, found: Experiment) -> None:
         for name in claim.tasks:
             if name not in tasks:
                 raise unknown_name("task of a claim", name, tasks)
-    _published(spec, found, tasks)
+    _check_published(spec, found, tasks)
 
 
-def _unique(what: str, names: list[str]) -> None:
+def _check_unique(what: str, names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ArgumentError(f"There must be one {what} called {name!r}, got several.")
 
 
-def _words(found: Experiment, task: PaperTask) -> None:
+def _check_task(found: Experiment, task: PaperTask) -> None:
     words = task.words
     what = f"PaperTask {task.name!r}"
     if found.kind == "prox-cost":
@@ -147,7 +151,7 @@ def _words(found: Experiment, task: PaperTask) -> None:
         raise unknown_name("test set", words["test"], ("own", "train"))
 
 
-def _row(found: Experiment, task: PaperTask, row: Row) -> None:
+def _check_row(found: Experiment, task: PaperTask, row: Row) -> None:
     if found.kind == "prox-cost":
         penalty(row.method)
         return
@@ -172,7 +176,7 @@ def _row(found: Experiment, task: PaperTask, row: Row) -> None:
 
 
 def split_settings(method: str, given: Table) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return which of these are the method's, and which are the run's.
+    """Split settings into those of the method and those of the run.
 
     >>> split_settings("fedavg", {"lr": 0.1, "steps": 5})
     ({'lr': 0.1}, {'steps': 5})
@@ -186,7 +190,7 @@ def split_settings(method: str, given: Table) -> tuple[dict[str, Any], dict[str,
     return mine, rest
 
 
-def _published(spec: Spec, found: Experiment, tasks: set[str]) -> None:
+def _check_published(spec: SpecFile, found: Experiment, tasks: set[str]) -> None:
     shown = {number.text for number in found.show}
     for name, table in spec.expected.items():
         if name in keys.EXPECTED:
@@ -213,8 +217,8 @@ def _published(spec: Spec, found: Experiment, tasks: set[str]) -> None:
                     )
 
 
-def _elsewhere(spec: Spec, task: str, label: str, scale: str) -> bool:
-    """Whether a published row belongs to the other scale."""
+def _elsewhere(spec: SpecFile, task: str, label: str, scale: str) -> bool:
+    """Return whether a published row belongs to the other scale."""
     others = [s for s in spec.scales if s != scale]
     return any(
         row.task == task and row.label == label for s in others for row in read(spec, s).rows

@@ -48,10 +48,10 @@ def judge(
         reason: Why nothing could be tested, where that is known.
     """
     pairs = []
-    for first in _named(rows, claim.better):
-        for other in _named(rows, claim.than):
+    for first in _find_rows(rows, claim.better):
+        for other in _find_rows(rows, claim.than):
             if first["label"] != other["label"]:
-                pairs.append(_pair(claim, first, other))
+                pairs.append(_judge_pair(claim, first, other))
     found = {pair["verdict"] for pair in pairs} - {"not tested"}
     overall = next((v for v in ("fails", "open", "holds") if v in found), "not tested")
     facts = {"margin": claim.margin, "within": claim.within, "factor": claim.factor}
@@ -66,11 +66,11 @@ def judge(
     }
 
 
-def _named(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Mapping[str, Any]]:
+def _find_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Mapping[str, Any]]:
     return [r for name in names for r in rows if name in (r["label"], r["base"])]
 
 
-def _pair(claim: Claim, first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _judge_pair(claim: Claim, first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     values = [row["values"].get(claim.by.text) for row in (first, other)]
     out = {"better": first["label"], "than": other["label"], "seeds": 0}
     if not values[0] or not values[1]:  # a row without runs: its grid had no winner, say

@@ -44,7 +44,7 @@ def features(
             )
         return caught[0], output
 
-    def mapped(pair: Pair | None) -> Pair | None:
+    def map_pair(pair: Pair | None) -> Pair | None:
         if pair is None:
             return None
         z = []
@@ -61,13 +61,13 @@ def features(
             f"features(model=...) must end with its trainable part {name!r}, but "
             f"{type(model).__name__} changes what that returns."
         )
-    rows = mapped((federation.x, federation.y))
+    rows = map_pair((federation.x, federation.y))
     assert rows is not None
     out = Federation(
         *rows,
         federation.owners(),
-        test=mapped(federation.test),
-        held=mapped(federation.held),
+        test=map_pair(federation.test),
+        held=map_pair(federation.held),
         classes=federation.classes,
         clients=federation.clients,
         name=federation.name,

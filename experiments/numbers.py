@@ -1,6 +1,6 @@
-"""The numbers that a table has of a run: the best, the last, a sum, or what it took to a target.
+"""Statistics of a run's history: the best, the last, a sum, the cost to reach a target.
 
-`drop` is how much worse the last is than the best.
+`drop` is how much worse the last value is than the best.
 
 A number is written as in "last", "train_loss last", "trials mean", "bytes_up sum", "rounds to 0.8"
 or "train_loss bytes_up to 0.5": the measure, unless it is the experiment's own, then what of it.
@@ -29,8 +29,8 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Number:
-    """What is read off a run.
+class Statistic:
+    """A statistic of a run's history.
 
     Args:
         text: As it was written; the heading of its column.
@@ -49,11 +49,11 @@ class Number:
 
     @property
     def rises(self) -> bool:
-        """Whether more of the number is better: a drop, and what it took, had better be little."""
+        """Whether a higher value is better; False for a drop and for the cost to a target."""
         return self.higher and self.target is None and self.how != "drop"
 
     def of(self, history: Sequence[Row]) -> float | None:
-        """Return the number, None where the run has none or missed the target."""
+        """Return the statistic; None if the history lacks the measure or missed the target."""
         if self.target is not None:
             return self._until(history)
         values = [
@@ -79,20 +79,11 @@ class Number:
         return None
 
 
-def better_higher(measure: str) -> bool:
-    """Return whether more of a measure is better, unless a specification says otherwise.
-
-    >>> better_higher("test_accuracy"), better_higher("train_loss")
-    (True, False)
-    """
-    return measures.is_higher_better(measure)
-
-
-def parse(text: str, measure: str, higher: bool | None = None) -> Number:
-    """Read a number; `measure` and `higher` are the experiment's own.
+def parse(text: str, measure: str, higher: bool | None = None) -> Statistic:
+    """Parse a statistic; `measure` and `higher` are the defaults of the experiment.
 
     >>> parse("rounds to 0.8", "test_accuracy")
-    Number(text='rounds to 0.8', measure='test_accuracy', how='rounds', higher=True, target=0.8)
+    Statistic(text='rounds to 0.8', measure='test_accuracy', how='rounds', higher=True, target=0.8)
     >>> parse("train_loss last", "test_accuracy").measure
     'train_loss'
     """
@@ -108,8 +99,8 @@ def parse(text: str, measure: str, higher: bool | None = None) -> Number:
     except ValueError:
         raise ArgumentError(_refusal(text)) from None
     name = other or measure
-    own = higher if higher is not None and name == measure else better_higher(name)
-    return Number(text, name, how, own, goal)
+    own = higher if higher is not None and name == measure else measures.is_higher_better(name)
+    return Statistic(text, name, how, own, goal)
 
 
 def _refusal(text: str) -> str:

@@ -31,7 +31,7 @@ def write(kept: Record, groups: Mapping[str, Sequence[Run]], path: Path) -> Path
 
 
 def _top(kept: Record) -> str:
-    made = html.escape(text.made(kept))
+    made = html.escape(text.describe_origin(kept))
     parts = [
         f"<section><p><code>{html.escape(current_command(kept['command']))}</code><br>{made}</p>",
         _card(to_html(text.cells(kept), text.columns(kept))),

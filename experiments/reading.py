@@ -1,4 +1,4 @@
-"""A specification at a scale: keys laid over each other, grids and sweeps multiplied out."""
+"""Reading a specification at a scale: tables are merged, grids and sweeps expanded."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,19 @@ from tunefree.methods import CATALOGUE
 
 from . import named, numbers
 from .keys import SCALES, WORDS
-from .numbers import Number
-from .spec import Claim, Experiment, PaperTask, Row, Spec, Table
+from .numbers import Statistic
+from .spec import Claim, Experiment, PaperTask, Row, SpecFile, Table
 
 
-def layered(*tables: Mapping[str, Any]) -> Table:
-    """Return tables laid over each other, later ones above; `set` is added to, `says` collected.
+def merge_tables(*tables: Mapping[str, Any]) -> Table:
+    """Merge tables; later ones win, except that `set` is merged and `says` collected.
 
-    >>> layered({"set": {"a": 1}, "batch": 5}, {"set": {"b": 2}, "batch": 6})
+    >>> merge_tables({"set": {"a": 1}, "batch": 5}, {"set": {"b": 2}, "batch": 6})
     {'set': {'a': 1, 'b': 2}, 'batch': 6}
     """
     out: Table = {}
     for table in tables:
-        out = over(out, {k: table[k] for k in INSTEAD if k in table})
+        out = override(out, {k: table[k] for k in INSTEAD if k in table})
         for key, value in table.items():
             if key == "set":
                 out[key] = {**out.get(key, {}), **value}
@@ -35,38 +35,40 @@ def layered(*tables: Mapping[str, Any]) -> Table:
 INSTEAD = {"steps": "epochs", "epochs": "steps"}
 
 
-def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
-    """Return one table with another laid over it; steps take the place of epochs, and vice versa.
+def override(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
+    """Merge two tables, the second wins; steps replace epochs and vice versa.
 
-    >>> over({"steps": 5, "batch": 2}, {"epochs": 1})
+    >>> override({"steps": 5, "batch": 2}, {"epochs": 1})
     {'batch': 2, 'epochs': 1}
     """
     gone = {INSTEAD[key] for key in INSTEAD if key in above and INSTEAD[key] not in above}
     return {**{k: v for k, v in below.items() if k not in gone}, **above}
 
 
-def own(table: Mapping[str, Any], scale: str) -> Table:
-    """Return a task's, method's or sweep's table with that of the scale laid over it."""
-    return layered(table, table.get(scale, {}))
+def merge_scale(table: Mapping[str, Any], scale: str) -> Table:
+    """Merge the table of a task, method or sweep with its table of the scale."""
+    return merge_tables(table, table.get(scale, {}))
 
 
 def _several(value: Any) -> tuple[str, ...]:
     return () if value is None else (value,) if isinstance(value, str) else tuple(value)
 
 
-def here(table: Mapping[str, Any], scale: str) -> bool:
-    """Return whether a task, method, sweep or claim is there at this scale."""
+def is_at_scale(table: Mapping[str, Any], scale: str) -> bool:
+    """Return whether a task, method, sweep or claim exists at this scale."""
     return scale in table.get("scales", SCALES)
 
 
-def read(spec: Spec, scale: str) -> Experiment:
-    """Return the experiment at a scale; `check.py` has looked at the keys."""
+def read(spec: SpecFile, scale: str) -> Experiment:
+    """Return the experiment at a scale; its keys must have been checked."""
     raw = spec.raw
-    base = layered(raw.get("common", {}), raw["scale"][scale])
+    base = merge_tables(raw.get("common", {}), raw["scale"][scale])
     measure, higher = raw.get("measure", "test_accuracy"), raw.get("higher")
     shown = raw.get("show") or (["last"] if raw.get("kind", "runs") in ("runs", "toy") else [])
-    tasks = [_task(t, base, spec, scale) for t in raw["task"] if here(t, scale)]
-    rows = [row for task in raw["task"] if here(task, scale) for row in _rows(raw, task, scale)]
+    tasks = [_task(t, base, spec, scale) for t in raw["task"] if is_at_scale(t, scale)]
+    rows = [
+        row for task in raw["task"] if is_at_scale(task, scale) for row in _rows(raw, task, scale)
+    ]
     return Experiment(
         name=spec.name,
         scale=scale,
@@ -86,24 +88,24 @@ def read(spec: Spec, scale: str) -> Experiment:
         note=spec.expected.get("note", ""),
         tasks=tuple(tasks),
         rows=tuple(rows),
-        claims=tuple(_claim(c, raw) for c in raw.get("claim", ()) if here(c, scale)),
+        claims=tuple(_claim(c, raw) for c in raw.get("claim", ()) if is_at_scale(c, scale)),
     )
 
 
-def _number(text: str, raw: Table, higher: bool | None) -> Number:
+def _number(text: str, raw: Table, higher: bool | None) -> Statistic:
     measure = raw.get("measure", "test_accuracy")
     if raw.get("kind", "runs") in ("runs", "toy"):
         return numbers.parse(text, measure, higher)
-    return Number(text, text, "last", bool(higher))  # a special kind measures them by name
+    return Statistic(text, text, "last", bool(higher))  # a special kind measures them by name
 
 
-def _task(table: Table, base: Table, spec: Spec, scale: str) -> PaperTask:
-    found = layered(base, own(table, scale))
+def _task(table: Table, base: Table, spec: SpecFile, scale: str) -> PaperTask:
+    found = merge_tables(base, merge_scale(table, scale))
     words = {k: v for k, v in found.items() if k in WORDS}
     words["set"] = found.get("set", {})
     true, used = table.get("data"), words.get("data")
     label = table["name"] if true in (None, used) else f"{table['name']} ({scale}: {used})"
-    says = _several(own(table, scale).get("says"))
+    says = _several(merge_scale(table, scale).get("says"))
     published = spec.expected.get(table["name"], {})
     share = 0.01 if spec.expected.get("percent") else 1.0
     numbers_of = {row: {k: v * share for k, v in found.items()} for row, found in published.items()}
@@ -113,8 +115,8 @@ def _task(table: Table, base: Table, spec: Spec, scale: str) -> PaperTask:
 def _rows(raw: Table, task: Table, scale: str) -> list[Row]:
     out = []
     for table in raw["method"]:
-        asked = own(table, scale)
-        if task["name"] not in asked.get("tasks", [task["name"]]) or not here(asked, scale):
+        asked = merge_scale(table, scale)
+        if task["name"] not in asked.get("tasks", [task["name"]]) or not is_at_scale(asked, scale):
             continue
         row = Row(
             task["name"],
@@ -122,12 +124,12 @@ def _rows(raw: Table, task: Table, scale: str) -> list[Row]:
             asked["name"],
             str(asked.get("method") or asked.get("penalty") or ""),
             asked.get("set", {}),
-            points(asked.get("grid", {})),
+            expand_grid(asked.get("grid", {})),
             {k: v for k, v in asked.items() if k in WORDS},
             _several(asked.get("says")),
             asked.get("skip", ""),
         )
-        swept = [own(s, scale) for s in raw.get("sweep", ()) if here(s, scale)]
+        swept = [merge_scale(s, scale) for s in raw.get("sweep", ()) if is_at_scale(s, scale)]
         mine = [
             s for s in swept if row.base in s["methods"] and row.task in s.get("tasks", [row.task])
         ]
@@ -142,7 +144,7 @@ def _swept(row: Row, sweep: Table) -> list[Row]:
         rest = tuple(p for i, p in enumerate(left) if p not in left[:i])
         fixed = {k: v for k, v in row.set.items() if k != setting}
         said = (*row.says, *_several(sweep.get("says")))
-        one = replace(row, label=swept_label(row.base, setting, value), points=rest, says=said)
+        one = replace(row, label=label_sweep(row.base, setting, value), points=rest, says=said)
         if is_setting(row.method, setting):
             out.append(replace(one, set={**fixed, setting: value}))
         else:
@@ -150,10 +152,10 @@ def _swept(row: Row, sweep: Table) -> list[Row]:
     return out
 
 
-def swept_label(base: str, setting: str, value: Any) -> str:
+def label_sweep(base: str, setting: str, value: Any) -> str:
     """Return the label of a sweep's row.
 
-    >>> swept_label("FedDuAdam", "eps_g", 0.001)
+    >>> label_sweep("FedDuAdam", "eps_g", 0.001)
     'FedDuAdam, eps_g=0.001'
     """
     return (
@@ -162,15 +164,15 @@ def swept_label(base: str, setting: str, value: Any) -> str:
 
 
 def is_setting(method: str, key: str) -> bool:
-    """Return whether a key is the method's, and not the run's."""
+    """Return whether a key is a setting of the method, not of the run."""
     known = all(name in CATALOGUE for name in method.split("+"))
     return known and key in named.settings(method)
 
 
-def points(grid: Mapping[str, Sequence[Any]] | Sequence[Table]) -> tuple[Table, ...]:
-    """Return the settings of a grid, one table each; a list of tables is one already.
+def expand_grid(grid: Mapping[str, Sequence[Any]] | Sequence[Table]) -> tuple[Table, ...]:
+    """Return the points of a grid, one table each; a list of points is returned as it is.
 
-    >>> points({"lr": [0.1, 1.0], "mu": [0.5]})
+    >>> expand_grid({"lr": [0.1, 1.0], "mu": [0.5]})
     ({'lr': 0.1, 'mu': 0.5}, {'lr': 1.0, 'mu': 0.5})
     """
     if isinstance(grid, Mapping):

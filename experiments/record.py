@@ -1,4 +1,4 @@
-"""What is kept of an experiment: one record of plain data, from which every table is made."""
+"""The record of an experiment: plain data from which every table is made."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from tunefree.study.tasks import NOT_RUN, Outcome
 from tunefree.training.run import Run
 
 from . import claims
-from .spec import Experiment, Row, Spec
+from .spec import Experiment, Row, SpecFile
 
 POINTS = 60  # of a curve
 Record = dict[str, Any]
@@ -30,14 +30,14 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class RowResult:
-    """A row with what became of it.
+    """A row with its runs.
 
     Args:
         row: The row.
-        chosen: The settings found in its grid; None where nothing was searched or found.
+        chosen: The settings found in its grid; None if nothing was searched or found.
         outcomes: One for each seed.
         cost: What the search cost: runs, rounds of each, gradients, seconds.
-        reason: Why there are no runs, where there are none.
+        reason: Why there are no runs; "" if there are some.
     """
 
     row: Row
@@ -47,7 +47,7 @@ class RowResult:
     reason: str = ""
 
 
-def record(
+def make_record(
     found: Experiment,
     played: Sequence[RowResult],
     skipped: Mapping[str, str],
@@ -55,7 +55,7 @@ def record(
     narrowed: str,
     seconds: float,
 ) -> Record:
-    """Return everything there is to keep.
+    """Return the record of an experiment.
 
     Args:
         found: The experiment.
@@ -88,8 +88,8 @@ def record(
     return out
 
 
-def places(made: Sequence[Record]) -> Record:
-    """Return on what, with what and until when runs were made: the most common, then the others.
+def summarize_origins(made: Sequence[Record]) -> Record:
+    """Return machine, versions and last date of the runs: the most common ones, then the others.
 
     Args:
         made: For each run, what `play.made` says.
@@ -114,7 +114,9 @@ def _row(found: Experiment, one: RowResult) -> Record:
     status = [_status(o) for o in one.outcomes]
     values = {
         text: [
-            _digits(number.of(o.history)) if isinstance(o, Run) and measures.ended_well(o) else None
+            _round_digits(number.of(o.history))
+            if isinstance(o, Run) and measures.ended_well(o)
+            else None
             for o in one.outcomes
         ]
         for text, number in texts.items()
@@ -131,8 +133,10 @@ def _row(found: Experiment, one: RowResult) -> Record:
         "status": status,
         "notes": [one.reason] if one.reason else measures.describe_lost_seeds(one.outcomes),
         "values": values,
-        "seconds": [_digits(sum(r.get("seconds") or 0 for r in o.history)) for o in one.outcomes],
-        "curves": curves(runs, found.curves, found.x),
+        "seconds": [
+            _round_digits(sum(r.get("seconds") or 0 for r in o.history)) for o in one.outcomes
+        ],
+        "curves": mean_curves(runs, found.curves, found.x),
     }
 
 
@@ -142,11 +146,11 @@ def _status(outcome: Outcome) -> str:
     return "not run" if outcome.reason == NOT_RUN else "failed"
 
 
-def _digits(value: float | None) -> float | None:
+def _round_digits(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def curves(runs: Sequence[Run], names: Sequence[str], x: str) -> dict[str, Any]:
+def mean_curves(runs: Sequence[Run], names: Sequence[str], x: str) -> dict[str, Any]:
     """Return the mean over runs of each curve, thinned, with its least and greatest value."""
     if not runs or not names:
         return {}
@@ -172,8 +176,8 @@ def curves(runs: Sequence[Run], names: Sequence[str], x: str) -> dict[str, Any]:
     return out
 
 
-def judged(kept: Record, found: Experiment) -> Record:
-    """Return the record with what the specification says now: published numbers, claims, words."""
+def apply_spec(kept: Record, found: Experiment) -> Record:
+    """Update a record by the specification: published numbers, verdicts on claims, texts."""
     tasks = {t.name: t for t in found.tasks}
     rows = [
         {**row, "published": tasks[row["task"]].published.get(row["label"], {})}
@@ -194,7 +198,7 @@ def judged(kept: Record, found: Experiment) -> Record:
         "of": {n.text: n.measure for n in (*found.show, *(c.by for c in found.claims))},
         "note": found.note,
         "assume": list(found.assume),
-        "smaller": [*kept.get("cut", ()), *smaller(found)],
+        "smaller": [*kept.get("cut", ()), *list_reductions(found)],
         "tasks": [
             {**t, "label": tasks[t["name"]].label} for t in kept["tasks"] if t["name"] in tasks
         ],
@@ -203,8 +207,8 @@ def judged(kept: Record, found: Experiment) -> Record:
     }
 
 
-def smaller(found: Experiment) -> list[str]:
-    """Return what is smaller than the paper, in sentences."""
+def list_reductions(found: Experiment) -> list[str]:
+    """Return sentences about what is smaller than in the paper."""
     out = list(found.says)
     for task in found.tasks:
         out += [f"{task.name}: {line}" for line in task.says]
@@ -237,18 +241,18 @@ def load(path: Path) -> Record:
     return found
 
 
-def results(spec: Spec, scale: str) -> Path:
-    """Return where the record of an experiment is kept."""
+def record_path(spec: SpecFile, scale: str) -> Path:
+    """Return the path of an experiment's record."""
     return spec.path.parent / "results" / f"{spec.path.stem}-{scale}.json"
 
 
-def middle(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+def mean_and_sd(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return mean and standard deviation of the seeds that have a number."""
     return measures.mean_and_sd([v for v in values if v is not None])
 
 
-def search_cost(outcomes: Sequence[Outcome], rounds: int) -> dict[str, Any]:
-    """Return what a search cost."""
+def sum_search_cost(outcomes: Sequence[Outcome], rounds: int) -> dict[str, Any]:
+    """Return the cost of a search: runs, rounds, gradients, seconds."""
     spent = [measures.run_cost(o) for o in outcomes]
     return {
         "runs": len(outcomes),

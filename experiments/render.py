@@ -16,7 +16,7 @@ from tunefree.study.tables import to_markdown as table
 
 from . import find, load
 from .figure import draw_svg, has_curves
-from .record import Record, judged, results
+from .record import Record, apply_spec, record_path
 from .record import load as read
 from .text import markdown, tally
 
@@ -46,15 +46,15 @@ Small values of p support the claim.
 """
 
 
-def kept(place: Path) -> dict[str, list[Record]]:
-    """Return the results that are kept, by paper, as the specifications judge them now."""
+def load_records(place: Path) -> dict[str, list[Record]]:
+    """Return the kept records by paper, updated by the specifications."""
     out: dict[str, list[Record]] = {paper: [] for paper in PAPERS}
     for name in find(place):
         spec = load(name, place)
         for scale in spec.scales:
-            path = results(spec, scale)
+            path = record_path(spec, scale)
             if path.exists():
-                found = judged(read(path), spec.at(scale))
+                found = apply_spec(read(path), spec.at(scale))
                 out.setdefault(name.partition("-")[0], []).append(found)
     return out
 
@@ -139,7 +139,7 @@ def main(words: list[str]) -> int:
     if words not in ([], ["--check"]):
         print(__doc__, file=sys.stderr)
         return 2
-    found = kept(HERE)
+    found = load_records(HERE)
     if not words:
         write(render_pages(found) | render_figures(found))
         return 0

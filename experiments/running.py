@@ -1,4 +1,4 @@
-"""Reproducing an experiment: play what is missing, set ours beside the paper's."""
+"""Running an experiment: train what is missing, compare with the paper."""
 
 import os
 import shlex
@@ -17,17 +17,18 @@ from tunefree.study.tasks import FailedRun, Outcome, ProgressListener
 from tunefree.training.run import Run
 
 from . import page, text
-from .record import Record, judged, results, save
+from .library import load
+from .record import Record, apply_spec, record_path, save
 from .runner import Runner
 from .runs import RunSpec, make_run, narrow
 from .source import ExperimentSource
-from .spec import Experiment, load
+from .spec import Experiment
 from .study import Study
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of an experiment.
+    """The result of an experiment.
 
     Attributes:
         record: Everything as plain data.
@@ -67,18 +68,18 @@ def run(
     progress: bool = True,
     watch: ProgressListener | None = None,
 ) -> Result:
-    """Play an experiment of a paper and set the result beside the published one.
+    """Run an experiment of a paper and set the result beside the published one.
 
     Runs that are in the folder are read, not repeated; Ctrl-C raises `Interrupted` with the result
-    so far. Needs PyTorch and NumPy alone.
+    so far. Needs only PyTorch and NumPy.
 
     Args:
         name: Such as "P1-table2", or the path of a specification.
         scale: "small", minutes on two cores; "paper", the paper's own size, for a GPU.
         out: Folder; by default runs/experiments/NAME-SCALE.
-        jobs: Processes that play runs, each with one thread; by default 2 on a CPU with two cores
-            or more, and 1 on a GPU, which several may share. With 0 nothing is played: the result
-            is that of the runs in the folder.
+        jobs: Processes that train runs, each with one thread; by default 2 on a CPU with two
+            cores or more, and 1 on a GPU, which several may share. With 0 nothing is trained: the
+            result is that of the runs in the folder.
         seeds: Instead of the specification's: 0 .. seeds-1.
         rounds: Instead of the specification's; beside the numbers it is said that it is shorter.
         tasks: Only these.
@@ -87,7 +88,7 @@ def run(
         data_dir: Where datasets are looked for first.
         keep: Also write experiments/PAPER/results/WHAT-SCALE.json.
         progress: Show progress on standard error.
-        watch: Who looks on instead.
+        watch: Shows progress instead.
     """
     spec = load(name)
     full = spec.at(scale)
@@ -96,10 +97,10 @@ def run(
     where = find_device(device)
     if jobs is not None:
         check_int("run", "jobs", jobs, low=0)
-    count = workers(jobs, where)
+    count = count_workers(jobs, where)
     count = min(1, count) if found.alone else count
     source = ExperimentSource(device, None if data_dir is None else Path(data_dir))
-    given = narrowing(seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
+    given = format_options(seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
     _make(folder)
     looking = watch or _make_progress(progress)
     stopped, began = False, time.perf_counter()
@@ -111,16 +112,16 @@ def run(
             study.play()
         except KeyboardInterrupt:
             stopped = True
-    kept = {**study.record(where, given), "cut": cut(full, found)}
+    kept = {**study.make_record(where, given), "cut": list_cuts(full, found)}
     if runner.trained and runner.trained == len(study.done) and not stopped:
         kept |= {"wall": round(time.perf_counter() - began, 1), "jobs": count}
-    facts = judged(kept, found)
+    facts = apply_spec(kept, found)
     result = Result(facts, study.groups(), folder)
     result.write()
     if stopped:
         raise Interrupted(f"Stopped by Ctrl-C; what was played is in {str(folder)!r}.", result)
     if keep:
-        save(facts, results(spec, scale))
+        save(facts, record_path(spec, scale))
     return result
 
 
@@ -134,8 +135,8 @@ def _make(folder: Path) -> None:
         ) from None
 
 
-def workers(jobs: int | None, device: torch.device) -> int:
-    """Return how many processes play runs."""
+def count_workers(jobs: int | None, device: torch.device) -> int:
+    """Return the number of processes."""
     if jobs is not None:
         return jobs
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -146,35 +147,35 @@ def _make_progress(progress: bool) -> ProgressListener:
     try:
         return make_progress(progress)
     except ImportError:  # no rich
-        return Lines()
+        return LineProgress()
 
 
-class Lines(ProgressListener):
-    """A line for each run, where there is nothing to draw bars with."""
+class LineProgress(ProgressListener):
+    """Prints a line for each run, if rich is not installed."""
 
     def __init__(self) -> None:
         self._done = self._all = 0
 
     def on_plan(self, tasks: Sequence[Any]) -> None:
-        """So many runs are to come."""
+        """Count the runs to come."""
         self._all += len(tasks)
 
     def on_end(self, task: Any, outcome: Outcome, trained: bool) -> None:
-        """Say what became of a run."""
+        """Print the outcome of a run."""
         self._done += 1
         said = outcome.reason if isinstance(outcome, FailedRun) else outcome.status
         if trained:
             self.on_message(f"{self._done} of {self._all}  {task.label}, seed {task.seed}: {said}")
 
     def on_message(self, text: str) -> None:
-        """Print it at once."""
+        """Print a line at once."""
         print(text, flush=True)
 
 
-def narrowing(**given: Any) -> str:
+def format_options(**given: Any) -> str:
     """Return the options that make an experiment smaller than its specification, as typed.
 
-    >>> narrowing(seeds=2, tasks=["a", "b"], rounds=None)
+    >>> format_options(seeds=2, tasks=["a", "b"], rounds=None)
     '--seeds 2 --tasks a,b'
     """
     words = []
@@ -184,8 +185,8 @@ def narrowing(**given: Any) -> str:
     return shlex.join(words)
 
 
-def cut(full: Experiment, found: Experiment) -> list[str]:
-    """Return what is shorter than the specification, and so than the paper, in sentences."""
+def list_cuts(full: Experiment, found: Experiment) -> list[str]:
+    """Return sentences about what is shorter than the specification, and so than the paper."""
     out = []
     if found.seeds < full.seeds:
         out.append(f"{found.seeds} seed{'s' if found.seeds > 1 else ''} instead of {full.seeds}.")
@@ -199,7 +200,7 @@ def cut(full: Experiment, found: Experiment) -> list[str]:
     return out + list(said)
 
 
-def planned(
+def plan_runs(
     name: str | os.PathLike[str],
     scale: str,
     *,
@@ -208,7 +209,7 @@ def planned(
     tasks: Iterable[str] | None = None,
     methods: Iterable[str] | None = None,
 ) -> tuple[Experiment, list[tuple[RunSpec, int]]]:
-    """Return the experiment and its runs, each with how often: grids first, then the seeds."""
+    """Return the experiment and its runs with their counts, grids before final runs."""
     found = narrow(load(name).at(scale), seeds=seeds, rounds=rounds, tasks=tasks, methods=methods)
     skipped = {t.name for t in found.tasks if t.skip}
     out: dict[str, tuple[RunSpec, int]] = {}

@@ -1,4 +1,4 @@
-"""The runs that an experiment wants, each in words that say everything that decides it."""
+"""The runs of an experiment, each specified by plain data."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from tunefree.core.files import to_json
 from tunefree.study.tasks import RunTask
 
 from .check import split_settings
-from .reading import over
+from .reading import override
 from .spec import Experiment, Row
 
 VALIDATION = 0.1
@@ -23,7 +23,7 @@ class RunSpec(RunTask):
     """One run.
 
     Args:
-        text: Its words as JSON.
+        text: Everything that decides it, as JSON.
     """
 
     text: str = ""
@@ -36,7 +36,7 @@ class RunSpec(RunTask):
 
     @property
     def key(self) -> str:
-        """A name for the run: the same words, the same name."""
+        """A name for the run, by its specification."""
         deciding = {k: v for k, v in self.words.items() if k != "checkpoint_every"}
         return hashlib.sha256(to_json(deciding).encode()).hexdigest()[:20]
 
@@ -44,31 +44,33 @@ class RunSpec(RunTask):
 def make_run(
     found: Experiment, row: Row, point: Mapping[str, Any], seed: int, tuning: bool = False
 ) -> RunSpec:
-    """Return the run of a row's settings and a seed, a short one while settings are searched."""
+    """Return the run of a row's settings and a seed; a shorter one if `tuning`."""
     task = found.of(row.task)
-    words = over(task.words, row.words)
+    words = override(task.words, row.words)
     common = words.pop("set")
     if found.kind == "prox-cost":
         words["penalty"] = row.method
     else:
         settings, more = split_settings(row.method, {**common, **row.set, **point})
-        words = over(words, more) | {"method": row.method, "set": settings}
+        words = override(words, more) | {"method": row.method, "set": settings}
     words |= {"kind": found.kind, "seed": seed}
     if tuning:
-        words["rounds"] = short(found, words["rounds"])
+        words["rounds"] = short_rounds(found, words["rounds"])
         if found.tune_by == "validation":
             words.setdefault("validation", VALIDATION)
-    label = " ".join([f"{task.name}: {row.label}", *(f"{k}={_word(v)}" for k, v in point.items())])
+    label = " ".join(
+        [f"{task.name}: {row.label}", *(f"{k}={_format_value(v)}" for k, v in point.items())]
+    )
     text = to_json(dict(sorted(words.items())))
     return RunSpec(label, seed, words.get("rounds", 1), None, None, text)
 
 
-def short(found: Experiment, rounds: int) -> int:
-    """Return the rounds of a run that only serves to choose."""
+def short_rounds(found: Experiment, rounds: int) -> int:
+    """Return the rounds of a run of a search."""
     return min(found.tune_rounds or rounds, rounds)
 
 
-def _word(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -93,7 +95,7 @@ def narrow(
         ]
         found = replace(found, tasks=tuple(other), rows=tuple(rows))
     if tasks is not None:
-        asked = _named("task", tasks, {t.name: t.name for t in found.tasks})
+        asked = _match_names("task", tasks, {t.name: t.name for t in found.tasks})
         found = replace(
             found,
             tasks=tuple(t for t in found.tasks if t.name in asked),
@@ -101,7 +103,7 @@ def narrow(
         )
     if methods is not None:
         labels = {n: n for r in found.rows for n in (r.label, r.base)}
-        asked = _named("method", methods, labels)
+        asked = _match_names("method", methods, labels)
         kept = tuple(r for r in found.rows if r.label in asked or r.base in asked)
         left = {r.task for r in kept}
         found = replace(found, rows=kept, tasks=tuple(t for t in found.tasks if t.name in left))
@@ -110,7 +112,7 @@ def narrow(
     return found
 
 
-def _named(what: str, asked: Iterable[str], known: Mapping[str, str]) -> set[str]:
+def _match_names(what: str, asked: Iterable[str], known: Mapping[str, str]) -> set[str]:
     lower = {name.lower(): name for name in known}
     out = set()
     for name in asked:

@@ -1,4 +1,4 @@
-"""From words to the arguments of `fit`: data, clients and network, made once per task and seed."""
+"""Building what a run is trained with: data, clients and network, once per task and seed."""
 
 import copy
 import json
@@ -33,7 +33,7 @@ COORDINATES = 8  # parameters of a model small enough to be drawn
 
 @dataclass
 class ExperimentSource:
-    """Where the arguments of runs come from.
+    """Builds what runs are trained with.
 
     Args:
         device: As `fit` takes it.
@@ -73,10 +73,10 @@ class ExperimentSource:
         return RunInputs(config, model, federation, {"experiment": task.label}, callbacks, often)
 
     def problem(self, words: Mapping[str, Any]) -> tuple[nn.Module, Federation]:
-        """Return network and federation, those of the last tasks from memory."""
+        """Return network and federation, cached for the last tasks."""
         deciding = {k: words[k] for k in (*DATA, "seed") if k in words}
         key = json.dumps(deciding, sort_keys=True)
-        return _remembered(self.made, key, lambda: self._make(deciding))
+        return _cached(self.made, key, lambda: self._make(deciding))
 
     def _make(self, words: Mapping[str, Any]) -> tuple[nn.Module, Federation]:
         data = self.dataset(words)
@@ -86,11 +86,11 @@ class ExperimentSource:
         if words.get("test", "own") == "train":
             changes |= {"test": (fed.x, fed.y), "test_owner": None}
         if words.get("held"):
-            changes["held"] = balanced(fed.x, fed.y, words["held"])
+            changes["held"] = take_balanced(fed.x, fed.y, words["held"])
         if changes:
             fed = copy.copy(fed)
             fed.__dict__.update(changes)
-        model = network(words, data)
+        model = make_network(words, data)
         return (
             features(model, fed, find_device(self.device))
             if words.get("features")
@@ -98,22 +98,22 @@ class ExperimentSource:
         )
 
     def dataset(self, words: Mapping[str, Any]) -> Dataset:
-        """Return the dataset, perhaps a part of it."""
+        """Return the dataset, or the part of it that is specified."""
         args = dict(words.get("data_args", {}))
         if words.get("redraw"):
             args["seed"] = words["seed"]
         deciding = ("data", "rows", "test_rows", "standardise")
         known = {k: words[k] for k in deciding if k in words} | args
         key = json.dumps(known, sort_keys=True)
-        return _remembered(self.sets, key, lambda: self._load(words, args))
+        return _cached(self.sets, key, lambda: self._load(words, args))
 
     def _load(self, words: Mapping[str, Any], args: Mapping[str, Any]) -> Dataset:
         whole = load(words["data"], self.data_dir, **args)
-        whole = standardised(whole) if words.get("standardise") else whole
-        return part(whole, words.get("rows"), words.get("test_rows"))
+        whole = standardise(whole) if words.get("standardise") else whole
+        return take_rows(whole, words.get("rows"), words.get("test_rows"))
 
 
-def _remembered(kept: OrderedDict[str, T], key: str, make: Callable[[], T]) -> T:
+def _cached(kept: OrderedDict[str, T], key: str, make: Callable[[], T]) -> T:
     if key not in kept:
         while len(kept) > 1:  # two tasks at most are in memory
             kept.popitem(last=False)
@@ -128,7 +128,7 @@ def model_size(model: nn.Module) -> int:
 
 
 class CoordinateLogger:
-    """A callback for tiny models: their coordinates, and how far the shipped one has to go."""
+    """A callback that logs the coordinates of tiny models, and the distance to the solution."""
 
     def __init__(self, solution: list[float] | None) -> None:
         self._solution = solution
@@ -142,7 +142,7 @@ class CoordinateLogger:
             event.row["distance"] = float((event.output - goal).norm())
 
 
-def network(words: Mapping[str, Any], data: Dataset) -> nn.Module:
+def make_network(words: Mapping[str, Any], data: Dataset) -> nn.Module:
     """Return the network, initialised from the seed or set to the start given."""
     first = list_tensors(data.x)[0]
     shape: Any = tuple(first.shape[1:])
@@ -162,7 +162,7 @@ def network(words: Mapping[str, Any], data: Dataset) -> nn.Module:
     return model
 
 
-def standardised(data: Dataset) -> Dataset:
+def standardise(data: Dataset) -> Dataset:
     """Return the dataset with every channel of mean 0 and deviation 1 over the training rows."""
     if not isinstance(data.x, Tensor) or not data.x.is_floating_point():
         raise ArgumentError(f"standardise needs one tensor of real numbers, {data.name} has none.")
@@ -176,17 +176,17 @@ def standardised(data: Dataset) -> Dataset:
     return replace(data, x=(data.x - mean) / scale, test=test)
 
 
-def part(data: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
-    """Return the dataset with so many rows, drawn once for all seeds."""
+def take_rows(data: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
+    """Return the dataset with fewer rows, drawn once for all seeds."""
     out = data
     if rows is not None and rows < data.samples:
         at = _draw(data.samples, rows)
         owner = None if data.owner is None else data.owner[at]
-        out = replace(out, x=_rows(data.x, at), y=data.y[at], owner=owner)
+        out = replace(out, x=_index_rows(data.x, at), y=data.y[at], owner=owner)
     if test_rows is not None and data.test is not None and test_rows < len(data.test[1]):
         at = _draw(len(data.test[1]), test_rows)
         owner = None if data.test_owner is None else data.test_owner[at]
-        out = replace(out, test=(_rows(data.test[0], at), data.test[1][at]), test_owner=owner)
+        out = replace(out, test=(_index_rows(data.test[0], at), data.test[1][at]), test_owner=owner)
     return out
 
 
@@ -194,14 +194,14 @@ def _draw(of: int, count: int) -> Tensor:
     return torch.randperm(of, generator=torch.Generator().manual_seed(0))[:count].sort().values
 
 
-def _rows(inputs: Inputs, at: Tensor) -> Inputs:
+def _index_rows(inputs: Inputs, at: Tensor) -> Inputs:
     return map_inputs(lambda t: t[at], inputs)
 
 
-def balanced(x: Inputs, y: Tensor, count: int) -> tuple[Inputs, Tensor]:
-    """Return so many samples with as many of each class as of any other, by turns.
+def take_balanced(x: Inputs, y: Tensor, count: int) -> tuple[Inputs, Tensor]:
+    """Return `count` samples, balanced over the classes.
 
-    >>> balanced(torch.arange(6.0), torch.tensor([0, 0, 0, 0, 1, 1]), 4)[1].tolist()
+    >>> take_balanced(torch.arange(6.0), torch.tensor([0, 0, 0, 0, 1, 1]), 4)[1].tolist()
     [0, 0, 1, 1]
     """
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
@@ -210,4 +210,4 @@ def balanced(x: Inputs, y: Tensor, count: int) -> tuple[Inputs, Tensor]:
         mine = order[y[order] == label]
         turn[mine] = torch.arange(len(mine))
     at = torch.argsort(turn, stable=True)[:count].sort().values
-    return _rows(x, at), y[at]
+    return _index_rows(x, at), y[at]

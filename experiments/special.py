@@ -1,4 +1,4 @@
-"""Kinds of experiments that are not runs of training: what a proximal map costs, peak memory.
+"""Experiments that do not train to a result: the cost of a proximal map, peak memory.
 
 Both leave a history of one round whose columns are the numbers measured.
 """
@@ -92,7 +92,7 @@ def _resident(name: str) -> int:
 
 
 def _forget_peak() -> None:
-    """Let the kernel count the peak from here on."""
+    """Reset the kernel's peak of resident memory."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -1,4 +1,4 @@
-"""An experiment under way: its data looked for, its grids searched, its seeds played."""
+"""The course of an experiment: check its data, search its grids, train its seeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tunefree.training.bind import SimulatedClients, bind
 from tunefree.training.run import Run
 
 from . import named
-from .record import Record, RowResult, places, record, search_cost
+from .record import Record, RowResult, make_record, sum_search_cost, summarize_origins
 from .runner import Runner, load_run
 from .runs import RunSpec, make_run, run_path
 from .spec import Experiment, Row
@@ -28,7 +28,7 @@ MISSING = (
 
 
 class Study:
-    """An experiment under way."""
+    """An experiment while it runs."""
 
     def __init__(self, found: Experiment, runner: Runner) -> None:
         self.found, self.runner, self.folder = found, runner, runner.folder
@@ -40,11 +40,11 @@ class Study:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows that are played."""
+        """The rows that are trained."""
         return [r for r in self.found.rows if r.task not in self.skipped and not r.skip]
 
     def check(self) -> None:
-        """Leave out tasks whose data is missing; refuse what cannot be run, before training."""
+        """Skip tasks whose data is missing; refuse, before training, what cannot be trained."""
         if self.found.kind in SPECIAL and self.found.kind != "peak-memory":
             return
         here = {row["name"]: row["found"] for row in describe(self.runner.source.data_dir)}
@@ -63,7 +63,7 @@ class Study:
             self._bind(rows)
 
     def _first(self, row: Row) -> list[Path]:
-        """Return the files of the runs of a row that can be played at once."""
+        """Return the files of the runs of a row that need no search before."""
         if len(row.points) > 1:
             tasks = [make_run(self.found, row, p, 0, tuning=True) for p in row.points]
         else:
@@ -71,7 +71,7 @@ class Study:
         return [run_path(self.folder, one) for one in tasks]
 
     def _bind(self, rows: Sequence[Row]) -> None:
-        """Bind the first run of a task and hold every other method against its plan."""
+        """Bind the first run of a task, and check the other methods with its plan."""
         first = make_run(self.found, rows[0], rows[0].points[0], 0)
         plan = None
         for row in rows:
@@ -107,7 +107,7 @@ class Study:
                 of = f"{len(ended)} of {len(outcomes)} settings were tried"
                 self.lost[key] = f"Not run: its grid was not searched to the end, {of}."
                 continue
-            self.costs[key] = search_cost(outcomes, mine[0].rounds)
+            self.costs[key] = sum_search_cost(outcomes, mine[0].rounds)
             scores = [score(o, self.found.tune_by) for o in outcomes]
             ranked = sorted((-s, i) for i, s in enumerate(scores) if s is not None)
             if not ranked:
@@ -115,21 +115,21 @@ class Study:
             self.chosen[key] = row.points[ranked[0][1]] if ranked else None
 
     def play(self) -> None:
-        """Play every row with every seed, task by task and seed by seed."""
+        """Train every row with every seed, task by task and seed by seed."""
         self._perform(self.final())
 
     def final(self) -> list[RunSpec]:
-        """Return the runs that the table is made of, as far as settings are known."""
+        """Return the runs of the table whose settings are known."""
         order = {t.name: i for i, t in enumerate(self.found.tasks)}
         out = [
             (order[row.task], seed, one)
             for row in self.rows
             for seed in range(self.found.seeds)
-            if (one := self._wanted(row, seed)) is not None
+            if (one := self._make_run(row, seed)) is not None
         ]
         return [one for _, _, one in sorted(out, key=lambda item: item[:2])]
 
-    def _wanted(self, row: Row, seed: int) -> RunSpec | None:
+    def _make_run(self, row: Row, seed: int) -> RunSpec | None:
         point = row.points[0]
         if len(row.points) > 1:
             found = self.chosen.get((row.task, row.label))
@@ -142,13 +142,13 @@ class Study:
         for one, outcome in self.runner.perform(tasks):
             self.done[one.key] = outcome
 
-    def played(self) -> list[RowResult]:
-        """Return every row with what became of it."""
+    def row_results(self) -> list[RowResult]:
+        """Return every row with its runs."""
         out = []
         for row in self.found.rows:
             key = (row.task, row.label)
             reason = self.skipped.get(row.task) or row.skip or self.lost.get(key, "")
-            tasks = [] if reason else [self._wanted(row, s) for s in range(self.found.seeds)]
+            tasks = [] if reason else [self._make_run(row, s) for s in range(self.found.seeds)]
             outcomes = [
                 self.done.get(one.key)
                 or load_run(run_path(self.folder, one))
@@ -165,20 +165,22 @@ class Study:
         several = len(self.found.tasks) > 1
         return {
             f"{one.row.task}: {one.row.label}" if several else one.row.label: runs
-            for one in self.played()
+            for one in self.row_results()
             if (runs := [o for o in one.outcomes if isinstance(o, Run)])
         }
 
-    def record(self, device: torch.device, narrowed: str) -> Record:
-        """Return everything there is to keep."""
+    def make_record(self, device: torch.device, narrowed: str) -> Record:
+        """Return the record."""
         every = [o for o in self.done.values() if isinstance(o, Run)]
         took = sum(row.get("seconds") or 0 for o in every for row in o.history)
-        facts = record(self.found, self.played(), self.skipped, device, narrowed, took)
-        return facts | places([o.settings["made"] for o in every if "made" in o.settings])
+        facts = make_record(self.found, self.row_results(), self.skipped, device, narrowed, took)
+        return facts | summarize_origins(
+            [o.settings["made"] for o in every if "made" in o.settings]
+        )
 
 
 def score(outcome: Outcome, by: str) -> float | None:
-    """Return how good a run of a grid is, more is better; None for one that was lost."""
+    """Return the score of a run of a grid, higher is better; None if it was lost."""
     if not isinstance(outcome, Run) or not measures.ended_well(outcome):
         return None
     names = {"test": ["test_accuracy", "test_loss"], "train": []}

@@ -4,17 +4,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.keep import current_command, where
+from benchmarks.keep import current_command, describe_machine
 
 from tunefree.study import tables
 
-from .record import Record, middle
+from .record import Record, mean_and_sd
 
 
-def number(value: float | None, like: str = "") -> str:
-    """Return a number as tables have it: four digits after the point for accuracies.
+def format_number(value: float | None, like: str = "") -> str:
+    """Format a number for tables, accuracies with four decimals.
 
-    >>> number(0.88371, "test_accuracy"), number(1234.5), number(None)
+    >>> format_number(0.88371, "test_accuracy"), format_number(1234.5), format_number(None)
     ('0.8837', '1234', '')
     """
     if value is None:
@@ -22,15 +22,15 @@ def number(value: float | None, like: str = "") -> str:
     return f"{value:.4f}" if like.endswith("accuracy") else f"{value:.4g}"
 
 
-def signed(value: float | None, like: str = "") -> str:
-    """Return a difference.
+def format_difference(value: float | None, like: str = "") -> str:
+    """Format a difference with its sign.
 
-    >>> signed(-0.0123, "accuracy")
+    >>> format_difference(-0.0123, "accuracy")
     '−0.0123'
     """
     if value is None:
         return ""
-    return ("−" if value < 0 else "+") + number(abs(value), like)
+    return ("−" if value < 0 else "+") + format_number(abs(value), like)
 
 
 def columns(kept: Record) -> dict[str, str]:
@@ -44,7 +44,9 @@ def columns(kept: Record) -> dict[str, str]:
         out |= {f"{name} difference": "difference"} if published else {}
     if any(row["chosen"] for row in kept["rows"]):
         out["chosen"] = "chosen"
-    if any(t["skipped"] for t in kept["tasks"]) or any(_note(row) for row in kept["rows"]):
+    if any(t["skipped"] for t in kept["tasks"]) or any(
+        _describe_losses(row) for row in kept["rows"]
+    ):
         out["note"] = "note"
     return out
 
@@ -58,33 +60,37 @@ def cells(kept: Record) -> list[dict[str, str]]:
         line = {"task": labels[row["task"]], "label": row["label"]}
         for name in kept["show"]:
             like = _measure(name, kept)
-            mean, sd = middle(row["values"].get(name, ()))
+            mean, sd = mean_and_sd(row["values"].get(name, ()))
             paper, spread = row["published"].get(name), row["published"].get(f"{name}_sd")
-            line[f"{name} paper"] = _spread(paper, spread, like)
-            line[f"{name} ours"] = _spread(mean, sd, like) or "—"
+            line[f"{name} paper"] = _format_mean(paper, spread, like)
+            line[f"{name} ours"] = _format_mean(mean, sd, like) or "—"
             gap = None if mean is None or paper is None else mean - paper
-            line[f"{name} difference"] = signed(gap, like)
-        line["chosen"] = " ".join(f"{k}={_word(v)}" for k, v in (row["chosen"] or {}).items())
-        line["note"] = "not run" if row["task"] in out_of else _note(row)
+            line[f"{name} difference"] = format_difference(gap, like)
+        line["chosen"] = " ".join(
+            f"{k}={_format_value(v)}" for k, v in (row["chosen"] or {}).items()
+        )
+        line["note"] = "not run" if row["task"] in out_of else _describe_losses(row)
         out.append(line)
     return out
 
 
 def _measure(name: str, kept: Record) -> str:
-    """Return what a number is like: the measure, "" where it counts something else."""
+    """Return the measure of a statistic, "" if it counts something else."""
     return "" if " to " in name or name.endswith("sum") else str(kept["of"][name])
 
 
-def _word(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _spread(mean: float | None, sd: float | None, like: str) -> str:
-    return number(mean, like) + ("" if sd is None or mean is None else f" ± {number(sd, like)}")
+def _format_mean(mean: float | None, sd: float | None, like: str) -> str:
+    return format_number(mean, like) + (
+        "" if sd is None or mean is None else f" ± {format_number(sd, like)}"
+    )
 
 
-def _note(row: Record) -> str:
-    """Return how many seeds were lost, and why those that failed did."""
+def _describe_losses(row: Record) -> str:
+    """Return how many seeds were lost, and why."""
     count, found = len(row["status"]), []
     for status in ("diverged", "failed", "not run"):
         lost = row["status"].count(status)
@@ -107,25 +113,27 @@ def verdicts(kept: Record) -> list[dict[str, str]]:
                 | {
                     "verdict": pair["verdict"],
                     "pair": f"{pair['better']} against {pair['than']}",
-                    "difference": _difference(claim, pair, like),
+                    "difference": _describe_difference(claim, pair, like),
                 }
             )
     return out
 
 
-def _difference(claim: Record, pair: Record, like: str) -> str:
+def _describe_difference(claim: Record, pair: Record, like: str) -> str:
     seeds = f"{pair['seeds']} seed{'s' if pair['seeds'] != 1 else ''}"
-    if pair.get("p") is not None:
+    if pair["error"] == 0:
+        seeds += ", no spread"
+    elif pair.get("p") is not None:
         seeds += f", {tables.format_p(pair['p'])}"
     if pair["difference"] is None:
         return f"one side diverged or missed the target, {seeds}"
     if claim.get("factor"):
         asked = f", {claim['factor']:g} times claimed"
         return f"{math.exp(pair['difference']):.3g} times better{asked}, {seeds}"
-    error = "" if pair["error"] is None else f" ± {number(pair['error'], like)} (s.e.)"
+    error = "" if pair["error"] is None else f" ± {format_number(pair['error'], like)} (s.e.)"
     asked = f", within {claim['within']:g} claimed" if claim.get("within") else ""
     asked += f", {claim['margin']:+g} claimed" if claim.get("margin") else ""
-    return f"{signed(pair['difference'], like)}{error}{asked}, {seeds}"
+    return f"{format_difference(pair['difference'], like)}{error}{asked}, {seeds}"
 
 
 CLAIMS = {
@@ -154,7 +162,7 @@ def tally(kept: Record) -> str:
 
 
 def remarks(kept: Record) -> list[str]:
-    """Return what must stand beside the numbers, in sentences."""
+    """Return the sentences that belong beside the numbers."""
     seeds = len(kept["seeds"])
     out = [f"Mean ± standard deviation over {seeds} seeds."] if seeds > 1 else ["One seed."]
     if kept["note"]:
@@ -171,27 +179,27 @@ def remarks(kept: Record) -> list[str]:
         )
     for other in kept.get("elsewhere", ()):
         made = f"{other['runs']} run{'s were' if other['runs'] > 1 else ' was'} made elsewhere"
-        out.append(f"{made}: {where(other)}.")
+        out.append(f"{made}: {describe_machine(other)}.")
     out += [f"{t['label']}: {t['skipped']}" for t in kept["tasks"] if t["skipped"]]
     return out
 
 
-def made(kept: Record) -> str:
-    """Return one line: on what and with what, when, and how long it took."""
+def describe_origin(kept: Record) -> str:
+    """Return one line: machine, versions, date and duration."""
     took = f"{kept['seconds'] / 60:.1f} minutes of runs"
     if "wall" in kept:
         several = f"{kept['jobs']} processes" if kept["jobs"] > 1 else "1 process"
         took += f", {kept['wall'] / 60:.1f} minutes with {several}"
-    return f"{where(kept)}; {kept['date']}; {took}."
+    return f"{describe_machine(kept)}; {kept['date']}; {took}."
 
 
 def markdown(kept: Record, level: int = 1) -> str:
-    """Return everything in markdown."""
+    """Return the record in markdown."""
     head = "#" * level
     parts = [
         f"{head} {kept['name']}, {kept['scale']}: {tables.escape_markdown(kept['title'])}",
         f"    {current_command(kept['command'])}",
-        made(kept),
+        describe_origin(kept),
         tables.to_markdown(cells(kept), columns(kept)),
         *(tables.escape_markdown(line) for line in remarks(kept)),
     ]
@@ -200,9 +208,9 @@ def markdown(kept: Record, level: int = 1) -> str:
         parts += [f"{head}# Claims", tally(kept), tables.to_markdown(verdicts(kept), shown)]
     for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
         if lines:
-            parts += [f"{head}# {title}", _bullets(lines)]
+            parts += [f"{head}# {title}", _make_bullets(lines)]
     return "\n\n".join(parts) + "\n"
 
 
-def _bullets(lines: Sequence[str]) -> str:
+def _make_bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {tables.escape_markdown(line)}" for line in lines)

@@ -8,8 +8,6 @@ ships the averaged output, the baselines too: what remains is the choice of step
 """
 
 import argparse
-import json
-import multiprocessing
 import statistics
 from collections import defaultdict
 from functools import cache
@@ -21,6 +19,9 @@ import torch
 import tunefree as tf
 from tunefree.clients import Constant, DoG
 from tunefree.server import Average, Averaged, FedDuAdagrad, FedExP
+from tunefree.study.pool import Worker
+
+from ..lines import append_rows, read_rows
 
 COMMON: dict[str, Any] = {"cohort": 10, "steps": 20, "batch": 50, "eval_every": 5}
 TASKS: dict[str, dict[str, Any]] = {
@@ -68,10 +69,9 @@ def data(name: str, folder: str | None) -> tf.Dataset:
     return tf.load(name, folder)
 
 
-def work(job: tuple[str, str, int, str | None]) -> dict[str, Any]:
-    """Do one run and return its figures."""
+def train_one(job: tuple[str, str, int, str | None], worker: Worker) -> dict[str, Any]:
+    """Train one run and return its row."""
     task, name, seed, folder = job
-    torch.set_num_threads(1)
     spec = TASKS[task]
     dataset = data(spec["data"], folder)
     split = tf.ByOwner() if spec["alpha"] is None else tf.Dirichlet(spec["alpha"])
@@ -124,10 +124,8 @@ def main() -> None:
     parser.add_argument("--data-dir", default=None)
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
-    lines = given.out.read_text().splitlines() if given.out.exists() else []
-    rows = [json.loads(line) for line in lines]
     if not given.table:
-        done = {(r["task"], r["method"], r["seed"]) for r in rows}
+        done = {(r["task"], r["method"], r["seed"]) for r in read_rows(given.out)}
         jobs = [
             (task, name, seed, given.data_dir)
             for seed in range(given.seeds)
@@ -135,13 +133,8 @@ def main() -> None:
             for name in given.methods.split(",")
             if (task, name, seed) not in done
         ]
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(given.processes) as pool, given.out.open("a") as file:
-            for row in pool.imap_unordered(work, jobs):
-                rows.append(row)
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-    print(table(rows))
+        append_rows(given.out, jobs, train_one, given.processes)
+    print(table(read_rows(given.out)))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ of them. Finished runs in the file are skipped, so the study can be stopped and 
 """
 
 import argparse
-import json
-import multiprocessing
 import statistics
 import time
 from collections import defaultdict
@@ -18,11 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import tunefree as tf
 from tunefree.clients import Armijo, Constant, Mime, Proximal, Scaffold
 from tunefree.server import FedDuAdagrad, FedDuAdam, LastTwo
+from tunefree.study.pool import Worker
+
+from ..lines import append_rows, read_rows
 
 WORK: dict[str, Any] = {"cohort": 10, "steps": 20, "batch": 50, "rounds": 50, "eval_every": 5}
 COHORT, STEPS, ROUNDS = 10, 20, 50
@@ -72,10 +71,9 @@ def data(folder: str | None) -> tf.Dataset:
     return tf.load("fashion-mnist", folder)
 
 
-def work(job: tuple[str, int, str | None]) -> dict[str, Any]:
-    """Do one run and return its figures."""
+def train_one(job: tuple[str, int, str | None], worker: Worker) -> dict[str, Any]:
+    """Train one run and return its row."""
     name, seed, folder = job
-    torch.set_num_threads(1)
     method, dataset = methods()[name], data(folder)
     clients = COHORT if method.full else 100
     fed = dataset.split(tf.Dirichlet(0.1), clients=clients, seed=seed)
@@ -139,10 +137,8 @@ def main() -> None:
     parser.add_argument("--data-dir", default=None)
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
-    lines = given.out.read_text().splitlines() if given.out.exists() else []
-    rows = [json.loads(line) for line in lines]
     if not given.table:
-        done = {(r["method"], r["seed"]) for r in rows}
+        done = {(r["method"], r["seed"]) for r in read_rows(given.out)}
         wanted = given.methods.split(";") if given.methods else list(methods())
         jobs = [
             (name, seed, given.data_dir)
@@ -150,14 +146,8 @@ def main() -> None:
             for name in wanted
             if (name, seed) not in done
         ]
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(given.processes) as pool, given.out.open("a") as file:
-            for row in pool.imap_unordered(work, jobs):
-                rows.append(row)
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                print(row["method"], row["seed"], row["status"], row["accuracy"], flush=True)
-    print(table(rows))
+        append_rows(given.out, jobs, train_one, given.processes)
+    print(table(read_rows(given.out)))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ ATTACKS = {
 METHODS: dict[str, dict[str, Any]] = {"fedavg": {"lr": 0.1}, "fedduadagrad": {"lr": 0.1}}
 
 
-def wanted(seeds: int) -> list[dict[str, Any]]:
+def list_runs(seeds: int) -> list[dict[str, Any]]:
     """Return the runs of the table, seed by seed."""
     return [
         {"seed": seed, "method": method, "aggregate": rule, "attack": attack}
@@ -68,8 +68,8 @@ def wanted(seeds: int) -> list[dict[str, Any]]:
     ]
 
 
-def played(one: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's row of the results."""
+def train_one(one: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
+    """Train one run and return its row of the results."""
     began = time.perf_counter()
     run = tf.fit(
         **problem,
@@ -89,7 +89,7 @@ def played(one: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(words: list[str]) -> int:
-    """Play the runs that are missing."""
+    """Train the runs that are missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20)
@@ -113,7 +113,7 @@ def main(words: list[str]) -> int:
         return 2
     names = ("seed", "method", "aggregate", "attack")
     known = {tuple(row[n] for n in names) for row in found["rows"]}
-    missing = [w for w in wanted(given.seeds) if tuple(w.values()) not in known]
+    missing = [w for w in list_runs(given.seeds) if tuple(w.values()) not in known]
     dataset, problem, seed = tf.load(str(settings["data"])), {}, -1
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for k, one in enumerate(missing):
@@ -129,13 +129,13 @@ def main(words: list[str]) -> int:
                 "device": device,
                 "compile": False,
             }
-        row = played(one, problem)
+        row = train_one(one, problem)
         found = {
             "settings": settings,
             "command": " ".join(["python", "-m", "experiments.trust.attacks", *words]),
             "machine": machine(device),
             "versions": versions(),
-            "each": len(wanted(1)),  # runs of a seed
+            "each": len(list_runs(1)),  # runs of a seed
             "rows": [*found["rows"], row],
         }
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -20,13 +20,13 @@ BEGIN, END = "<!-- attacks: generated -->\n", "<!-- end of attacks -->\n"
 
 
 def complete(found: dict[str, Any]) -> list[int]:
-    """Return the seeds of which every run is there."""
+    """Return the seeds whose runs are complete."""
     seeds = [row["seed"] for row in found["rows"]]
     return sorted(seed for seed in set(seeds) if seeds.count(seed) == found["each"])
 
 
-def cell(rows: list[dict[str, Any]]) -> str:
-    """Return mean and standard deviation over seeds, in percent; a run that blew up says so."""
+def format_cell(rows: list[dict[str, Any]]) -> str:
+    """Return mean and standard deviation over seeds, in percent; or that runs diverged."""
     lost = sum(r["status"] == "diverged" for r in rows)
     if lost:
         return "diverged" if lost == len(rows) else f"diverged ({lost} of {len(rows)})"
@@ -35,8 +35,8 @@ def cell(rows: list[dict[str, Any]]) -> str:
     return f"{statistics.mean(found):.1f}{spread}"
 
 
-def score(rows: list[dict[str, Any]]) -> float:
-    """Return the mean accuracy, none where a run blew up."""
+def mean_accuracy(rows: list[dict[str, Any]]) -> float:
+    """Return the mean accuracy, NaN if a run diverged."""
     found = [math.nan if r["status"] == "diverged" else r["accuracy"] for r in rows]
     return statistics.mean(found)
 
@@ -51,7 +51,9 @@ def table(rows: list[dict[str, Any]], method: str) -> str:
         for attack in attacks
     }
     best = {
-        attack: max((s for rule in rules if (s := score(groups[rule, attack])) == s), default=0)
+        attack: max(
+            (s for rule in rules if (s := mean_accuracy(groups[rule, attack])) == s), default=0
+        )
         for attack in attacks
     }
     lines = ["| | " + " | ".join(f"`{a}`" for a in attacks) + " |"]
@@ -59,14 +61,16 @@ def table(rows: list[dict[str, Any]], method: str) -> str:
     for rule in rules:
         cells = []
         for attack in attacks:
-            text = cell(groups[rule, attack])
-            cells.append(f"**{text}**" if score(groups[rule, attack]) == best[attack] else text)
+            text = format_cell(groups[rule, attack])
+            cells.append(
+                f"**{text}**" if mean_accuracy(groups[rule, attack]) == best[attack] else text
+            )
         lines.append(f"| `{rule}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def rendered(found: dict[str, Any]) -> str:
-    """Return what stands between the marks."""
+def render_tables(found: dict[str, Any]) -> str:
+    """Return the text between the markers."""
     seeds = complete(found)
     if not seeds:
         return "No results are kept yet.\n"
@@ -100,7 +104,7 @@ def main(words: list[str]) -> int:
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": [], "each": 1}
-    text = f"{head}{BEGIN}\n{rendered(found)}\n{END}{tail}"
+    text = f"{head}{BEGIN}\n{render_tables(found)}\n{END}{tail}"
     if not words:
         PAGE.write_text(text, "utf-8")
     elif text != page:

@@ -13,42 +13,13 @@ import torch
 from safetensors.torch import load_file
 
 import tunefree as tf
+from helpers import drop_seconds, read_history, start_process
 from tunefree import cli
 from tunefree.training.command import CommandConfig
 
 SMALL = ("--clients", "4", "--cohort", "2", "--steps", "2", "--batch", "10", "--device", "cpu")
+pytestmark = pytest.mark.usefixtures("place")
 MAIN = "from tunefree.cli import main; main()"
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    """Every test in a folder of its own, on a narrow terminal without colours."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("NO_COLOR", "1")
-    return tmp_path
-
-
-@pytest.fixture
-def call(capsys):
-    """Run the command in this process: (exit code, standard output, standard error)."""
-
-    def run(*words):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(word) for word in words])
-        said = capsys.readouterr()
-        return stopped.value.code, said.out, said.err
-
-    return run
-
-
-def rows(folder):
-    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-
-
-def timeless(folder):
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows(folder)]
 
 
 def test_a_run_and_its_folder(call, place):
@@ -62,7 +33,7 @@ def test_a_run_and_its_folder(call, place):
         "model.safetensors",
         "state-000003.safetensors",
     }
-    assert [row["round"] for row in rows(folder)] == [0, 1, 2]
+    assert [row["round"] for row in read_history(folder)] == [0, 1, 2]
     settings = json.loads((folder / "settings.json").read_text())
     assert settings["rounds"] == 3
     assert settings["command"]["data"] == "digits"
@@ -82,14 +53,16 @@ def test_folders_are_numbered_and_out_is_taken(call, place):
         assert call("run", "--rounds", 1, *SMALL)[0] == 0
     assert call("run", "--rounds", 1, "--out", "here/there", *SMALL)[0] == 0
     assert sorted(p.name for p in (place / "runs").iterdir()) == ["digits-auto-1", "digits-auto-2"]
-    assert timeless(place / "here" / "there") == timeless(place / "runs" / "digits-auto-2")
+    assert drop_seconds(read_history(place / "here" / "there")) == drop_seconds(
+        read_history(place / "runs" / "digits-auto-2")
+    )
 
 
 def test_json(call, place):
     code, out, _ = call("run", "--rounds", 2, "--json", "--method", "fedavg", *SMALL)
     assert code == 0
     facts = json.loads(out)
-    history = rows(place / facts["path"])
+    history = read_history(place / facts["path"])
     assert (facts["status"], facts["rounds"]) == ("finished", 2)
     assert facts["bytes_up"] == sum(row["bytes_up"] for row in history)
     assert facts["test_accuracy"] == history[-1]["test_accuracy"]
@@ -133,7 +106,7 @@ def test_a_dry_run_knows_the_bytes(call, place, method, dtype):
     assert list(place.iterdir()) == []  # nothing was trained
     facts = json.loads(out)
     assert call("run", *words)[0] == 0
-    history = rows(place / "run")
+    history = read_history(place / "run")
     for way in ("bytes_up", "bytes_down"):
         each = [row[way] for row in history]
         assert each[1:] == [facts[way]] * 2
@@ -166,18 +139,13 @@ LONG = ("--rounds", "300", "--method", "scaffold", "--seed", "3", *SMALL)
 def interrupted(place):
     """A run in another process, stopped by Ctrl-C after a few of its rounds."""
     words = [sys.executable, "-c", MAIN, "run", "--out", "stopped", *LONG]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     history = place / "stopped" / "history.jsonl"
-    try:
-        for _ in range(6000):
-            if history.exists() and history.read_text().count("\n") >= 3:
-                break
-            assert process.poll() is None, process.communicate()
+    with start_process(words, limit=240) as process:
+        while not (history.exists() and history.read_text().count("\n") >= 3):
+            assert process.poll() is None, process.communicate(timeout=60)
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
     return process.returncode, out, err
 
 
@@ -187,14 +155,16 @@ def test_ctrl_c_and_resume(interrupted, call, place):
     assert "Traceback" not in err
     assert "Stopped by Ctrl-C; continue with:  tunefree run --resume stopped" in err
     assert "(interrupted)" in out
-    before = rows(place / "stopped")
+    before = read_history(place / "stopped")
     assert 3 <= len(before) < 300
     assert not (place / "stopped" / "model.safetensors").exists()
     code, out, _ = call("run", "--resume", "stopped", "--json")
     assert (code, json.loads(out)["rounds"]) == (0, 300)
     assert call("run", "--out", "whole", *LONG)[0] == 0
-    assert rows(place / "stopped")[: len(before)] == before  # played once, not again
-    assert timeless(place / "stopped") == timeless(place / "whole")
+    assert read_history(place / "stopped")[: len(before)] == before  # played once, not again
+    assert drop_seconds(read_history(place / "stopped")) == drop_seconds(
+        read_history(place / "whole")
+    )
     model = "model.safetensors"
     assert (place / "stopped" / model).read_bytes() == (place / "whole" / model).read_bytes()
 
@@ -312,7 +282,7 @@ def test_divergence(call, place):
     code, out, err = call("run", *words, *SMALL)
     assert (code, json.loads(out)["status"]) == (3, "diverged")
     assert "Traceback" not in err
-    assert len(rows(place / "a")) < 20
+    assert len(read_history(place / "a")) < 20
 
 
 def test_a_pipe_that_is_closed():
@@ -320,15 +290,14 @@ def test_a_pipe_that_is_closed():
     words = [sys.executable, "-c", MAIN, "methods", "--json"]
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
     os.close(writer)
     assert "Traceback" not in done.stderr
 
 
 def test_as_a_module():
-    done = subprocess.run(
-        [sys.executable, "-m", "tunefree", "--version"], capture_output=True, text=True
-    )
+    words = [sys.executable, "-m", "tunefree", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == tf.__version__
 
 

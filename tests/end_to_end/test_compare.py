@@ -5,43 +5,20 @@ import io
 import json
 import re
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
 import tunefree as tf
-from tunefree import cli
+from helpers import drop_seconds, read_history, start_process
 from tunefree.study import tasks
 from tunefree.training.command import CommandConfig
 
 SMALL = ("--clients", "4", "--steps", "2", "--batch", "10", "--device", "cpu")
 PART = (*SMALL, "--cohort", "2")
+pytestmark = pytest.mark.usefixtures("place")
 MAIN = "from tunefree.cli import main; main()"
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    """Every test in a folder of its own, on a narrow terminal without colours."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("NO_COLOR", "1")
-    return tmp_path
-
-
-@pytest.fixture
-def call(capsys):
-    """Run the command in this process: (exit code, standard output, standard error)."""
-
-    def run(*words):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(word) for word in words])
-        said = capsys.readouterr()
-        return stopped.value.code, said.out, said.err
-
-    return run
 
 
 @pytest.fixture
@@ -52,11 +29,6 @@ def idle(monkeypatch):
         raise AssertionError("trained")
 
     monkeypatch.setattr(tasks, "train", train)
-
-
-def timeless(folder):
-    lines = (folder / "history.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
 STUDY = ("--methods", "fedavg:lr=0.1,fedavg:lr=1e6,auto", "--rounds", "3", "--seeds", "2")
@@ -88,7 +60,7 @@ def test_a_run_of_a_comparison_is_that_of_tunefree_run(call, place):
     call("run", "--method", "fedprox", "--set", "mu=0.3", "--set", "lr=0.2", "--seed", 5,
          "--rounds", 2, "--out", "b", *PART)  # fmt: skip
     folder = place / "a" / "fedprox,mu=0.3,lr=0.2" / "seed-5"
-    assert timeless(folder) == timeless(place / "b")
+    assert drop_seconds(read_history(folder)) == drop_seconds(read_history(place / "b"))
     one, other = (json.loads((f / "settings.json").read_text()) for f in (folder, place / "b"))
     assert one == other
     assert call("run", "--resume", folder)[0] == 0
@@ -137,7 +109,9 @@ def test_processes_do_the_same(call, place):
     folders = sorted(p.relative_to(place / "one") for p in (place / "one").glob("*/seed-*"))
     assert len(folders) == 4
     for folder in folders:
-        assert timeless(place / "one" / folder) == timeless(place / "two" / folder)
+        assert drop_seconds(read_history(place / "one" / folder)) == drop_seconds(
+            read_history(place / "two" / folder)
+        )
         files = [place / top / folder / "model.safetensors" for top in ("one", "two")]
         assert files[0].read_bytes() == files[1].read_bytes()
 
@@ -157,31 +131,26 @@ def test_a_folder_with_other_settings_is_a_row(call):
 def test_ctrl_c_and_resume(call, place, jobs):
     study = ("--methods", "scaffold,fedavg", "--rounds", "100", "--seeds", "1", *PART)
     words = [sys.executable, "-c", MAIN, "compare", "--out", "a", "--jobs", str(jobs), *study]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     history = place / "a" / "scaffold" / "seed-0" / "history.jsonl"
-    try:
-        for _ in range(24000):
-            if history.exists() and history.read_text().count("\n") >= 3:
-                break
-            assert process.poll() is None, process.communicate()
+    with start_process(words, limit=240) as process:
+        while not (history.exists() and history.read_text().count("\n") >= 3):
+            assert process.poll() is None, process.communicate(timeout=60)
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "Stopped by Ctrl-C; continue with:  tunefree compare --resume a\n" in err
     assert re.search(r"^scaffold +1 of 1 not finished", out, re.M)
-    before = timeless(history.parent)
+    before = drop_seconds(read_history(history.parent))
     assert 3 <= len(before) < 100
     assert json.loads((history.parent / "checkpoint.json").read_text())[0]["rounds"] == len(before)
     assert call("compare", "--resume", "a")[0] == 0
     assert call("compare", "--out", "b", *study)[0] == 0
-    assert timeless(history.parent)[: len(before)] == before
+    assert drop_seconds(read_history(history.parent))[: len(before)] == before
     for label in ("scaffold", "fedavg"):
         one, other = (place / top / label / "seed-0" for top in "ab")
-        assert timeless(one) == timeless(other)
+        assert drop_seconds(read_history(one)) == drop_seconds(read_history(other))
 
 
 GRID = ("--method", "fedavg", "--grid", "lr=0.01,0.3,1e6", "--rounds", "3")
@@ -196,7 +165,7 @@ def test_tune(call, place):
     assert "Page: search/report.html" in err
     found = tf.Tuning.load(place / "search")
     assert found.settings == {"lr": 0.3}
-    histories = [timeless(p) for p in (place / "search").glob("*/seed-*")]
+    histories = [drop_seconds(read_history(p)) for p in (place / "search").glob("*/seed-*")]
     assert found.cost["gradients"] == sum(r["gradients"] for rows in histories for r in rows)
     code, out, err = call("tune", "--resume", "search", "--json")
     facts = json.loads(out)

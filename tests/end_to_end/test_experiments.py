@@ -77,13 +77,13 @@ NEEDS_PLOTS = pytest.mark.skipif(
 
 
 def test_the_pages_are_up_to_date():
-    assert render.stale_pages(render.kept(render.HERE)) == []
+    assert render.stale_pages(render.load_records(render.HERE)) == []
 
 
 @NEEDS_PLOTS
 @pytest.mark.parametrize("paper", ["P2", "P3"])
 def test_a_figure_is_up_to_date(paper):
-    found = render.kept(render.HERE)[paper]
+    found = render.load_records(render.HERE)[paper]
     assert render.stale_figures({paper: found[:1]}) == []
 
 

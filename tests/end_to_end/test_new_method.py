@@ -80,7 +80,7 @@ def test_a_method_file_is_tested_by_being_there(copy):
     """Its oracle, the contract, its parts and the ledger; no list names it."""
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", copy]
     words += ["tests/oracle/test_fednesterov.py", "tests/every", "-k", "nesterov", "-rA"]
-    said = run(*map(str, words), path=[copy / "src", copy / "tests"], cwd=copy)
+    said = run(*map(str, words), path=[copy / "src", copy / "tests", ROOT / "tests"], cwd=copy)
     passed = re.findall(r"^PASSED (\S+)", said, re.M)
     assert not re.search(r"^(FAILED|ERROR)", said, re.M)
     for name in (

@@ -3,6 +3,8 @@
 import torch
 
 import tunefree as tf
+from helpers import assert_close
+from helpers import drop_seconds as timeless
 from tunefree.clients import (
     Adam,
     Armijo,
@@ -76,16 +78,38 @@ COMPOSITIONS |= {
 }
 METHODS = {name: tf.methods.get(name) for name in tf.methods.names()} | COMPOSITIONS
 
+
+def parts_of(method):
+    """The classes of a method's parts, each with its place."""
+    wires = [method.wire, getattr(method.wire, "inner", method.wire)]
+    found = {("direction", type(p)) for p in method.directions} | {("wire", type(w)) for w in wires}
+    places = ("step", "server", "output")
+    return found | {(place, type(getattr(method, place))) for place in places}
+
+
+def cover():
+    """Few methods that have every part of all of them, as their names."""
+    left, found = set().union(*map(parts_of, METHODS.values())), []
+    while left:
+        name = max(METHODS, key=lambda n: len(parts_of(METHODS[n]) & left))
+        found.append(name)
+        left -= parts_of(METHODS[name])
+    return found
+
+
+def first_of_families():
+    """One method of each family, as their names."""
+    found = {}
+    for name in tf.methods.names():
+        found.setdefault(tf.methods.CATALOGUE[name].family, name)
+    return list(found.values())
+
+
 WORK = {"steps": {"steps": 3}, "epochs": {"epochs": 2}}
 
 
-def timeless(history):
-    """The history without what depends on the clock."""
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in history]
-
-
 def close(a, b, tolerance=1e-10):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    assert_close(a, b, tolerance)
 
 
 def same(a, b):

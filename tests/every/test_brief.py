@@ -28,18 +28,18 @@ def distinct():
 
 @pytest.mark.parametrize("method", distinct(), ids=lambda m: f"{m.name}-{type(m.step).__name__}")
 def test_no_gradient_is_kept(method, monkeypatch):
-    expected, real = fit(method), batched.Vmapped.value_and_grad
+    expected, real = fit(method), batched.VmapEngine.value_and_grad
     lent, asked = [], set()
 
-    def lending(self, y, batch, brief=False):
+    def lending(self, y, batch, reuse_buffer=False):
         loss, g = real(self, y, batch)
         for old in lent:
             old.fill_(float("nan"))
-        lent[:] = [g] if brief else []
-        asked.add(brief)
+        lent[:] = [g] if reuse_buffer else []
+        asked.add(reuse_buffer)
         return loss, g
 
-    monkeypatch.setattr(batched.Vmapped, "value_and_grad", lending)
+    monkeypatch.setattr(batched.VmapEngine, "value_and_grad", lending)
     assert torch.equal(fit(method).x, expected.x)
     if "ref" not in method.direction.sets and "grad_mean" not in method.records:
         assert (True in asked) == method.step.consumes_grad

@@ -5,6 +5,7 @@ import torch
 
 import tunefree as tf
 from every.cases import CLASSES, close, federation, net
+from helpers import grouped
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a GPU; the same code runs on the CPU elsewhere"
@@ -16,7 +17,7 @@ def fit(method, device, fed=None, **settings):
     if isinstance(method, tf.Method) and method.full:
         given["cohort"] = None
     fed = federation() if fed is None else fed
-    return tf.fit(net(), fed, method, device=device, dtype=torch.float64, **given)
+    return tf.fit(net(), fed, method, device=device, dtype=torch.float64, **grouped(**given))
 
 
 def test_agrees_with_the_cpu(method, work):

@@ -6,17 +6,58 @@ import pytest
 import torch
 
 import tunefree as tf
-from every.cases import METHODS, SIZES, same, timeless, trial
+from every.cases import (
+    METHODS,
+    SIZES,
+    cover,
+    first_of_families,
+    parts_of,
+    same,
+    timeless,
+    trial,
+)
 from tunefree.core.errors import Interrupted
 
 ROUNDS = 3
 KINDS = ("fedavg", "auto", "fedsls", "scaffold", "fedproxwlod", "comparfrefl")  # of memory
 
 
-@pytest.mark.parametrize("check", tf.testing.ALL, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", METHODS)
+# Checks that repeat whole runs. Every part is seen by those of WITH_EVERY_PART in some method, and
+# one method of each family, and of each kind of memory, by all checks.
+WITH_EVERY_PART = (
+    tf.testing.check_batched_equals_looped,
+    tf.testing.check_chunks_agree,
+    tf.testing.check_order_of_clients_does_not_matter,
+    tf.testing.check_crashed_and_resumed,
+)
+REPEATING = (
+    *WITH_EVERY_PART,
+    tf.testing.check_same_seed_same_bits,
+    tf.testing.check_stopped_and_resumed,
+)
+
+
+def contract():
+    """(name, check): all checks that see one run for every method, the others for some."""
+    covering, full = cover(), {*first_of_families(), *KINDS}
+    for name in METHODS:
+        for check in tf.testing.ALL:
+            some = check in WITH_EVERY_PART and name in covering
+            if check not in REPEATING or some or name in full:
+                yield pytest.param(name, check, id=f"{name}-{check.__name__}")
+
+
+@pytest.mark.parametrize(("name", "check"), list(contract()))
 def test_contract(name, check):
     check(METHODS[name])
+
+
+def test_every_part_and_family_is_in_a_method_that_is_run_again():
+    assert set().union(*(parts_of(METHODS[name]) for name in cover())) == set().union(
+        *map(parts_of, METHODS.values())
+    )
+    families = {tf.methods.CATALOGUE[name].family for name in first_of_families()}
+    assert families == tf.methods.FAMILIES.keys()
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -9,11 +9,11 @@ import time
 import pytest
 import torch
 from examples.federation.demo import load_task
-from examples.federation.loopback import RECONNECT_SECONDS, Loopback
+from examples.federation.loopback import RECONNECT_SECONDS, Loopback, num_threads
 
 import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
-from running import bound
+from helpers import bound
 from tunefree.flower.template import write_app
 from tunefree.rounds import init_server_state, run_round
 
@@ -94,10 +94,15 @@ def replayed(app, rounds, missing):
             method=tf.methods.get("scaffold", lr=0.1), **given,
     )  # fmt: skip
     now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
-    for t in range(rounds):
-        ids = torch.tensor([i for i in range(CLIENTS) if i not in missing.get(t, ())])
-        now, _ = run_round(job.method, job.plan, now, job.pool, ids, everyone)
-        job.pool.commit()
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads())  # the last bits of sums depend on it
+    try:
+        for t in range(rounds):
+            ids = torch.tensor([i for i in range(CLIENTS) if i not in missing.get(t, ())])
+            now, _ = run_round(job.method, job.plan, now, job.pool, ids, everyone)
+            job.pool.commit()
+    finally:
+        torch.set_num_threads(before)
     return now.x
 
 

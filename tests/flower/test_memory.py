@@ -10,6 +10,7 @@ import torch
 import tunefree as tf
 from every.cases import timeless
 from flower.local import CLIENTS, LocalTransport, train
+from helpers import CrashError
 from tunefree.core import lock
 from tunefree.core.errors import DataError, ResumeError, TunefreeError
 from tunefree.core.lock import lock_folder
@@ -40,10 +41,6 @@ def kind(request):
 def same(a, b):
     assert torch.equal(a.x, b.x)
     assert [row["train_loss"] for row in a.history] == [row["train_loss"] for row in b.history]
-
-
-class CrashError(Exception):
-    pass
 
 
 def crash(event):
@@ -127,11 +124,11 @@ def test_the_absent_count_as_in_the_papers(method, tmp_path):
             return None if i == ONE and payload.header["kind"] != "hello" else payload
 
     run = train(method, Silent(tmp_path, method), cohort=None, rounds=3)
-    job = bound(method, cohort=None, chunk=1, rounds=3)
+    job = bound(method, cohort=None, rounds=3, engine=tf.Engine(backend="loop", chunk=1))
     now, everyone = init_server_state(method, job.start, job.plan), torch.arange(CLIENTS)
     for _ in range(3):
-        now, _ = run_round(method, job.plan, now, job.crew, everyone[everyone != ONE], everyone)
-        job.crew.commit()
+        now, _ = run_round(method, job.plan, now, job.pool, everyone[everyone != ONE], everyone)
+        job.pool.commit()
     assert torch.equal(run.x, now.x)
 
 

@@ -124,3 +124,8 @@ def toy():
 def start(problem, seed=3):
     """A starting point away from zero."""
     return 0.5 * np.random.default_rng(seed).normal(size=problem.d)
+
+
+def close(a, b, tolerance=1e-12):
+    """Require equality up to one relative and absolute tolerance."""
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)

@@ -6,6 +6,7 @@ import pytest
 from oracle import cases, composite_cases, penalties, problems
 from oracle import composite as c
 from oracle import methods as m
+from oracle.problems import close
 
 PENALTIES = {
     "none": None,
@@ -38,10 +39,6 @@ def uneven(problem):
 def shares(problem, weights):
     n = np.array(problem.sizes)
     return n / n.sum() if weights == "samples" else np.full(len(n), 1 / len(n))
-
-
-def close(a, b, tolerance=1e-12):
-    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
 def outputs(run):

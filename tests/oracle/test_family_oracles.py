@@ -7,6 +7,7 @@ import pytest
 
 from oracle import cases, family, family_cases, problems
 from oracle import methods as m
+from oracle.problems import close
 
 
 @pytest.fixture(params=cases.PROBLEMS)
@@ -45,10 +46,6 @@ def pairs(problem, seed=0):
         return random.choice(problem.sizes[i], 2, replace=False)
 
     return batch
-
-
-def close(a, b, tolerance=1e-12):
-    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
 def mean_gradient(problem, x):

@@ -108,30 +108,43 @@ def follows(got, run):
     agree(got, run.x)
 
 
-@pytest.mark.parametrize("case", cases.NAMED)
-@pytest.mark.parametrize("setup", cases.SETUPS)
-def test_named_methods(problem, case, setup):
-    name, settings = cases.NAMED[case]
+def turns():
+    """Every case on both problems, every method in all set-ups: (case, problem, setup)."""
+    names = dict.fromkeys(name for name, _ in cases.NAMED.values())
+    for name in names:
+        of_method = [case for case, (own, _) in cases.NAMED.items() if own == name]
+        pairs = [(case, problem) for case in of_method for problem in cases.PROBLEMS]
+        for i in range(max(len(pairs), len(cases.SETUPS))):
+            yield *pairs[i % len(pairs)], list(cases.SETUPS)[i % len(cases.SETUPS)]
+
+
+TURNS = list(turns())
+
+
+@pytest.mark.parametrize(("case", "problem", "setup"), TURNS)
+def test_named_methods(case, problem, setup):
+    """The iterates, and server step and client step (if it is one number) as used in the round."""
+    problem, (name, settings) = cases.PROBLEMS[problem](), cases.NAMED[case]
     size, weights = cases.SETUPS[setup]
     x0 = problems.start(problem)
     expected = cases.oracle(name)(
         problem, x0, cohorts(problem, size), cases.STEPS, weights=weights, **settings
     )
     method = tf.methods.get(name, weights=weights, **settings)
-    got, _, _ = fit(problem, x0, method, cohort=size)
+    got, _, rows = fit(problem, x0, method, cohort=size)
     follows(got, expected)
-
-
-@pytest.mark.parametrize("case", cases.NAMED)
-def test_reported_scalars(problem, case):
-    """Server step and, where it is one number, client step, as used in that round."""
-    name, settings = cases.NAMED[case]
-    x0 = problems.start(problem)
-    expected = cases.oracle(name)(problem, x0, cohorts(problem, 3), cases.STEPS, **settings)
-    _, _, rows = fit(problem, x0, tf.methods.get(name, **settings), cohort=3)
     for key in ("server_step", "lr"):
         if key in expected.trace[0]:
             agree([float(row[key]) for row in rows], [row[key] for row in expected.trace])
+
+
+def test_every_method_meets_both_problems_and_all_setups():
+    for i, known in ((1, cases.PROBLEMS), (2, cases.SETUPS)):
+        met = {(cases.NAMED[turn[0]][0], turn[i]) for turn in TURNS}
+        assert met == {(name, one) for name, _ in cases.NAMED.values() for one in known}
+    assert {(case, problem) for case, problem, _ in TURNS} == {
+        (case, problem) for case in cases.NAMED for problem in cases.PROBLEMS
+    }
 
 
 SMALL_BATCHES = {
@@ -404,10 +417,19 @@ def test_weight_decay_belongs_to_every_clients_loss(problem, case):
     follows(got, expected)
 
 
-@pytest.mark.parametrize("name", COMPOSITIONS)
-@pytest.mark.parametrize(("size", "weights"), [(3, "uniform"), (4, "samples"), (7, "uniform")])
-def test_compositions(problem, name, size, weights):
-    parts, (step, server, extra) = compositions()[name]
+def composition_turns():
+    """Every composition on both problems and with three cohorts."""
+    first, second = cases.PROBLEMS
+    for name in COMPOSITIONS:
+        yield name, first, 3, "uniform"
+        yield name, second, 4, "samples"
+        yield name, first, 7, "uniform"
+        first, second = second, first
+
+
+@pytest.mark.parametrize(("name", "problem", "size", "weights"), list(composition_turns()))
+def test_compositions(name, problem, size, weights):
+    problem, (parts, (step, server, extra)) = cases.PROBLEMS[problem](), compositions()[name]
     x0, groups = problems.start(problem), cohorts(problem, size)
     expected = m.federated(problem, x0, groups, cases.STEPS, step, server, weights=weights, **extra)
     got, _, rows = fit(problem, x0, tf.Method(weights=weights, **parts), cohort=size)

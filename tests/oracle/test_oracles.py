@@ -5,6 +5,7 @@ import pytest
 
 from oracle import cases, problems
 from oracle import methods as m
+from oracle.problems import close
 
 
 @pytest.fixture(params=cases.PROBLEMS)
@@ -30,10 +31,6 @@ def deltas(problem, x, ids, steps, lr):
             y = y - lr * problem.grad(i, y)
         moves.append(y - x)
     return np.array(moves)
-
-
-def close(a, b, tolerance=1e-12):
-    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("rows", [None, [0, 2], [1]])

@@ -9,6 +9,7 @@ from oracle import cases, problems
 from oracle import methods as m
 from oracle import proposed as o
 from oracle import proposed_cases as named
+from oracle.problems import close
 
 LOD = (o.fedproxlod, o.fedproxwlod)
 
@@ -25,10 +26,6 @@ def everyone(problem, rounds):
 def some(problem, rounds, size=3, seed=0):
     random = np.random.default_rng(seed)
     return [random.choice(problem.clients, size, replace=False) for _ in range(rounds)]
-
-
-def close(a, b, tolerance=1e-12):
-    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
 def column(run, key):

@@ -1,27 +1,28 @@
-"""Kernels that are there, with the plain products behind them: what a GPU does, on any machine."""
+"""The GPU's code path on any machine: its kernels replaced by plain matrix products."""
 
 import torch
 
-from tunefree.models import kernels, narrow, products
+from tunefree.models.compiled import matmul
+from tunefree.models.gpu import convolution, kernels
 
 
-def pretend(monkeypatch):
-    """Put them in place; return the list of calls to come."""
+def fake_kernels(monkeypatch):
+    """Replace the kernels and report them as available; return the list of their calls."""
     calls = []
 
-    def behind(name):
-        plain = getattr(products, name)
+    def plain_convolution(name):
+        plain = getattr(convolution, f"conv_{name}")
 
         def call(*args, bias=None, relu=False):
-            first, form = args[:-4], args[-4:-1]
+            first, geometry = args[:-4], args[-4:-1]
             calls.append(name)
             assert bias is None or bias.is_contiguous()
             with monkeypatch.context() as here:
-                here.setattr(products, "_in_kernels", lambda x: False)
+                here.setattr(convolution, "_uses_kernels", lambda x: False)
                 if name == "grad_weight":
-                    return plain(*first, form, False)[0].float()[None]
+                    return plain(*first, geometry, False)[0].float()[None]
                 more = (bias,) if name == "forward" else ()
-                out = plain(*first, *more, form).contiguous()
+                out = plain(*first, *more, geometry).contiguous()
                 return out.relu() if relu else out
 
         return call
@@ -34,18 +35,18 @@ def pretend(monkeypatch):
         if low is not None:
             low.copy_(part)
 
-    def sums(x, centre, g=None):
-        calls.append("sums")
+    def channel_sums(x, centre, g=None):
+        calls.append("channel_sums")
         away = x.float() - centre[:, :, None, None]
         by = away if g is None else g.float()
         return by.sum((2, 3)), (by * away).sum((2, 3))
 
     for name in ("forward", "grad_input", "grad_weight"):
-        monkeypatch.setattr(kernels, name, behind(name))
+        monkeypatch.setattr(kernels, name, plain_convolution(name))
     monkeypatch.setattr(kernels, "descend", descend)
-    monkeypatch.setattr(kernels, "sums", sums)
-    monkeypatch.setattr(kernels, "available", lambda device: True)
+    monkeypatch.setattr(kernels, "channel_sums", channel_sums)
+    monkeypatch.setattr(kernels, "is_available", lambda device: True)
     monkeypatch.setattr(kernels, "weight_blocks", lambda *_: kernels.Blocks(16, 16, 16))
-    monkeypatch.setattr(products, "_in_kernels", lambda x: True)
-    monkeypatch.setattr(narrow._Products, "__call__", narrow._Products._on_a_gpu)
+    monkeypatch.setattr(convolution, "_uses_kernels", lambda x: True)
+    monkeypatch.setattr(matmul._BatchedMatmul, "__call__", matmul._BatchedMatmul._gpu)
     return calls

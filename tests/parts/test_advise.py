@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from parts.problems import labelled, linear
+from helpers import labelled, linear
 from tunefree import cli
 from tunefree.advice.advise import Advice, advise, label_skew, make_method, parse_bytes
 from tunefree.advice.rules import RULES, Situation

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from parts.problems import fit, labelled, linear
-from running import grouped
+from helpers import CrashError, fit, grouped, labelled, linear
 from tunefree.clients import Armijo, Constant, Direction, DoG, LocalProblem, Scaffold, Sum
 from tunefree.core.errors import (
     ArgumentError,
@@ -468,10 +467,6 @@ def test_resume_false_refuses_a_used_folder(tmp_path):
 
 
 SETTINGS = {"rounds": 5, "checkpoint_every": 1}
-
-
-class CrashError(Exception):
-    pass
 
 
 @pytest.fixture

@@ -306,11 +306,11 @@ def test_the_command_names_what_is_not_the_default(tmp_path):
 def test_a_record_is_written_under_its_name(tmp_path):
     kept = keep.record("rules", rules.Rules(), CPU, [{"ms": float("nan")}], 1.0)
     kept["machine"] |= {"cpu": "A (B) @ 2 GHz", "cores": 2}
-    keep.ready(tmp_path / "new")
+    keep.prepare_output(tmp_path / "new")
     path = keep.save(kept, tmp_path / "new")
     assert path == tmp_path / "new" / "rules-a-b-2-ghz-2-cores.json"
     assert json.loads(path.read_text())["rows"] == [{"ms": None}]
     kept["machine"]["gpu"] = "NVIDIA H200"
     assert keep.save(kept, tmp_path).name == "rules-nvidia-h200.json"
     assert keep.save(kept, tmp_path / "mine.json").name == "mine.json"
-    assert keep.where(kept).startswith("NVIDIA H200; A (B) @ 2 GHz, 2 cores")
+    assert keep.describe_machine(kept).startswith("NVIDIA H200; A (B) @ 2 GHz, 2 cores")

@@ -1,7 +1,6 @@
 import itertools
 import json
 import signal
-import threading
 import time
 import types
 
@@ -11,8 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import tunefree as tf
-from parts.problems import Quadratics, fit, labelled, linear
-from running import grouped
+from helpers import CrashError, Quadratics, fit, grouped, labelled, linear, run_thread
 from tunefree.core.errors import ArgumentError, CheckpointError, Interrupted
 from tunefree.training import trainer
 
@@ -222,10 +220,6 @@ def test_load_refuses_what_is_not_the_run(tmp_path):
         tf.Run.load(tmp_path / "nothing")
 
 
-class CrashError(Exception):
-    pass
-
-
 def fall(event):
     raise CrashError
 
@@ -288,9 +282,7 @@ def test_ctrl_c_without_a_folder_keeps_the_run():
 
 def test_in_another_thread():
     out = []
-    thread = threading.Thread(target=lambda: out.append(fit()))
-    thread.start()
-    thread.join()
+    run_thread(lambda: out.append(fit()))
     assert torch.equal(out[0].x, fit().x)
 
 

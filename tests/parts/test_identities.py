@@ -4,17 +4,13 @@ import pytest
 import torch
 
 import tunefree as tf
-from parts.problems import Quadratics
+from helpers import Quadratics, assert_close
 from tunefree.clients import Adam, Armijo, LocalObjective, Plan, Round, StepContext
 from tunefree.core.layout import Layout
 from tunefree.server import FedDuAdagrad, FedDuAdam, FedExP, FedExPM
 
 START = [1.0, -2.0]
 get = tf.methods.get
-
-
-def close(a, b, tolerance=1e-12):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 @pytest.fixture
@@ -47,7 +43,7 @@ def test_equal_moves_make_fedexp_plain():
     problem.a, problem.y = problem.a.repeat(3, 1, 1), problem.y.repeat(3, 1)
     run = problem.fit(get("fedexp", lr=0.05, eps=0.0), START)
     assert [row["server_step"] for row in run.history] == [1.0] * 4
-    close(run.x, problem.fit(get("fedavg", lr=0.05), START).x)
+    assert_close(run.x, problem.fit(get("fedavg", lr=0.05), START).x)
 
 
 @pytest.mark.parametrize("name", ["fedexp", "fedexpsls"])
@@ -74,7 +70,7 @@ def test_one_client_is_local_sgd(name):
         optimiser.zero_grad()
         (model(problem.a[0])[:, 0] - problem.y[0]).square().mean().backward()
         optimiser.step()
-    close(run.x, model.weight.detach()[0])
+    assert_close(run.x, model.weight.detach()[0])
 
 
 # FedDuA.
@@ -115,7 +111,7 @@ def test_feddua_goes_exactly_m_along_v(name):
         mean = means(moves(t))
         v = state.get("v", mean["delta"])
         m = state.get("m", mean["delta_sq"] / 2)
-        close(v @ (new - x), m)
+        assert_close(v @ (new - x), m)
         assert float(m) >= 0
         assert float(trace["server_step"]) >= 0
 
@@ -123,8 +119,8 @@ def test_feddua_goes_exactly_m_along_v(name):
 def test_feddua_does_not_see_the_scale_of_its_geometry():
     """In round 0 of FedDuAdam G = sqrt(1 - beta2) |delta|: beta2 must not matter."""
     ends = [trajectory(FedDuAdam(beta2=b, eps=0.0), rounds=1)[0][1] for b in (0.0, 0.5, 0.99)]
-    close(ends[1], ends[0])
-    close(ends[2], ends[0])
+    assert_close(ends[1], ends[0])
+    assert_close(ends[2], ends[0])
 
 
 def test_feddua_in_round_0():
@@ -132,18 +128,18 @@ def test_feddua_in_round_0():
     delta, q = mean["delta"], mean["delta_sq"]
     expected = (q / 2) * delta.sign() / delta.abs().sum()
     _, new, _, _ = trajectory(FedDuAdagrad(eps=0.0), rounds=1)[0]
-    close(new, expected)
+    assert_close(new, expected)
     _, new, state, _ = trajectory(FedDuAdam(beta1=0.9, eps=0.0), rounds=1)[0]
-    close(state["v"], 0.1 * delta)
-    close(state["m"], 0.05 * q)
-    close(new, expected)
+    assert_close(state["v"], 0.1 * delta)
+    assert_close(state["m"], 0.05 * q)
+    assert_close(new, expected)
 
 
 def test_fedduadagrad_scales_with_the_moves():
     for (_, one, _, _), (_, other, _, _) in zip(
         trajectory(FedDuAdagrad(eps=0.0)), trajectory(FedDuAdagrad(eps=0.0), 7.0), strict=True
     ):
-        close(other, 7.0 * one)
+        assert_close(other, 7.0 * one)
 
 
 def test_feddua_in_flat_geometry_is_fedexp_without_its_floor():
@@ -154,12 +150,12 @@ def test_feddua_in_flat_geometry_is_fedexp_without_its_floor():
     )
     plain = FedExPM(eps=0.0, momentum=0.0)
     other, _, expected = plain.step(x, mean, plain.init(x, PLAN), Round(PLAN, 0), None)
-    close(new, other)
-    close(trace["server_step"], expected["server_step"])
-    close(delta @ (other - x), mean["delta_sq"] / 2)
+    assert_close(new, other)
+    assert_close(trace["server_step"], expected["server_step"])
+    assert_close(delta @ (other - x), mean["delta_sq"] / 2)
     floored, _, step = FedExP(eps=0.0).step(x, mean, {}, Round(PLAN, 0), None)
     if float(expected["server_step"]) >= 1:
-        close(floored, other)
+        assert_close(floored, other)
     assert float(step["server_step"]) == max(1.0, float(expected["server_step"]))
 
 
@@ -185,7 +181,7 @@ def test_scaffold_keeps_the_mean_of_the_controls(tmp_path, option, weights):
     share = n / n.sum() if weights == "samples" else torch.full_like(n, 1 / 5)
     share = share[tensors["memory_ids"]]
     own = tensors["memory.direction.control"]
-    close(tensors["direction.control"], share @ own)
+    assert_close(tensors["direction.control"], share @ own)
     assert float(own.norm()) > 0.1
 
 
@@ -198,7 +194,7 @@ def test_option_two_is_the_mean_local_gradient(tmp_path):
     for i, control in zip(tensors["memory_ids"], tensors["memory.direction.control"], strict=True):
         pull = torch.eye(2, dtype=torch.float64) - 0.05 * problem.hessians[i]
         gone = problem.minima[i] + torch.linalg.matrix_power(pull, 4) @ (start - problem.minima[i])
-        close(control, (start - gone) / (4 * 0.05))
+        assert_close(control, (start - gone) / (4 * 0.05))
 
 
 def biased_point(problem, lr, steps):
@@ -218,16 +214,20 @@ def test_fixed_points(problem):
     biased = biased_point(problem, lr, steps)
     assert float((biased - problem.optimum).norm()) > 0.05
     settings = {"rounds": 60, "steps": steps, "start": START}
-    close(problem.fit(get("fedavg", lr=lr), **settings).x, biased, 1e-8)
-    close(problem.fit(get("scaffold", lr=lr), **settings).x, problem.optimum, 1e-8)
-    close(problem.fit(get("scaffold", lr=lr, option="I"), **settings).x, problem.optimum, 1e-8)
+    assert_close(problem.fit(get("fedavg", lr=lr), **settings).x, biased, 1e-8)
+    assert_close(problem.fit(get("scaffold", lr=lr), **settings).x, problem.optimum, 1e-8)
+    assert_close(
+        problem.fit(get("scaffold", lr=lr, option="I"), **settings).x, problem.optimum, 1e-8
+    )
     settings["steps"] = 1
-    close(problem.fit(get("fedavg", lr=lr), **settings | {"rounds": 120}).x, problem.optimum, 1e-8)
+    assert_close(
+        problem.fit(get("fedavg", lr=lr), **settings | {"rounds": 120}).x, problem.optimum, 1e-8
+    )
 
 
 def test_scaffold_reaches_the_optimum_with_some_of_the_clients(problem):
     run = problem.fit(get("scaffold", lr=0.05), START, rounds=250, steps=2, cohort=2)
-    close(run.x, problem.optimum, 1e-6)
+    assert_close(run.x, problem.optimum, 1e-6)
 
 
 # Armijo.
@@ -316,8 +316,8 @@ def test_translation(problem, name):
     cohort = None if method.full else 2
     here = problem.fit(method, start, cohort=cohort)
     there = problem.fit(method, start + shift, shift=shift, cohort=cohort)
-    close(there.x, here.x + shift, 1e-9)
-    close(there.output, here.output + shift, 1e-9)
+    assert_close(there.x, here.x + shift, 1e-9)
+    assert_close(there.output, here.output + shift, 1e-9)
 
 
 def test_dog_depends_on_where_it_starts(problem):
@@ -327,4 +327,4 @@ def test_dog_depends_on_where_it_starts(problem):
     there = problem.fit(get("feddog"), start + shift, shift=shift)
     assert float((there.x - shift - here.x).norm()) > 1e-3
     same = tf.methods.get("feddog", r_rel=1e-2 / (1 + float(shift.norm())))
-    close(problem.fit(same, start + shift, shift=shift).x, here.x + shift, 1e-9)
+    assert_close(problem.fit(same, start + shift, shift=shift).x, here.x + shift, 1e-9)

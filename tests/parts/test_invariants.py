@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from running import bound
+from helpers import bound
 from tunefree.core.random import cohort
 from tunefree.rounds import init_server_state, run_round
 

@@ -6,6 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from helpers import assert_close
 from tunefree.core import vectors as blocks
 from tunefree.core.errors import ArgumentError
 from tunefree.core.layout import Layout
@@ -59,7 +60,7 @@ def step(part, share):
 
 
 def close(a, b, tolerance=1e-9):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    assert_close(a, b, tolerance)
 
 
 @given(PENALTY, SHARE, ROWS, ROWS)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from helpers import assert_close
 from tunefree.clients import Armijo, DoG, LocalObjective, LocalProblem, Plan, Round, StepContext
 from tunefree.core import random
 from tunefree.core.layout import Layout
@@ -25,7 +26,7 @@ PROBLEM = st.one_of(
 
 
 def close(a, b, tolerance=1e-9):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    assert_close(a, b, tolerance)
 
 
 def means(rows):

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
+from helpers import grouped, wait_for_child
 from tunefree.core.errors import TunefreeError
 from tunefree.faults import Faults
 from tunefree.report import collect, page
@@ -83,7 +84,7 @@ def play(case, out):
         device="cpu",
         out=out,
         checkpoint_every=1 if out else None,
-        **dict(case.options),
+        **grouped(**dict(case.options)),
     )
 
 
@@ -169,7 +170,7 @@ def born(task, report):
 
 def ended(pid):
     """Wait for a child; return whether it was killed, and whether it ended well."""
-    status = os.waitpid(pid, 0)[1]
+    status = wait_for_child(pid)
     return os.WIFSIGNALED(status), os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from running import bound
+from helpers import bound, grouped
 from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
 from tunefree.rounds import init_server_state, run_round
@@ -45,7 +45,7 @@ def trained(method="fedavg", attack=None, aggregate=None, fed=None, **given):
     work = {"rounds": 1, "steps": 3, "batch": 10, "device": "cpu", "dtype": torch.float64}
     work |= {"engine": "loop"} | ({} if aggregate is None else {"aggregate": aggregate})
     fed = federation() if fed is None else fed
-    return tf.fit(model(), fed, method, scenario=tf.Scenario(attack=attack), **work | given)
+    return tf.fit(model(), fed, method, **grouped(attack=attack, **work | given))
 
 
 class Spy:
@@ -115,14 +115,14 @@ def test_what_is_sent_instead(attack, chunk):
 
 def test_the_papers_z():
     """Baruch et al.'s example: 50 workers, 24 of them hostile."""
-    from tunefree.attacks.informed import most
+    from tunefree.attacks.informed import largest_z
 
     for m, f in ((50, 24), (50, 12), (20, 4), (100, 20), (10, 3)):
         s = m // 2 + 1 - f
-        assert most(m, f) == pytest.approx(
+        assert largest_z(m, f) == pytest.approx(
             max(0.0, rules.quantile((m - f - s) / (m - f))), abs=1e-9
         )
-    assert most(50, 24) == pytest.approx(1.43, abs=0.01)
+    assert largest_z(50, 24) == pytest.approx(1.43, abs=0.01)
 
 
 def test_noise_is_as_long_as_it_says_and_repeats():
@@ -393,7 +393,7 @@ def test_a_resumed_run_is_the_same(tmp_path):
         (lambda: a.LittleIsEnough(z=-1.0), r"LittleIsEnough\(z=...\) must be a finite number >= 0"),
         (lambda: trained(attack=a.SignFlip((99,))), "must be below the number of clients, 10"),
         (lambda: trained(attack=a.Misreport()), "send no numbers to lie about"),
-        (lambda: trained(attack="sign-flip"), r"fit\(attack=...\) must be one of tf.attacks"),
+        (lambda: trained(attack=0.2), r"Scenario\(attack=...\) must be one of tf.attacks"),
         (lambda: trained(aggregate=r.Krum(f=4)), "needs at least 11 uploads a round"),
         (lambda: a.parse("sign-flap"), "Did you mean 'sign-flip'. Known: gaussian, inner-product"),
         (lambda: a.parse("sign-flip:x"), "must be a share such as 0.2, or client numbers"),

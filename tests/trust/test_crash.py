@@ -15,7 +15,10 @@ def killed(place, kills, seed, *cases):
     """Run the program in a process of its own: it forks, which a test runner's threads forbid."""
     command = [sys.executable, "-m", "trust.kills", str(place), str(kills), str(seed), *cases]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, check=False)
+    limit = 300 + 30 * kills
+    done = subprocess.run(
+        command, cwd=HERE, env=env, capture_output=True, text=True, check=False, timeout=limit
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tunefree as tf
+from helpers import start_process, wait_for_child
 from trust.kills import left
 from tunefree import cli
 from tunefree.core.errors import ArgumentError, CheckpointError, ResumeError, TunefreeError
@@ -163,8 +164,7 @@ def test_a_lock_ends_with_its_process(train, whole, tmp_path, capsys, monkeypatc
     out = tmp_path / "run"
     out.mkdir()
     command = [sys.executable, "-c", HOLD, str(out / "lock")]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as holder:
+    with start_process(command, stdin=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(ResumeError, match=rf"written by process {holder.pid}\. Wait"):
             train(out=out)
@@ -195,7 +195,7 @@ def test_a_child_of_the_writer_does_not_hold_the_lock(train, whole, tmp_path):
     train(out=out, callbacks=[fork])
     train(out=out)
     os.write(ends[1], b".")
-    os.waitpid(children[0], 0)
+    wait_for_child(children[0])
     for end in ends:
         os.close(end)
     assert left(out) == whole
@@ -268,7 +268,7 @@ def small(tmp_path):
 
     def mount(size):
         command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         if done.returncode:
             pytest.skip(f"no right to mount: {done.stderr.strip()}")
         mounted.append(place)
@@ -276,7 +276,7 @@ def small(tmp_path):
 
     yield mount
     for there in mounted:
-        subprocess.run(["umount", "-l", str(there)], check=True)
+        subprocess.run(["umount", "-l", str(there)], check=True, timeout=60)
 
 
 @pytest.mark.trust
@@ -295,6 +295,6 @@ def test_a_real_disk_that_is_full(train, tmp_path, small):
     (place / "ballast").unlink()
     assert len(tf.Run.load(place / "run").history) >= kept
     Path(place / "more").write_bytes(b"")
-    subprocess.run(["mount", "-o", "remount,size=1m", str(place)], check=True)
+    subprocess.run(["mount", "-o", "remount,size=1m", str(place)], check=True, timeout=60)
     train(out=place / "run", rounds=100)
     assert left(place / "run") == left(tmp_path / "whole")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from running import bound
+from helpers import bound, grouped
 from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
 from tunefree.faults import Cycle, Fate, Faults, parse
@@ -52,6 +52,10 @@ def settings(method, faults, rounds=12, **given):
     }  # fmt: skip
 
 
+def fit(**given):
+    return tf.fit(**grouped(**given))
+
+
 def played(method, faults, rounds=12, pool=None, **given):
     """Play rounds and yield (standing, row, pool, cohort) after each."""
     job = bound(**settings(method, faults, rounds, **given))
@@ -71,7 +75,7 @@ ALL = Faults(before=0.1, after=0.1, stale=0.15, slow=0.2, delay=3)
 def test_no_faults_are_no_faults():
     """To the bit; the history only says how many answered."""
     given = settings("scaffold", None)
-    plain, other = tf.fit(**given), tf.fit(**given | {"faults": Faults()})
+    plain, other = fit(**given), fit(**given | {"faults": Faults()})
     assert torch.equal(plain.x, other.x)
     for a, b in zip(plain.history, other.history, strict=True):
         more = {"answered": 5, "lost": 0, "slow": 0, "late": 0, "stale": 0, "seconds": b["seconds"]}
@@ -338,7 +342,7 @@ def test_a_round_without_answers_leaves_everything_as_it_was(name):
 @pytest.mark.parametrize("name", ["fedavg", "fedproxlod"])
 def test_nobody_ever_answers(name, tmp_path):
     given = settings(name, Faults(before=1.0), 3, out=tmp_path / "run")
-    run = tf.fit(**given)
+    run = fit(**given)
     assert run.status == "finished"
     assert torch.equal(run.x, start())
     assert [row["lost"] for row in run.history] == [5, 5, 5]
@@ -362,12 +366,12 @@ def test_only_those_who_are_there_are_drawn():
 
 
 @pytest.mark.parametrize("stop", [4, 6])
-def test_a_resumed_run_has_the_letters_on_their_way(tmp_path, stop):
+def test_a_resumed_run_has_the_late_uploads(tmp_path, stop):
     """Bitwise, with control variates, error feedback and late uploads in the checkpoint."""
     faults = Faults(before=0.1, after=0.1, stale=0.4, delay=3)
     method = get("scaffold", wire="ef+topk:0.4")
     given = settings(method, faults, 10, batch=3)
-    whole = tf.fit(**given)
+    whole = fit(**given)
 
     def crash(event):
         if event.round == stop:
@@ -375,17 +379,17 @@ def test_a_resumed_run_has_the_letters_on_their_way(tmp_path, stop):
 
     folder = {"out": tmp_path / "run", "checkpoint_every": 1}
     with pytest.raises(RuntimeError, match="power cut"):
-        tf.fit(**given, **folder, callbacks=[crash])
+        fit(**given, **folder, callbacks=[crash])
     kept = RunFolder(tmp_path / "run").load_checkpoint()[1]
     assert len(kept["late.uploads"])
-    resumed = tf.fit(**given, **folder)
+    resumed = fit(**given, **folder)
     assert torch.equal(resumed.x, whole.x)
     for a, b in zip(resumed.history, whole.history, strict=True):
         assert {**a, "seconds": 0} == {**b, "seconds": 0}
-    again = tf.fit(**given, **folder)  # finished: read and written once more
+    again = fit(**given, **folder)  # finished: read and written once more
     assert torch.equal(again.x, whole.x)
     with pytest.raises(tf.TunefreeError, match="faults was"):
-        tf.fit(**given | {"faults": Faults(before=0.1)}, **folder)
+        fit(**given | {"faults": Faults(before=0.1)}, **folder)
 
 
 class Late(tf.server.Server):
@@ -399,7 +403,7 @@ def test_a_round_that_does_not_count_posts_nothing(tmp_path):
     def kept(rounds, name):
         method = tf.Method(direction=tf.clients.Scaffold(), server=Late())
         given = settings(method, Faults(stale=0.4, delay=3), rounds)
-        run = tf.fit(**given, out=tmp_path / name)
+        run = fit(**given, out=tmp_path / name)
         return run, RunFolder(tmp_path / name).load_checkpoint()[1]
 
     (diverged, a), (five, b) = kept(9, "a"), kept(5, "b")
@@ -419,7 +423,7 @@ def test_a_round_that_does_not_count_posts_nothing(tmp_path):
         ("mime", Faults(stale=0.1), "asks its cohort in the middle of a round"),
         ("fedcanon", Faults(stale=0.1), "with the mean of the same round"),
         ("fedavg", Faults(available=[[True] * 3]), "must say of each of 8 clients"),
-        ("fedavg", 0.1, r"fit\(faults=...\) must be a tf.faults.Faults"),
+        ("fedavg", 0.1, r"Scenario\(faults=...\) must be a tf.faults.Faults"),
     ],
 )
 def test_what_makes_no_sense_is_refused(name, faults, sentence):

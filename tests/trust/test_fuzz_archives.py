@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tunefree as tf
-from parts.problems import fit
+from helpers import fit
 from trust.fuzz.files import tarred
 from tunefree.core.errors import CheckpointError, DataError
 from tunefree.data import _archives, sources

@@ -70,7 +70,12 @@ def test_a_million_inputs(name, tmp_path):
     skip_without(name)
     words = [sys.executable, "-m", "trust.fuzz.drive", name, "--keep", str(tmp_path)]
     done = subprocess.run(
-        words, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
+        words,
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=7200,
     )
     print(done.stdout)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -8,7 +8,7 @@ from torch import nn
 
 import tunefree as tf
 from every.cases import METHODS
-from running import grouped
+from helpers import grouped, normal
 from tunefree.core.errors import ArgumentError, DataError
 
 FEW = (  # one of each family
@@ -47,26 +47,22 @@ class Scaled:
         return self.scale * (output - target.view_as(output)).square().flatten(1).sum(1)
 
 
-def rows(n, d, seed=0):
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def line(d, out=1, zero=False):
     net = nn.Linear(d, out, bias=False).double()
     with torch.no_grad():
-        net.weight.copy_(torch.zeros(out, d) if zero else rows(out, d, 1))
+        net.weight.copy_(torch.zeros(out, d) if zero else normal(1, out, d))
     return net
 
 
 def regression(n=8, d=3, clients=2, scale=1.0):
-    x = rows(n, d) * scale
+    x = normal(0, n, d) * scale
     y = x @ torch.ones(d, 1, dtype=torch.float64) / scale
     fed = tf.Federation(x, y, [i % clients for i in range(n)], test=(x, y), held=(x, y))
     return line(d), fed
 
 
 def labels(n=8, d=3, clients=2, given=None, classes=2):
-    x = rows(n, d)
+    x = normal(0, n, d)
     y = (x[:, 0] > 0).long() if given is None else torch.full((n,), given)
     owner = [i % clients for i in range(n)]
     fed = tf.Federation(x, y, owner, classes=classes, test=(x, y), held=(x, y))
@@ -81,14 +77,14 @@ def flat():
 
 def solved():
     """The start is the answer."""
-    x = rows(6, 3)
+    x = normal(0, 6, 3)
     net = line(3)
     y = net(x).detach()
     return net, tf.Federation(x, y, [0, 1, 2] * 2, test=(x, y), held=(x, y))
 
 
 def alike():
-    x = rows(3, 3).repeat(4, 1)
+    x = normal(0, 3, 3).repeat(4, 1)
     y = x.sum(1, keepdim=True)
     owner = torch.arange(4).repeat_interleave(3)
     return line(3), tf.Federation(x, y, owner, test=(x, y), held=(x, y))
@@ -180,7 +176,7 @@ def test_every_method(name):
 
 def test_clients_without_samples_are_refused():
     with pytest.raises(DataError, match="client 1 has no samples"):
-        tf.Federation(rows(2, 1), [0, 1], [0, 2], clients=3)
+        tf.Federation(normal(0, 2, 1), [0, 1], [0, 2], clients=3)
 
 
 class Long(nn.Module):

@@ -36,13 +36,13 @@ class GradientTransform:
     clip: float | None = None
 
     def gradient(
-        self, losses: Losses, y: Rows, batch: Batch | DeferredBatch, brief: bool = False
+        self, losses: Losses, y: Rows, batch: Batch | DeferredBatch, reuse_buffer: bool = False
     ) -> tuple[Rows, Rows]:
         """Return the batch losses (m,) and the transformed gradients (m, d).
 
-        With `brief`, the gradients may be overwritten by the next call.
+        With `reuse_buffer`, the gradients may be overwritten by the next call.
         """
-        loss, g = losses.value_and_grad(y, batch, brief)
+        loss, g = losses.value_and_grad(y, batch, reuse_buffer)
         if self.clip is not None:
             g = g * (self.clip / row_sq(g).sqrt().clamp(min=self.clip))[:, None]
         return loss, g + self.weight_decay * y if self.weight_decay else g
@@ -109,11 +109,11 @@ def run_local_steps(
     sums: dict[str, Rows] = {}  # of vectors
     each: dict[str, list[Rows]] = {}  # of numbers, added up at the end
     shortest, longest = batches.span
-    brief = step.consumes_grad and ref is None and "grad_mean" not in records
+    reuse_buffer = step.consumes_grad and ref is None and "grad_mean" not in records
     for k in range(longest):
         batch = batches.fetch(k)
         point = y if problem.grad_at is None else problem.grad_at(y, k)
-        loss, g = transform.gradient(losses, point, batch, brief)
+        loss, g = transform.gradient(losses, point, batch, reuse_buffer)
         at_ref = None if ref is None else transform.gradient(losses, ref, batch)[1]
         phi = _objective(y, loss, batch, losses, problem, transform, at_ref)
         tick = StepContext(k, t, batches.share[:, k], counts)

@@ -61,7 +61,7 @@ def check_match(a: Pair, b: Pair, a_name: str, b_name: str) -> None:
         )
     if is_class(a[1]) != is_class(b[1]):
         raise DataError(
-            f"Federation: y of {a_name} and of {b_name} must both be whole-number labels or both "
+            f"Federation: y of {a_name} and of {b_name} must both be integer labels or both "
             f"not, got {a[1].dtype} and {b[1].dtype}."
         )
 
@@ -73,7 +73,7 @@ def as_labels(owner: Any, name: str, rows: int) -> Array:
         labels = labels.astype(str)
     if labels.dtype.kind not in "iuU" or labels.ndim != 1:
         raise DataError(
-            f"Federation({name}=...) must be one whole number or string per sample, got "
+            f"Federation({name}=...) must be one int or string per sample, got "
             f"{labels.dtype} of shape {labels.shape}."
         )
     if len(labels) != rows:
@@ -91,7 +91,7 @@ def as_ids(labels: Array, clients: int) -> Array:
     wrong = labels if text else labels[(labels < 0) | (labels >= clients)]
     if len(wrong):
         raise DataError(
-            f"Federation(owner=...) must be whole numbers in 0..{clients - 1} with "
+            f"Federation(owner=...) must be ints in 0..{clients - 1} with "
             f"clients={clients}, got {wrong[0].item()!r}."
         )
     return labels.astype(np.int64)

@@ -176,7 +176,7 @@ class Federation:
         if self.classes is None:
             raise DataError(
                 f"Federation.label_counts() needs class labels, but y of {self.name!r} is "
-                f"{self.y.dtype} of shape {tuple(self.y.shape)}; give whole numbers in one axis."
+                f"{self.y.dtype} of shape {tuple(self.y.shape)}; give integers in one axis."
             )
         cell = self.owners().to(self.y.device) * self.classes + self.y
         return torch.bincount(cell, minlength=self.clients * self.classes).view(self.clients, -1)
@@ -290,7 +290,7 @@ class Federation:
         if not is_class(self.y):
             if classes is not None:
                 raise DataError(
-                    f"Federation(classes={classes!r}) needs whole-number labels in one axis, but y "
+                    f"Federation(classes={classes!r}) needs integer labels in one axis, but y "
                     f"is {self.y.dtype} of shape {tuple(self.y.shape)}."
                 )
             return None
@@ -315,7 +315,7 @@ class Federation:
         if labels.dtype.kind != unique.dtype.kind and "U" in (labels.dtype.kind, unique.dtype.kind):
             raise DataError(
                 "Federation(test_owner=...) must use the labels of owner, but one of them holds "
-                "strings and the other whole numbers."
+                "strings and the other ints."
             )
         place = np.searchsorted(unique, labels).clip(max=len(unique) - 1)
         return torch.from_numpy(np.where(unique[place] == labels, place, -1).astype(np.int64))

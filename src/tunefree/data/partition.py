@@ -223,7 +223,7 @@ def _enough(name: str, rows: int, clients: int | None, min_samples: int) -> int:
 def _class_labels(name: str, y: Tensor) -> Array:
     if y.ndim != 1 or y.is_floating_point():
         raise DataError(
-            f"{name} needs class labels, whole numbers in one axis, but y is {y.dtype} of shape "
+            f"{name} needs class labels, integers in one axis, but y is {y.dtype} of shape "
             f"{tuple(y.shape)}; use Iid or ByOwner."
         )
     return y.cpu().numpy()

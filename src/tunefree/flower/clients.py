@@ -45,19 +45,19 @@ class _CohortUploads:
 
 
 class FlowerClients:
-    """A crew of nodes.
+    """The clients of a federation, one per node, as a `ClientPool`.
 
     Args:
-        method: What they train by.
-        plan: How many, how often.
+        method: The method.
+        plan: The numbers of clients, rounds and steps.
         sizes: Samples of each client (N,).
-        start: The first model, from which first memories are made.
-        run: The run's name, under which nodes keep their memory.
-        terms: What nodes must know of the run, as text.
-        exchange: How to reach them, and how to treat those that fail.
-        held: Evaluates on the server's own sample, where it has one.
-        aggregate: Makes the aggregators of what clients send.
-        secure: Adds up what clients send under masks, instead.
+        start: The first model, from which clients' first memories are made.
+        run: The run's id, under which nodes store their memory.
+        terms: The `RunTerms` as text.
+        exchange: Sends requests to the nodes.
+        held: Evaluates on the server's own sample, if it has one.
+        aggregate: Creates the aggregators of what clients send.
+        secure: Settings of secure aggregation, which replaces `aggregate`.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class FlowerClients:
         self._sent: tuple[Ledger | None, Counter[str]] = (None, Counter())
 
     def sample_cohort(self, t: int) -> Tensor:
-        """Return who takes part in round t: those who would in a simulation."""
+        """Return the cohort of round t, the same as in a simulation."""
         return cohort(self.plan.seed, t, self.plan.clients, self.plan.cohort)
 
     def weight_of(self, ids: Tensor) -> float:
-        """Return these clients' share of the population's weight."""
+        """Return the clients' share of the population's weight."""
         return float(self._shares[ids].sum())
 
     def query(
@@ -102,39 +102,39 @@ class FlowerClients:
         sent: Channels | None,
         ledger: Ledger,
     ) -> list[Tensor]:
-        """Return the mean of `what` at each point over those who answer."""
+        """Return the mean of `what` at each point over the clients that answer."""
         if who == "held":
             if self._held is None:
                 raise ArgumentError(
                     "This method evaluates on the server's own sample; give Settings(held=...)."
                 )
             return [self._held.probe(x, t, None, what)[0] for x in at]
-        people = ids.tolist() if who == "cohort" else list(range(self.plan.clients))
+        clients = ids.tolist() if who == "cohort" else list(range(self.plan.clients))
         version = new_version(t)
         points = {f"point {j}": x for j, x in enumerate(at)}
         arrays = {name: encode_dense(x) for name, x in points.items()}
 
         def write(i: int) -> Payload:
-            self._count(ledger, points)
+            self._count_down(ledger, points)
             return Payload(self._header("probe", i, t, version) | {"what": what}, arrays)
 
         def read(i: int, payload: Payload) -> tuple[list[Tensor], float]:
             largest = self._exchange.policy.largest
             return read_probe(payload, RequestContext(i, t, version), what, at, largest)
 
-        need = self._need(len(people), t)
+        need = self._min_answers(len(clients), t)
         if self._secure is not None:
-            secagg_terms = SecAggTerms.for_probe(self._secure, len(people), what, at)
+            secagg_terms = SecAggTerms.for_probe(self._secure, len(clients), what, at)
             session = SecAggSession(
-                secagg_terms, self._shares, people, self._exchange, t, version, ledger
+                secagg_terms, self._shares, clients, self._exchange, t, version, ledger
             )
             header = partial(self._header, t=t, version=version)
-            said = session.run(header, write, read_passes, None, need)
-            self._passes += sum(said.values())
+            replies = session.run(header, write, read_passes, None, need)
+            self._passes += sum(replies.values())
             hidden = session.means(at[0])
             return [hidden[name] for name in points]
-        found = self._exchange.run(people, t, write, read, need, ledger)
-        answered = [i for i in people if i in found]
+        found = self._exchange.run(clients, t, write, read, need, ledger)
+        answered = [i for i in clients if i in found]
         weight = float(self._shares[answered].sum())
         means = [self._aggregate(weight, t, f"probe {j}") for j in range(len(at))]
         for i in answered:
@@ -146,37 +146,37 @@ class FlowerClients:
         return [mean.result()[what] for mean in means]
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
-        """Let the cohort work and return the means of what arrived."""
-        people, version = ids.tolist(), new_version(t.index)
-        gather = self._plainly if self._secure is None else self._masked
-        got = gather(people, down, t, version, ledger)
-        weight = float(self._shares[got.answered].sum())
-        self._versions.record_answers(got.answered, version)
+        """Let the cohort do its local work and return the means of the uploads."""
+        clients, version = ids.tolist(), new_version(t.index)
+        train = self._train_plain if self._secure is None else self._train_masked
+        uploads = train(clients, down, t, version, ledger)
+        weight = float(self._shares[uploads.answered].sum())
+        self._versions.record_answers(uploads.answered, version)
         if self.method.echo:
-            self._echo(got.answered, got.means, t, version, ledger)
-        counted = dict(zip(WORK_COUNTS, got.tally.tolist(), strict=True))
-        average = {n: float(v.double()) for n, v in got.measured.items()}
-        row = {"lr": average["lr"], **work_costs(self.method, counted, got.passes, t)}
-        row |= {"answered": len(got.answered), **self._exchange.events()}
-        missing = len(got.answered) < len(people)
-        return RoundResult(got.means, average["loss"], row, weight if missing else None)
+            self._send_means(uploads.answered, uploads.means, t, version, ledger)
+        counted = dict(zip(WORK_COUNTS, uploads.tally.tolist(), strict=True))
+        average = {n: float(v.double()) for n, v in uploads.measured.items()}
+        row = {"lr": average["lr"], **work_costs(self.method, counted, uploads.passes, t)}
+        row |= {"answered": len(uploads.answered), **self._exchange.events()}
+        missing = len(uploads.answered) < len(clients)
+        return RoundResult(uploads.means, average["loss"], row, weight if missing else None)
 
-    def _plainly(
-        self, people: list[int], down: Channels, t: Round, version: str, ledger: Ledger
+    def _train_plain(
+        self, clients: list[int], down: Channels, t: Round, version: str, ledger: Ledger
     ) -> _CohortUploads:
-        """Let the cohort work, look at what each sends, and make the means of it."""
+        """Let the cohort work, validate each upload and return the means."""
         ready, x = pack_channels(down), down["x"]
 
         def write(i: int) -> Payload:
-            return self._order(i, down, ready, t, version, ledger)
+            return self._request(i, down, ready, t, version, ledger)
 
         def read(i: int, payload: Payload) -> Upload:
             asked = RequestContext(i, t.index, version)
             return read_upload(payload, asked, self.method, x, t, self._exchange.policy.largest)
 
-        need, renew = self._need(len(people), t.index), partial(self._renew, down, ledger)
-        found = self._exchange.run(people, t.index, write, read, need, ledger, renew)
-        answered = [i for i in people if i in found]
+        need, renew = self._min_answers(len(clients), t.index), partial(self._renew, down, ledger)
+        found = self._exchange.run(clients, t.index, write, read, need, ledger, renew)
+        answered = [i for i in clients if i in found]
         weight = float(self._shares[answered].sum())
         mean, measured = (self._aggregate(weight, t.index, w) for w in ("train", "measured"))
         total, passes = torch.zeros(len(WORK_COUNTS), dtype=torch.float64), self._passes
@@ -193,24 +193,24 @@ class FlowerClients:
             ledger.counted_up += one.counted
         return _CohortUploads(answered, mean.result(), measured.result(), total, passes)
 
-    def _masked(
-        self, people: list[int], down: Channels, t: Round, version: str, ledger: Ledger
+    def _train_masked(
+        self, clients: list[int], down: Channels, t: Round, version: str, ledger: Ledger
     ) -> _CohortUploads:
-        """Let the cohort work, and see the sum of what it sends alone."""
+        """Let the cohort work and return the means by secure aggregation."""
         assert self._secure is not None
         ready, x = pack_channels(down), down["x"]
         secagg_terms = SecAggTerms.for_training(
-            self._secure, len(people), self.method, x, t.preparing
+            self._secure, len(clients), self.method, x, t.preparing
         )
         session = SecAggSession(
-            secagg_terms, self._shares, people, self._exchange, t.index, version, ledger
+            secagg_terms, self._shares, clients, self._exchange, t.index, version, ledger
         )
         found = session.run(
             partial(self._header, t=t.index, version=version),
-            lambda i: self._order(i, down, ready, t, version, ledger),
+            lambda i: self._request(i, down, ready, t, version, ledger),
             read_work,
             partial(self._renew, down, ledger),
-            self._need(len(people), t.index),
+            self._min_answers(len(clients), t.index),
         )
         means = session.means(x)
         total, passes = torch.zeros(len(WORK_COUNTS), dtype=torch.float64), self._passes
@@ -219,57 +219,57 @@ class FlowerClients:
             total += torch.tensor(tally, dtype=torch.float64)
             passes += more
         measured = {n: means.pop(k) for k, n in MEASURED.items()}
-        return _CohortUploads([i for i in people if i in found], means, measured, total, passes)
+        return _CohortUploads([i for i in clients if i in found], means, measured, total, passes)
 
-    def _order(
+    def _request(
         self, i: int, down: Channels, ready: PackedChannels, t: Round, version: str, ledger: Ledger
     ) -> Payload:
-        """Return a client's task of a round."""
+        """Return the training request to a client."""
         arrays, scalars = ready
         parts = {f"down.{name}": raw for name, raw in arrays.items()}
-        self._count(ledger, down)
+        self._count_down(ledger, down)
         if self._versions.needs_start(i, t.index):
             parts["start.x"] = encode_dense(self._start)
-            self._count(ledger, {"start": self._start})
+            self._count_down(ledger, {"start": self._start})
         header = self._header("train", i, t.index, version) | {"base": self._versions.base_of(i)}
         header |= {"fraction": t.fraction, "factor": t.factor}
-        owed = self._versions.unconfirmed(i)
-        if owed is not None:
-            header["echo"] = owed
-            parts |= self._echoed(owed, ledger)
+        unconfirmed = self._versions.unconfirmed(i)
+        if unconfirmed is not None:
+            header["echo"] = unconfirmed
+            parts |= self._encode_means(unconfirmed, ledger)
         return Payload(header, parts, scalars)
 
-    def _echoed(self, version: str, ledger: Ledger) -> dict[str, EncodedArray]:
+    def _encode_means(self, version: str, ledger: Ledger) -> dict[str, EncodedArray]:
         means = self._versions.means_of(version)
-        self._count(ledger, {f"mean {name}": v for name, v in means.items()})
+        self._count_down(ledger, {f"mean {name}": v for name, v in means.items()})
         return {f"echo.{name}": encode_dense(v) for name, v in means.items()}
 
-    def _echo(
+    def _send_means(
         self, answered: list[int], means: Channels, t: Round, version: str, ledger: Ledger
     ) -> None:
-        """Send the means back; whoever does not confirm them gets them with its next task."""
+        """Send the means back; clients that do not confirm get them with their next request."""
         self._versions.store_means(version, {name: means[name] for name in self.method.echo})
 
         def write(i: int) -> Payload:
             header = self._header("keep", i, t.index, version) | {"echo": version}
-            return Payload(header, self._echoed(version, ledger))
+            return Payload(header, self._encode_means(version, ledger))
 
         def read(i: int, payload: Payload) -> bool:
             RequestContext(i, t.index, version).check(payload)
             return True
 
-        kept = self._exchange.run(answered, t.index, write, read, 0, ledger, label="behind")
-        self._versions.record_confirmations(answered, kept, version)
+        confirmed = self._exchange.run(answered, t.index, write, read, 0, ledger, label="behind")
+        self._versions.record_confirmations(answered, confirmed, version)
 
     def _header(self, kind: str, client: int, t: int, version: str) -> dict[str, HeaderValue]:
         same = {"run": self._run, "terms": self._terms}
         return {"kind": kind, "client": client, "round": t, "version": version, **same}
 
-    def _need(self, cohort: int, t: int) -> int:
+    def _min_answers(self, cohort: int, t: int) -> int:
         return self._exchange.policy.min_answers(cohort, self.method.full or t < 0)
 
-    def _count(self, ledger: Ledger, channels: Channels) -> None:
-        """Count what one client is sent, instead of what was counted for the round as planned."""
+    def _count_down(self, ledger: Ledger, channels: Channels) -> None:
+        """Count the bytes sent to one client, in place of the count that the round planned."""
         if self._sent[0] is not ledger:
             self._sent = ledger, Counter()
         for name, value in channels.items():
@@ -277,41 +277,41 @@ class FlowerClients:
             ledger.down[name] = self._sent[1][name]
 
     def _renew(self, down: Channels, ledger: Ledger, i: int) -> bool:
-        """Let a client begin anew at the present model; whether it can be asked again."""
+        """Reset a client's memory to the current model; return whether it can be asked again."""
         if not self._versions.reset(i):
             return False
         if self.method.prepares:
             first, version = Round(self.plan, index=-1), new_version(-1)
-            order = self._order(i, down, pack_channels(down), first, version, ledger)
-            said = self._exchange.registry.send({i: order}).get(i)
-            if not isinstance(said, Payload) or said.header.get("lost"):
+            request = self._request(i, down, pack_channels(down), first, version, ledger)
+            reply = self._exchange.registry.send({i: request}).get(i)
+            if not isinstance(reply, Payload) or reply.header.get("lost"):
                 return False
             self._versions.record_preparation(i, version)
         return True
 
     def commit(self) -> None:
-        """Name the versions that count from now on; nodes learn of it with their next task."""
+        """Make the round's versions current; nodes learn of it with their next request."""
         self._versions.commit()
 
     def announce(self, ids: Tensor | None) -> None:
-        """Nothing is read ahead."""
+        """Do nothing: nodes do not prefetch batches."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what was chosen, for the record."""
+        """Return the engine, for the run's record."""
         return {"engine": "flower", "chunk": 1}
 
     def state(self) -> dict[str, Tensor]:
-        """Return what a checkpoint needs."""
+        """Return the state for a checkpoint."""
         return self._versions.tensors()
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Take it from a checkpoint."""
+        """Restore the state of a checkpoint."""
         self._versions.restore(tensors, self._start.device)
 
     def measure(self, x: Vector) -> dict[str, float]:
-        """Return nothing: the clients' gradients stay with them."""
+        """Return an empty dict: the server does not have the clients' gradients."""
         return {}
 
     def gradient(self, x: Vector) -> Vector | None:
-        """Return None: the clients' gradients stay with them."""
+        """Return None: the server does not have the clients' gradients."""
         return None

@@ -20,8 +20,8 @@ from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector, map_inputs
 from ..data.federation import Federation
 from ..methods import Method
+from ..models.loop import LoopEngine
 from ..models.problem import LOSSES, Loss, Problem, are_labels
-from ..models.turns import Looped
 from ..rounds import (
     init_client_memory,
     local_update,
@@ -154,7 +154,7 @@ class Node:
         )
         plan = terms.plan(problem.layout)
         names = tuple(init_client_memory(method, problem.start, plan))
-        context = ClientContext(method, batches, Looped(problem))
+        context = ClientContext(method, batches, LoopEngine(problem))
         bound = _BoundRun(method, problem, plan, context, names)
         self._bound = text, bound
         return bound

@@ -17,8 +17,8 @@ from ..data._arrays import as_pair
 from ..data.batches import BatchPlan, batch_width
 from ..data.federation import Federation
 from ..methods import Method
+from ..models.loop import LoopEngine
 from ..models.problem import Problem, are_labels
-from ..models.turns import Looped
 from ..rounds import ClientPool
 from ..simulation.context import ClientContext
 from ..training.bind import ClientData, bind, prepare_pair
@@ -200,4 +200,4 @@ def _make_held_context(
     source = OneClientBatches(
         problem, fed.to(problem.device, problem.dtype), batches, seed, None, width
     )
-    return ClientContext(method, source, Looped(problem))
+    return ClientContext(method, source, LoopEngine(problem))

@@ -138,7 +138,7 @@ def digest_method(method: Method) -> str:
 def digest_model(problem: Problem) -> str:
     """Return 16 hex digits that tell a model's form and frozen values from others."""
     layout = problem.layout
-    return _digest([list(layout.names), [list(s) for s in layout.shapes], problem.frozen()])
+    return _digest([list(layout.names), [list(s) for s in layout.shapes], problem.frozen_digest()])
 
 
 def _digest(value: Any) -> str:

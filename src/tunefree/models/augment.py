@@ -1,8 +1,8 @@
-"""Image augmentation on whole batches: index arithmetic on the device, draws by counter.
+"""Image augmentation of whole batches on the device, with counter-based random numbers.
 
-The usual CIFAR recipe (He et al., CVPR 2016, section 4.2): pad with zeros, crop the old size at a
-random place, mirror left-right with probability 1/2. Each sample's draw depends on its own key
-alone, so that batch mates, chunks and devices do not matter.
+The usual CIFAR recipe (He et al., CVPR 2016, section 4.2): pad with zeros, crop the original size
+at a random position, mirror horizontally with probability 1/2. A sample's augmentation depends only
+on its own key, not on the rest of its batch, the chunk or the device.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ..core.random import below
 
 @dataclass(frozen=True)
 class CropFlip:
-    """Random crop after zero padding, then a random horizontal flip; shapes stay.
+    """Random crop after zero padding, and a random horizontal flip; shapes do not change.
 
     Args:
         pad: Pixels of padding on every side, >= 0; 0 means no crop. The padding is 0 in the units
@@ -34,7 +34,7 @@ class CropFlip:
         check_int("CropFlip", "pad", self.pad, 0)
 
     def __call__(self, x: Tensor, key: Tensor) -> Tensor:
-        """Return the changed images.
+        """Return the augmented images.
 
         Args:
             x: Images (B, C, H, W), or (m, B, C, H, W) for m clients.
@@ -66,11 +66,11 @@ class CropFlip:
 
 
 AUGMENTATIONS: dict[str, CropFlip | None] = {"none": None, "crop-flip": CropFlip()}
-"""The augmentations that settings may name."""
+"""The augmentations by their names in settings."""
 
 
 def parse(text: str) -> CropFlip | None:
-    """Return the augmentation of that name: "crop-flip", or "none" for None.
+    """Return the augmentation of a name, None for "none".
 
     >>> parse("crop-flip")
     CropFlip(pad=4, flip=True)

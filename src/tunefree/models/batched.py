@@ -1,9 +1,8 @@
-"""All clients in one batched call: vmap, recorded once as a graph, perhaps compiled."""
+"""The engine that evaluates all clients in one batched call, with vmap."""
 
 import logging
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,12 +12,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..core.errors import first_line
 from ..core.types import Inputs, Rows, list_tensors
-from .capture import Captured, on_gpu
-from .compiler import compiled
-from .convolution import Lowered
-from .descent import Descent
-from .losses import Batch, DeferredBatch, gathered
-from .narrow import products
+from .compiled import are_engines_enabled
+from .compiled.compiler import compile_graph
+from .compiled.descent import CompiledDescent
+from .compiled.matmul import bmm_decompositions
+from .compiled.mode import BatchedOpsMode
+from .gpu.capture import CudaGraphFunction, is_on_gpu
+from .losses import Batch, DeferredBatch, load_batch
 from .problem import Problem
 
 log = logging.getLogger("tunefree")
@@ -27,24 +27,25 @@ Gather = Callable[[Tensor], Batch]
 
 TRACE_AFTER = 20  # calls in one shape before it is worth recording as a graph
 CAPTURE_AFTER = 2  # the same on a GPU, where recording is cheap
-MOST_SHAPES = 16  # beyond this, shapes vary too much for graphs to pay
+MAX_RECORDED = 16  # shapes; with more of them recording does not pay
 
 
-class Vmapped:
+class VmapEngine:
     """All clients in one batched call.
 
-    A shape that keeps coming is recorded once: on a CPU as a graph of plain operations, on a GPU
-    as a CUDA graph, which gives the same bits without the cost of transforming the function anew
-    or of launching each operation at every call. With `compile`, the function is compiled for the
-    first shape seen (that of training).
+    A shape that occurs often is recorded once: on a CPU as a graph of plain operations, on a GPU
+    as a CUDA graph. Replaying it returns the same bits without transforming the function or
+    launching each operation again. With `compile`, the function is compiled for the first shape
+    it is called with (that of training).
 
     Args:
-        problem: What is differentiated.
-        compile: Whether to compile; seconds to a minute at first use, then faster.
+        problem: Model and loss.
+        compile: Whether to compile; takes seconds to a minute at the first call.
     """
 
     def __init__(self, problem: Problem, compile: bool = False) -> None:
-        self.gathers = self._gpu = on_gpu(problem)
+        self._records = are_engines_enabled()
+        self.wants_deferred = self._gpu = self._records and is_on_gpu(problem)
         self.name = "vmap, compiled" if compile else "vmap"
         self._problem = problem
         self._compile, self._after = compile, CAPTURE_AFTER if self._gpu else TRACE_AFTER
@@ -52,7 +53,7 @@ class Vmapped:
         self._calls: Counter[Any] = Counter()
         self._compiled: set[Callable[..., Any]] = set()
         layout = problem.layout
-        key_axis = 0 if problem.random else None
+        key_axis = 0 if problem.has_dropout else None
         axes = (0, 0, 0, 0, key_axis)
         value = vmap(problem.value, in_dims=axes)
         both = vmap(grad_and_value(problem.value), in_dims=axes)
@@ -67,60 +68,65 @@ class Vmapped:
             return loss, layout.join(grads, lead=1)
 
         self._values, self._gradients, self._both = values, gradients, both
-        self._descent: Descent | None = None
+        self._descent: CompiledDescent | None = None
 
     def _run(
         self, function: Callable[..., Any], y: Rows, batch: Batch | DeferredBatch
     ) -> tuple[Tensor, ...]:
+        """Call the function, through its recorded or compiled graph if this shape has one."""
         gather: Gather | None = None
         args: tuple[Any, ...]
         if isinstance(batch, DeferredBatch) and self._gpu:
             gather, args = batch.gather, (y.contiguous(), batch.code)
             shape: Any = (function, gather, y.shape, batch.code.shape)
         else:
-            batch = gathered(batch)
+            batch = load_batch(batch)
             args = (y.contiguous(), *batch.parts)
             parts = (y, *list_tensors(batch.inputs), batch.target, batch.mask)
             shape = (function, *(p.shape for p in parts))
         self._calls[shape] += 1
-        with self._problem.arithmetic():
+        with self._problem.precision_context():
             if shape not in self._recorded:
                 first = self._compile and function not in self._compiled
-                if not first and (
-                    self._calls[shape] <= self._after or len(self._recorded) >= MOST_SHAPES
-                ):
-                    out: tuple[Tensor, ...] = self._direct(function, gather, args)
+                if not first and not self._is_worth_recording(shape):
+                    out: tuple[Tensor, ...] = self._evaluate(function, gather, args)
                     return out
                 self._recorded[shape] = self._record(function, gather, args, first)
             out = self._recorded[shape](*args)
             return out
 
-    def _direct(
+    def _is_worth_recording(self, shape: Any) -> bool:
+        often = self._calls[shape] > self._after
+        return self._records and often and len(self._recorded) < MAX_RECORDED
+
+    def _evaluate(
         self, function: Callable[..., Any], gather: Gather | None, args: Any, compile: bool = False
     ) -> Any:
         if gather is not None:  # here, so that it is recorded too
             y, code = args
             args = (y, *gather(code).parts)
-        lowered = Lowered(samples_last=not self._gpu, pools=compile)
-        with lowered if self._gpu or compile else nullcontext():
+        if not self._gpu and not compile:
+            return function(*args)
+        with BatchedOpsMode(samples_last=not self._gpu, pools=compile):
             return function(*args)
 
     def _record(
         self, function: Callable[..., Any], gather: Gather | None, args: Any, compile: bool
     ) -> Any:
-        def direct(*args: Any) -> Any:
-            return self._direct(function, gather, args, compile)
+        def evaluate(*args: Any) -> Any:
+            return self._evaluate(function, gather, args, compile)
 
-        graph: Callable[..., Any] = direct
+        graph: Callable[..., Any] = evaluate
         if compile or not self._gpu:
-            graph = make_fx(direct, decomposition_table=products() if compile else None)(*args)
-        if compile:  # the first shape, that of training; recorded ones have eager's bits
+            table = bmm_decompositions() if compile else None
+            graph = make_fx(evaluate, decomposition_table=table)(*args)
+        if compile:  # only the first shape, that of training; recorded ones have eager's bits
             self._compiled.add(function)
-            graph = compiled(graph, self._problem.device)
+            graph = compile_graph(graph, self._problem.device)
         if not self._gpu:
             return graph
         try:
-            return Captured(graph, *args)
+            return CudaGraphFunction(graph, *args)
         except RuntimeError as error:  # the model reads a tensor on the host
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -132,18 +138,18 @@ class Vmapped:
             return graph
 
     def release(self) -> None:
-        """Give back the memory that recordings hold."""
+        """Free the memory that recorded graphs hold."""
         self._recorded.clear()
         self._compiled.clear()
         self._descent = None
 
     def compile_descent(self, probe: Batch | DeferredBatch) -> None:
-        """Compile whole steps of descent, for batches like this one, in place of gradients."""
-        self._compiled.add(self._gradients)  # seldom asked for then
-        self._descent = Descent(self._problem, self._both, probe)
+        """Compile whole steps of gradient descent, for batches of this shape."""
+        self._compiled.add(self._gradients)  # rarely called then: not worth compiling
+        self._descent = CompiledDescent(self._problem, self._both, probe)
 
-    def descent(self, m: int) -> Descent | None:
-        """Return whole steps of m clients, where they are compiled."""
+    def descent(self, m: int) -> CompiledDescent | None:
+        """Return the compiled descent, if there is one for m clients."""
         return self._descent if self._descent is not None and self._descent.fits(m) else None
 
     def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
@@ -153,10 +159,10 @@ class Vmapped:
             return out.clone() if self._gpu else out
 
     def value_and_grad(
-        self, y: Rows, batch: Batch | DeferredBatch, brief: bool = False
+        self, y: Rows, batch: Batch | DeferredBatch, reuse_buffer: bool = False
     ) -> tuple[Rows, Rows]:
         """Return the losses (m,) and gradients (m, d)."""
         loss, grads = self._run(self._gradients, y, batch)
-        if self._gpu:  # out of the graph's own memory
-            return loss.clone(), grads if brief else grads.clone()
+        if self._gpu:  # the graph's own memory, which the next replay overwrites
+            return loss.clone(), grads if reuse_buffer else grads.clone()
         return loss, grads

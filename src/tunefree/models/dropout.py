@@ -1,11 +1,11 @@
-"""Dropout whose masks are a function of a key and a position, not of a stream.
+"""Dropout whose masks are a function of a key and a position, not of a generator's state.
 
 Srivastava et al., JMLR 2014. With u the random 64 bits of (key, layer, call, position):
 
     out = x keep / (1 - p),  keep = 1 where u >= p 2^64,  else 0
 
-Differences from nn.Dropout: only where the bits come from. A client's mask then does not depend
-on who else is in the chunk, on the device, or on how often the step was tried (line search).
+Differences from nn.Dropout: only the source of the bits. A client's mask therefore does not depend
+on the other clients of its chunk, on the device, or on the number of trials of a line search.
 """
 
 import copy
@@ -26,13 +26,13 @@ _REFUSED = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 class CounterDropout(nn.Module):
     """Dropout with counter-based masks; the identity in evaluation mode.
 
-    The buffer `key` (int64, scalar, not saved) decides the mask: pass a fresh one per seed, round,
+    The buffer `key` (int64, scalar, not saved) determines the mask: pass a new one per seed, round,
     client and step through torch.func.functional_call. Under vmap it is one scalar per client. A
-    layer that a forward pass uses several times draws another mask each time.
+    layer that is called several times in a forward pass draws a new mask in each call.
 
     Args:
         p: Probability of dropping a unit, in [0, 1].
-        layer: Number of this layer in its model; layers with one key draw different masks.
+        layer: Index of this layer in its model; layers with the same key draw different masks.
         features: Whether to drop whole channels (the second axis) instead of single units.
     """
 
@@ -43,11 +43,11 @@ class CounterDropout(nn.Module):
         if not 0 <= p <= 1:
             raise ArgumentError(f"CounterDropout(p=...) must be between 0 and 1, got {p!r}.")
         self.p, self.layer, self.features = float(p), layer, features
-        self.calls = 0  # in this forward pass; `with_counter_dropout` sets it back before each
+        self.calls = 0  # in this forward pass; a hook of `with_counter_dropout` resets it
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `x` with some units at zero and the rest scaled to keep the mean."""
+        """Return `x` with dropped units set to zero and the others scaled by 1 / (1 - p)."""
         if not self.training or self.p == 0:
             return x
         call, self.calls = self.calls, self.calls + 1
@@ -68,7 +68,7 @@ class CounterDropout(nn.Module):
 
 
 class NoDropout(nn.Identity):
-    """Dropout that drops nothing; some models read the `p` of their layers."""
+    """Dropout with p = 0; some models read the `p` of their layers."""
 
     p = 0.0
 
@@ -77,8 +77,8 @@ def with_counter_dropout(module: nn.Module) -> tuple[nn.Module, list[str]]:
     """Return a copy with counter-based dropout, and the names of its key buffers.
 
     Every nn.Dropout, Dropout1d, Dropout2d and Dropout3d with p > 0 is replaced by a
-    `CounterDropout`; those with p = 0 become the identity. Channel-wise ones take the batch first
-    and the channels second, always. The model itself is left as it is.
+    `CounterDropout`, with p = 0 by the identity. Channel-wise dropout expects the batch on the
+    first axis and the channels on the second. The given model is not changed.
 
     >>> net, keys = with_counter_dropout(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)))
     >>> keys
@@ -94,7 +94,7 @@ def with_counter_dropout(module: nn.Module) -> tuple[nn.Module, list[str]]:
                 "counter-based form; use nn.Dropout."
             )
         if isinstance(layer, _UNITS + _FEATURES):
-            done[layer] = _converted(layer.p, len(done), isinstance(layer, _FEATURES))
+            done[layer] = _counter_dropout(layer.p, len(done), isinstance(layer, _FEATURES))
             done[layer].train(layer.training)
     if module in done:
         module = done[module]
@@ -106,15 +106,15 @@ def with_counter_dropout(module: nn.Module) -> tuple[nn.Module, list[str]]:
         name: layer for name, layer in module.named_modules() if isinstance(layer, CounterDropout)
     }
     if layers:
-        module.register_forward_pre_hook(_restart)
+        module.register_forward_pre_hook(_reset_calls)
     return module, [f"{name}.key" if name else "key" for name in layers]
 
 
-def _converted(p: float, layer: int, features: bool) -> nn.Module:
+def _counter_dropout(p: float, layer: int, features: bool) -> nn.Module:
     return CounterDropout(p, layer, features) if p > 0 else NoDropout()
 
 
-def _restart(module: nn.Module, args: Any) -> None:
+def _reset_calls(module: nn.Module, args: Any) -> None:
     for layer in module.modules():
         if isinstance(layer, CounterDropout):
             layer.calls = 0
@@ -123,8 +123,8 @@ def _restart(module: nn.Module, args: Any) -> None:
 def draws_random_numbers(module: nn.Module, inputs: Inputs) -> bool:
     """Return whether a forward pass in training mode draws from PyTorch's own generator.
 
-    Such a model (a bare F.dropout, nn.RReLU, the dropout inside nn.MultiheadAttention) would not
-    give the same bits twice. Neither the model nor the generator is changed.
+    Runs of such a model (F.dropout, nn.RReLU, the dropout inside nn.MultiheadAttention) could not
+    be repeated. Neither the model nor the generator is changed.
 
     >>> draws_random_numbers(nn.Dropout(0.5), torch.ones(2, 3))
     True

@@ -1,46 +1,51 @@
-"""Which engine runs a problem: the fastest that can."""
+"""Choice of the engine that evaluates a problem."""
 
 import logging
 from typing import Literal
 
 from ..core.errors import ArgumentError, first_line, unknown_name
-from .batched import Vmapped
-from .compiler import in_place
+from .batched import VmapEngine
+from .compiled import VARIABLE, are_engines_enabled
+from .compiled.compiler import is_in_place_safe
+from .loop import LoopEngine
 from .losses import Batch, DeferredBatch, Losses
 from .problem import Problem
-from .turns import Looped
 
 log = logging.getLogger("tunefree")
 
 EngineName = Literal["auto", "vmap", "loop"]
 
 
-def choose(
+def select_engine(
     problem: Problem,
     probe: Batch | DeferredBatch,
     engine: EngineName,
     compile: bool,
-    turns: bool = False,
-    descends: bool = False,
+    prefer_loop: bool = False,
+    plain_descent: bool = False,
 ) -> Losses:
-    """Return the fastest engine that can run this problem, and say so when it had to fall back.
+    """Return the fastest engine that can evaluate this problem; log a warning if it falls back.
 
     Args:
-        problem: What is differentiated.
-        probe: A batch in the form that training uses (also what a compiler specialises on).
-        engine: "vmap" or "loop" insist; "auto" prefers vmap, unless told otherwise.
-        compile: Whether to compile where that works.
-        turns: Whether clients in turn are faster than batched ones that are not compiled.
-        descends: Whether training is plain descent, so that whole steps are to be compiled.
+        problem: Model and loss.
+        probe: A batch as training uses it; the compiler specialises on its shape.
+        engine: "vmap" or "loop" for that engine; "auto" is vmap where the model can be batched.
+        compile: Whether to compile where that works. Ignored if TUNEFREE_ENGINES is "plain".
+        prefer_loop: Whether "auto" takes the loop rather than vmap without a compiler.
+        plain_descent: Whether training is plain gradient descent, so that whole steps are compiled.
+
+    Raises:
+        ArgumentError: The name is unknown, or "vmap" cannot batch the model.
     """
     if engine not in ("auto", "vmap", "loop"):
         raise unknown_name("engine", engine, ("auto", "vmap", "loop"))
-    if engine == "loop" or (engine == "auto" and turns and not compile):
-        return Looped(problem)
+    enabled = are_engines_enabled()
+    if engine == "loop" or (engine == "auto" and prefer_loop and not compile):
+        return LoopEngine(problem)
     m = len(probe.code if isinstance(probe, DeferredBatch) else probe.mask)
     y = problem.start.expand(m, -1).contiguous()
     try:
-        Vmapped(problem).value_and_grad(y, probe)
+        VmapEngine(problem).value_and_grad(y, probe)
     except Exception as error:  # any operation vmap cannot batch ends here
         reason = first_line(error)
         if engine == "vmap":
@@ -48,18 +53,20 @@ def choose(
                 f"fit(engine='vmap') cannot batch this model: {reason} Use engine='loop'."
             ) from error
         log.warning("This model cannot be batched over clients (%s); clients run in turn.", reason)
-        return Looped(problem)
-    if compile:
+        return LoopEngine(problem)
+    if compile and not enabled:
+        log.info("%s=plain: running without compilation.", VARIABLE)
+    elif compile:
         try:
-            fast = Vmapped(problem, compile=True)
-            if descends and in_place(problem.device):
+            fast = VmapEngine(problem, compile=True)
+            if plain_descent and is_in_place_safe(problem.device):
                 fast.compile_descent(probe)
             else:
                 fast.value_and_grad(y, probe)
-            if problem.device.type == "cpu":  # a GPU's compiler takes long; when first used, then
+            if problem.device.type == "cpu":  # on a GPU compiling takes long: at first use instead
                 fast.value(y, probe)
             return fast
         except Exception as error:  # no C++ compiler, or an operation it cannot lower
             reason = first_line(error)
             log.warning("Compilation is not available here (%s); running without it.", reason)
-    return Vmapped(problem)
+    return VmapEngine(problem)

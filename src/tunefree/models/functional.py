@@ -1,13 +1,13 @@
-"""Dropout and fused attention that a forward pass calls as functions, in a form for many clients.
+"""A mode that replaces functional dropout and fused attention by versions that vmap can batch.
 
-Models of other libraries call F.dropout and F.scaled_dot_product_attention inside their forward
-pass, where no module can be replaced. Within `Functional` such calls become
+Models of other libraries call F.dropout and F.scaled_dot_product_attention in their forward pass,
+where there is no module to replace. Inside `CounterDropoutMode` such calls become
 
     dropout:    counter-based masks, as `dropout.CounterDropout` draws them
     attention:  dropout(softmax(q k^T scale + bias)) v, in plain products; 0 where all is masked
 
-so that they have a batching rule on every device and give the same bits twice. What one of
-PyTorch's own functions calls inside (F.multi_head_attention_forward) is out of reach.
+which have a batching rule on every device and can be repeated. Calls inside PyTorch's own functions
+(F.multi_head_attention_forward) cannot be replaced.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,21 +20,21 @@ from torch.overrides import TorchFunctionMode
 
 from .dropout import CounterDropout
 
-LAYER = 1 << 31  # in the numbering of a model's dropout layers, beyond all that are modules
+LAYER = 1 << 31  # index of a dropout layer that no module has
 
 
-class Functional(TorchFunctionMode):
-    """Within it, functional dropout and attention are ours.
+class CounterDropoutMode(TorchFunctionMode):
+    """Replace F.dropout and F.scaled_dot_product_attention inside this context.
 
     Args:
-        key: Decides the masks (int64, scalar; under vmap one for each client).
+        key: Determines the masks (int64, scalar; under vmap one for each client).
     """
 
     def __init__(self, key: Tensor) -> None:
         super().__init__()
         self.key = key
         self.used = False  # whether any call was replaced
-        self.drops = 0  # calls that drew a mask
+        self.drops = 0  # calls so far that drew a mask
 
     def __torch_function__(
         self,
@@ -43,7 +43,7 @@ class Functional(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Replace the two functions, and leave all others."""
+        """Replace the two functions; call all others."""
         if func is F.dropout:
             return self._dropout(*args, **(kwargs or {}))
         if func is F.scaled_dot_product_attention:

@@ -1,4 +1,4 @@
-"""LoRA: freeze a model and train corrections of low rank to some of its linear layers.
+"""LoRA: freeze a model and train low-rank corrections of some of its linear layers.
 
 Hu et al., ICLR 2022, section 4. arXiv:2106.09685
 
@@ -19,7 +19,7 @@ from ..core.errors import ArgumentError, check_int, check_positive
 
 
 class LowRankLinear(nn.Module):
-    """A frozen linear layer with a trainable correction, zero at first.
+    """A frozen linear layer plus a trainable low-rank correction that starts at zero.
 
     Args:
         base: The layer; it is frozen.
@@ -30,13 +30,13 @@ class LowRankLinear(nn.Module):
     def __init__(self, base: nn.Linear, rank: int, scale: float = 1.0) -> None:
         super().__init__()
         self.base, self.scale = base.requires_grad_(False), float(scale)
-        down = torch.empty(rank, base.in_features, device="cpu")  # one seed, any device
+        down = torch.empty(rank, base.in_features, device="cpu")  # the same numbers on any device
         nn.init.kaiming_uniform_(down, a=5**0.5)
         self.down = nn.Parameter(down.to(base.weight))  # A
         self.up = nn.Parameter(base.weight.new_zeros(base.out_features, rank))  # B
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the layer's output and the correction."""
+        """Return the sum of the layer's output and the correction."""
         out: Tensor = self.base(x)
         return out + self.scale * F.linear(F.linear(x, self.down), self.up)
 
@@ -50,18 +50,18 @@ def lora(
     scale: float = 1.0,
     seed: int = 0,
 ) -> nn.Module:
-    """Return a copy of the model that trains low-rank corrections and its head alone.
+    """Return a copy of the model that trains only low-rank corrections and its head.
 
-    All other parameters are frozen, so that they are neither trained nor sent. At the start the
-    copy computes what the model does. A layer shared by several places stays shared.
+    All other parameters are frozen: they are neither trained nor sent. At the start the copy
+    computes the same function as the model. Shared layers stay shared.
 
     Args:
-        module: Any module; it is left as it is.
+        module: Any module; it is not changed.
         rank: Rank of each correction, >= 1.
         targets: Names of the linear layers to correct, without their path.
-        head: Names of the parts that are trained whole, without their path; () for none.
+        head: Names of the submodules that are trained in full, without their path; () for none.
         scale: Factor of the corrections, > 0; alpha / r in the paper.
-        seed: Decides the corrections' first numbers.
+        seed: Seed of the corrections' initialisation.
 
     >>> net = nn.Sequential()
     >>> net.value, net.classifier = nn.Linear(100, 100), nn.Linear(100, 2)

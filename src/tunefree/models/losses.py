@@ -1,7 +1,7 @@
-"""What every engine gives: values and gradients of m clients' batch losses at once.
+"""The interface of engines: losses and gradients of m clients' batches at once.
 
-`batched.Vmapped` runs all rows in one call; `turns.Looped` runs one client after another in plain
-PyTorch. They must agree.
+`batched.VmapEngine` evaluates all clients in one batched call; `loop.LoopEngine` evaluates one
+client after another in plain PyTorch. Their results agree up to rounding.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ class Batch:
 
     @property
     def parts(self) -> tuple[Inputs, Tensor, Tensor, Tensor]:
-        """All of it, in this order."""
+        """The fields as a tuple: (inputs, target, mask, key)."""
         return self.inputs, self.target, self.mask, self.key
 
     def row(self, i: int) -> tuple[Inputs, Tensor, Tensor, Tensor]:
-        """Return client i's own batch, padding cut off."""
+        """Return client i's batch without its padding."""
         keep = self.mask[i]
         inputs = map_inputs(lambda t: t[i][keep], self.inputs)
         return inputs, self.target[i][keep], keep[keep], self.key[i]
@@ -37,10 +37,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class DeferredBatch:
-    """A batch that is still to be gathered, by an engine that does it on its own device.
+    """A batch that the engine gathers itself, on its own device.
 
     Args:
-        code: What decides the batch, (m, ...) whole numbers.
+        code: What determines the batch, integers (m, ...).
         gather: Returns the batch of a code; a pure function, always the same object.
     """
 
@@ -49,57 +49,62 @@ class DeferredBatch:
 
     @cached_property
     def batch(self) -> Batch:
-        """The batch itself."""
+        """The gathered batch."""
         return self.gather(self.code)
 
 
-def gathered(batch: Batch | DeferredBatch) -> Batch:
-    """Return the batch, gathered if it is not yet."""
+def load_batch(batch: Batch | DeferredBatch) -> Batch:
+    """Return the batch, after gathering it if it is deferred."""
     return batch.batch if isinstance(batch, DeferredBatch) else batch
 
 
 class FusedDescent(Protocol):
-    """Clients that walk along their gradients, and do not say where they are until the end."""
+    """Gradient descent of m clients whose iterates are available only at the end."""
 
     def begin(self, y: Rows) -> None:
-        """Let the clients stand at y (m, d)."""
+        """Set the clients' iterates to y (m, d) and their loss sums to zero."""
         ...
 
     def step(self, batch: Batch | DeferredBatch, lr: Rows) -> None:
-        """Move by -lr grad; lr (m,) is >= 0, and never changed in place.
+        """Step to y - lr grad; lr (m,) is >= 0, and never changed in place.
 
-        Clients with lr 0 stay where they are, whatever their gradients.
+        Clients with lr 0 keep their iterate even if their gradient is not finite.
         """
         ...
 
     def end(self) -> tuple[Rows, Rows]:
-        """Return where the clients stand (m, d), and each one's losses on the way added up (m,)."""
+        """Return the iterates (m, d), and the sum of each client's losses since `begin` (m,)."""
         ...
 
 
 class Losses(Protocol):
-    """The batch loss of each client at its own point."""
+    """The batch loss of each client at its own iterate.
+
+    Attributes:
+        name: Name of the engine, as the run's settings record it.
+        wants_deferred: Whether the engine prefers a `DeferredBatch` to a `Batch`.
+    """
 
     name: str
-    gathers: bool  # whether it would rather have orders than batches
+    wants_deferred: bool
 
     def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
         """Return the losses (m,) at the rows of y (m, d)."""
         ...
 
     def value_and_grad(
-        self, y: Rows, batch: Batch | DeferredBatch, brief: bool = False
+        self, y: Rows, batch: Batch | DeferredBatch, reuse_buffer: bool = False
     ) -> tuple[Rows, Rows]:
         """Return the losses (m,) and their gradients (m, d).
 
-        With `brief`, the gradients may be overwritten by the next call.
+        With `reuse_buffer`, the next call may overwrite the gradients.
         """
         ...
 
     def descent(self, m: int) -> "FusedDescent | None":
-        """Return whole steps of gradient descent of m clients, where they are faster than parts."""
+        """Return fused gradient descent for m clients, or None where it is not faster."""
         ...
 
     def release(self) -> None:
-        """Give back memory that is held between calls."""
+        """Free the memory that is held between calls."""
         ...

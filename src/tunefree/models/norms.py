@@ -1,8 +1,8 @@
-"""Normalisation: batch statistics do not federate, so BatchNorm is refused and can be converted.
+"""Batch normalisation is refused, and can be converted to group normalisation.
 
-Running means belong to no client's gradient, and a batch's own statistics couple its samples.
-Group normalisation (Wu & He, ECCV 2018, arXiv:1803.08494) has neither; the papers that train
-ResNets here (P0, P1, P3) use it with 2 groups.
+Running statistics are no part of a client's gradient, and a batch's statistics couple its samples.
+Group normalisation (Wu & He, ECCV 2018, arXiv:1803.08494) has neither problem; the papers that
+train ResNets (P0, P1, P3) use it with 2 groups.
 """
 
 import copy
@@ -16,16 +16,16 @@ from ..core.errors import ArgumentError, check_int
 
 
 def groupnorm(model: nn.Module, groups: int = 2) -> nn.Module:
-    """Return a copy of the model with a GroupNorm in the place of every BatchNorm.
+    """Return a copy of the model with every BatchNorm replaced by a GroupNorm.
 
-    The affine weights (and their `requires_grad`), eps and the training flag are kept, running
-    statistics are dropped: a trained model has to be trained on. A layer shared by several places
-    stays shared. BatchNorm1d, 2d, 3d and SyncBatchNorm are converted.
+    The copy keeps the affine weights (and their `requires_grad`), eps and the training flag, but
+    not the running statistics: a trained model must be trained further. Shared layers stay shared.
+    BatchNorm1d, 2d, 3d and SyncBatchNorm are converted.
 
     Args:
-        model: Any module; it is left as it is.
-        groups: Groups per layer, >= 1; a layer whose channels it does not divide gets the greatest
-            common divisor of the two.
+        model: Any module; it is not changed.
+        groups: Groups per layer, >= 1; a layer whose number of channels it does not divide gets the
+            greatest common divisor of both.
 
     >>> type(groupnorm(nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)))[1]).__name__
     'GroupNorm'
@@ -40,7 +40,7 @@ def groupnorm(model: nn.Module, groups: int = 2) -> nn.Module:
             )
     model = copy.deepcopy(model)
     done: dict[nn.Module, nn.GroupNorm] = {
-        module: _converted(module, groups)
+        module: _to_groupnorm(module, groups)
         for module in model.modules()
         if isinstance(module, _BatchNorm)
     }
@@ -53,7 +53,7 @@ def groupnorm(model: nn.Module, groups: int = 2) -> nn.Module:
     return model
 
 
-def _converted(old: _BatchNorm, groups: int) -> nn.GroupNorm:
+def _to_groupnorm(old: _BatchNorm, groups: int) -> nn.GroupNorm:
     channels = old.num_features
     new = nn.GroupNorm(gcd(groups, channels), channels, eps=old.eps, affine=old.affine)
     new.weight, new.bias = old.weight, old.bias
@@ -61,7 +61,7 @@ def _converted(old: _BatchNorm, groups: int) -> nn.GroupNorm:
 
 
 def refuse_batchnorm(model: nn.Module) -> None:
-    """Raise a sentence if the model holds a layer that keeps or mixes statistics of a batch.
+    """Raise an ArgumentError if a layer of the model uses statistics of a batch.
 
     >>> refuse_batchnorm(nn.Sequential(nn.Linear(4, 2)))
     """

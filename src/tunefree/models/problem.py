@@ -1,4 +1,4 @@
-"""The problem: any module and loss as a plain function of one flat vector.
+"""The problem: a module and a loss as a function of one flat parameter vector.
 
     value(x; batch) = sum_j mask_j loss_j(x) / sum_j mask_j
 
@@ -20,7 +20,7 @@ from ..core.errors import ArgumentError, first_line, unknown_name
 from ..core.layout import Layout
 from ..core.types import Inputs, Vector, list_tensors, map_inputs
 from .dropout import draws_random_numbers, with_counter_dropout
-from .functional import Functional
+from .functional import CounterDropoutMode
 from .norms import refuse_batchnorm
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -49,10 +49,10 @@ def get_loss(loss: str | Loss) -> Loss:
     return LOSSES[loss]
 
 
-def scores(output: Any) -> Any:
-    """Return a model's output itself, or its `logits` where it is an object or dict that has them.
+def extract_logits(output: Any) -> Any:
+    """Return the `logits` of a model's output, if it is an object or dict with them, or the output.
 
-    >>> scores({"logits": torch.ones(1), "loss": None})
+    >>> extract_logits({"logits": torch.ones(1), "loss": None})
     tensor([1.])
     """
     if isinstance(output, Tensor):
@@ -63,23 +63,23 @@ def scores(output: Any) -> Any:
 
 
 def are_labels(target: Tensor) -> bool:
-    """Whether targets are class labels rather than real numbers."""
+    """Return whether targets are class labels rather than real numbers."""
     return not target.is_floating_point() and target.dtype != torch.bool
 
 
 class Problem:
-    """One model and one loss, seen as functions of a flat vector.
+    """A model and a loss as functions of a flat vector.
 
     Args:
-        module: Any module; it is copied, never changed. It returns a tensor, or an object or dict
-            whose `logits` are one, as the models of Hugging Face do.
+        module: Any module; it is copied, not changed. It returns a tensor, or an object or dict
+            with a tensor `logits`, as Hugging Face's models do.
         loss: A name ("cross_entropy", "mse") or f(output, target) -> loss of each sample.
         dtype: torch.float32 or torch.float64.
         device: Where the constants live.
-        precision: How products are computed. "fp32" as the dtype says; "tf32" with 10 bits of
-            mantissa inside matrix products and convolutions, on a GPU; "bf16" with activations and
-            products in bfloat16. Parameters, gradients and all that rules compute keep the dtype.
-            "auto" is tf32 on a GPU.
+        precision: Precision of products. "fp32": that of the dtype. "tf32": 10 bits of mantissa
+            inside matrix products and convolutions, on a GPU. "bf16": activations and products
+            in bfloat16. Parameters, gradients and the rules' computations keep the dtype. "auto"
+            is "tf32" on a GPU, else "fp32".
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Problem:
         self.precision = _precision(precision, dtype, self.device)
         self._original = copy.deepcopy(module)
         twin, self._key_names = with_counter_dropout(module)
-        self._functional = False  # whether it calls dropout or attention as functions: see `check`
+        self._functional = False  # whether forward calls F.dropout or attention; set by `check`
         self._module = twin.to(device=self.device, dtype=dtype).train()
         trainable = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
         if not trainable:
@@ -119,12 +119,12 @@ class Problem:
             )
 
     @property
-    def random(self) -> bool:
-        """Whether a training pass uses dropout, hence needs a key."""
+    def has_dropout(self) -> bool:
+        """Whether a forward pass in training mode uses dropout, and hence needs a key."""
         return bool(self._key_names) or self._functional
 
-    def kept(self, inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor) -> int:
-        """Return the bytes that one client's step keeps for its backward pass."""
+    def activation_bytes(self, inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor) -> int:
+        """Return the bytes that one client's forward pass saves for its backward pass."""
         point = [p.detach().requires_grad_() for p in self.layout.split(self.start)]
         own, sizes = self.start.untyped_storage().data_ptr(), {}
 
@@ -134,13 +134,13 @@ class Problem:
             return t
 
         with torch.enable_grad(), saved_tensors_hooks(pack, lambda t: t):
-            loss = self.value(point, inputs, target, mask, key)  # alive: no address comes twice
+            loss = self.value(point, inputs, target, mask, key)  # alive, so addresses are unique
         del loss
         return sum(sizes.values())
 
     @contextmanager
-    def arithmetic(self) -> Iterator[None]:
-        """Within it, products are as exact as the precision says; PyTorch has this as a global."""
+    def precision_context(self) -> Iterator[None]:
+        """Set PyTorch's global TF32 flags to this problem's precision, and restore them."""
         if self.device.type != "cuda":
             yield
             return
@@ -157,22 +157,22 @@ class Problem:
     def _call(self, params: Sequence[Tensor], inputs: Inputs, extra: dict[str, Tensor]) -> Tensor:
         named = dict(zip(self.layout.names, params, strict=True)) | extra
         if isinstance(inputs, dict):
-            return scores(functional_call(self._module, named, (), dict(inputs)))  # type: ignore[no-any-return]
+            return extract_logits(functional_call(self._module, named, (), dict(inputs)))  # type: ignore[no-any-return]
         args = inputs if isinstance(inputs, tuple) else (inputs,)
-        return scores(functional_call(self._module, named, args))  # type: ignore[no-any-return]
+        return extract_logits(functional_call(self._module, named, args))  # type: ignore[no-any-return]
 
     def value(
         self, params: Sequence[Tensor], inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor
     ) -> Tensor:
-        """Return one client's training loss: the mean over the batch's real samples."""
+        """Return one client's training loss, the mean over the samples that are not padding."""
         extra = dict.fromkeys(self._key_names, key)
-        with Functional(key) if self._functional else nullcontext():
+        with CounterDropoutMode(key) if self._functional else nullcontext():
             if self.precision == "bf16":
                 with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
                     output = self._call(params, inputs, extra).to(self.dtype)
             else:
                 output = self._call(params, inputs, extra)
-        each = self.losses(output, target)
+        each = self.sample_losses(output, target)
         weight = mask.to(each.dtype)
         return (each * weight).sum() / weight.sum()
 
@@ -180,7 +180,7 @@ class Problem:
         """Return the model's outputs in evaluation mode."""
         self._module.eval()
         try:
-            with torch.no_grad(), self.arithmetic():
+            with torch.no_grad(), self.precision_context():
                 return self._call(self.layout.split(x), inputs, {})
         finally:
             self._module.train()
@@ -190,33 +190,33 @@ class Problem:
         point = x.detach().requires_grad_()
         self._module.eval()
         try:
-            with self.arithmetic():
-                each = self.losses(self._call(self.layout.split(point), inputs, {}), target)
+            with self.precision_context():
+                each = self.sample_losses(self._call(self.layout.split(point), inputs, {}), target)
                 (grad,) = torch.autograd.grad((each * weight).sum(), [point])
         finally:
             self._module.train()
         return grad
 
-    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+    def sample_losses(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each sample: (B,)."""
         each = self.loss(output, target)  # (B,) or (B, ...)
         return each.flatten(1).mean(1) if each.ndim > 1 else each
 
-    def ranks(self, output: Tensor, target: Tensor) -> bool:
-        """Whether outputs are scores of classes, so that accuracy means something."""
+    def is_classification(self, output: Tensor, target: Tensor) -> bool:
+        """Return whether outputs are scores of classes, so that accuracy is defined."""
         scores = output.ndim == target.ndim + 1 and output.shape[1] > 1
         return are_labels(target) and scores and self.loss is not _mse
 
     def prepare(self, inputs: Inputs) -> Inputs:
-        """Bring a batch to the device, floating parts in the problem's dtype."""
+        """Move a batch to the device, and its floating-point tensors to the problem's dtype."""
 
         def move(t: Tensor) -> Tensor:
             return t.to(self.device, self.dtype if t.is_floating_point() else None)
 
         return map_inputs(move, inputs)
 
-    def frozen(self) -> str:
-        """Return a short digest of what is not trained: frozen parameters and buffers."""
+    def frozen_digest(self) -> str:
+        """Return a short digest of the frozen parameters and the buffers."""
         total = hashlib.sha256()
         for name, value in self._original.state_dict().items():
             if name not in self.layout.names:
@@ -225,7 +225,7 @@ class Problem:
         return total.hexdigest()[:16]
 
     def module_at(self, x: Vector) -> nn.Module:
-        """Return a copy of the user's module that holds `x`, in evaluation mode."""
+        """Return a copy of the user's module with parameters `x`, in evaluation mode."""
         module = copy.deepcopy(self._original).to(self.dtype)
         named = dict(module.named_parameters())
         parts = self.layout.split(x.detach().to("cpu"))
@@ -235,7 +235,7 @@ class Problem:
         return module.eval()
 
     def vector_of(self, module: nn.Module) -> Vector:
-        """Return the flat vector held by a module of the same form (a warm start)."""
+        """Return a module's parameters, which must have this layout, as a flat vector."""
         named = dict(module.named_parameters())
         found = tuple(tuple(named[n].shape) if n in named else None for n in self.layout.names)
         if found != self.layout.shapes:
@@ -247,16 +247,19 @@ class Problem:
         return self.layout.join(parts)
 
     def check(self, inputs: Inputs, target: Tensor, highest: int | None) -> None:
-        """Run a few samples through model and loss; turn what fails into a sentence.
+        """Run a few samples through model and loss, and raise an error that explains what fails.
 
         Args:
             inputs: A few samples.
             target: Their targets.
-            highest: The largest label in all of the data; None if targets are real numbers.
+            highest: The largest label of the dataset; None if targets are real numbers.
+
+        Raises:
+            ArgumentError: Model, loss and data do not fit together, or runs could not be repeated.
         """
         shapes = ", ".join(str(tuple(t.shape[1:])) for t in list_tensors(inputs))
         params = self.layout.split(self.start)
-        trial = Functional(torch.zeros((), dtype=torch.int64, device=self.device))
+        trial = CounterDropoutMode(torch.zeros((), dtype=torch.int64, device=self.device))
         try:
             with trial:
                 output = self._call(params, inputs, {})
@@ -297,7 +300,7 @@ class Problem:
                 f"{got}; use reduction='none'."
             )
 
-    def _check_draws(self, trial: Functional, inputs: Inputs) -> None:
+    def _check_draws(self, trial: CounterDropoutMode, inputs: Inputs) -> None:
         with trial:
             drawn = draws_random_numbers(self._module, inputs)
         if drawn:
@@ -335,11 +338,11 @@ def _precision(given: Precision, dtype: torch.dtype, device: torch.device) -> st
         return "tf32" if device.type == "cuda" and dtype == torch.float32 else "fp32"
     if given != "fp32" and dtype != torch.float32:
         raise ArgumentError(
-            f"fit(precision={given!r}, dtype={dtype}) cannot be: lower precision goes with "
-            "torch.float32; leave one of them out."
+            f"Engine(precision={given!r}) cannot be combined with fit(dtype={dtype}): lower "
+            "precision goes with torch.float32; leave one of them out."
         )
     if given == "tf32" and device.type != "cuda":
         raise ArgumentError(
-            f"fit(precision='tf32') needs a GPU, got the device {str(device)!r}; leave it out."
+            f"Engine(precision='tf32') needs a GPU, got the device {str(device)!r}; leave it out."
         )
     return given

@@ -19,10 +19,12 @@ def command(settings: Mapping[str, Any]) -> str | None:
     defaults = CommandConfig().to_json()
     if not isinstance(asked, Mapping) or not asked or not set(asked) <= set(defaults):
         return None
+    names = [name for name in defaults if name != "set"]
+    names.insert(names.index("method") + 1, "set")  # the method's settings follow its name
     words = ["tunefree", "run"]
-    for name, default in defaults.items():
+    for name in names:
         value, flag = asked.get(name), f"--{name.replace('_', '-')}"
-        if value is None or (value == default and name not in ALWAYS):
+        if value is None or (value == defaults[name] and name not in ALWAYS):
             continue
         if isinstance(value, list | tuple):
             words += [word for one in value for word in (flag, str(one))]

@@ -30,13 +30,13 @@ class ClientTask:
 
     Args:
         losses: Computes the clients' batch losses and gradients.
-        lesson: Returns the batches of a local phase; the second argument is its number of local
-            steps, None for the plan's.
-        full: Returns losses (m,) and, if asked for, gradients (m, d) over all of a client's data.
+        local_batches: Returns the batches of a local phase; the second argument is its number of
+            local steps, None for the plan's.
+        full_loss: Returns losses (m,) and, if asked for, gradients (m, d) over all data of a client.
     """
 
     losses: Losses
-    batches: Callable[[int, int | None], loop.LocalBatches]
+    local_batches: Callable[[int, int | None], loop.LocalBatches]
     full_loss: Callable[[Tensor, bool], tuple[Rows, Rows]]
 
 
@@ -99,7 +99,11 @@ def local_update(
 def _phase_batches(
     task: ClientTask, most: int | None, phase: int, steps: int | None
 ) -> loop.LocalBatches:
-    return task.batches(phase, steps) if most is None else task.batches(phase, 1).repeated(most)
+    return (
+        task.local_batches(phase, steps)
+        if most is None
+        else task.local_batches(phase, 1).repeated(most)
+    )
 
 
 def _parts(method: Method) -> tuple[tuple[str, ClientPart], ...]:

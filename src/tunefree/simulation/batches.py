@@ -48,7 +48,7 @@ class BatchSource:
         """Rows of a block: several small batches on a GPU, since each block is a launch."""
         if self.problem.device.type == "cpu":
             return self.width
-        bytes = self.problem.kept(*self.probe(torch.arange(1)).row(0))
+        bytes = self.problem.activation_bytes(*self.probe(torch.arange(1)).row(0))
         most = -(-int(self.fed.sizes.max()) // self.width)  # batches of the largest client
         return self.width * min(max(BLOCK // max(bytes, 1), 1), most)
 
@@ -94,7 +94,7 @@ class BatchSource:
         long = draws.index.shape[1]
         index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
         keys = ids.expand(long, -1)
-        if self.problem.random or self.augment is not None:
+        if self.problem.has_dropout or self.augment is not None:
             spots = phase << 32 | torch.arange(long)
             keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
         fetch: Callable[[int], Batch | DeferredBatch]

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..models.batched import Vmapped
+from ..models.batched import VmapEngine
 from ..models.problem import Problem
 from .batches import BatchSource
 
@@ -129,5 +129,5 @@ def _peak(problem: Problem, batches: BatchSource, m: int) -> int:
     batch = batches.probe(torch.arange(m) % batches.fed.clients)
     before = torch.cuda.memory_allocated(problem.device)
     torch.cuda.reset_peak_memory_stats(problem.device)
-    Vmapped(problem).value_and_grad(y, batch)
+    VmapEngine(problem).value_and_grad(y, batch)
     return torch.cuda.max_memory_allocated(problem.device) - before

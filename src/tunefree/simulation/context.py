@@ -39,7 +39,7 @@ class ClientContext:
         limit_steps: LimitSteps | None = None,
     ) -> None:
         self.method, self.batches, self.losses = method, batches, losses
-        self.prefetcher = BatchPrefetcher(batches, losses.gathers)
+        self.prefetcher = BatchPrefetcher(batches, losses.wants_deferred)
         self.passes = 0  # full gradients since this was last set to 0, counted in batches
         self._limit_steps = limit_steps
 
@@ -53,7 +53,7 @@ class ClientContext:
             found = self.prefetcher.get(ids, t.index, phase, steps)
             return found if self._limit_steps is None else self._limit_steps(found, ids, t)
 
-        return ClientTask(losses=self.losses, batches=local_batches, full_loss=full)
+        return ClientTask(losses=self.losses, local_batches=local_batches, full_loss=full)
 
     def full(self, x: Tensor, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
         """Return losses (m,) and gradients (m, d) over all data of each client.

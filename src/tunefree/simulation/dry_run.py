@@ -27,13 +27,13 @@ from ..wire import Ledger
 class _ZeroLosses:
     """Losses and gradients that are zero."""
 
-    name, gathers = "none", False
+    name, wants_deferred = "none", False
 
     def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
         return y.new_zeros(y.shape[0])
 
     def value_and_grad(
-        self, y: Rows, batch: Batch | DeferredBatch, brief: bool = False
+        self, y: Rows, batch: Batch | DeferredBatch, reuse_buffer: bool = False
     ) -> tuple[Rows, Rows]:
         return y.new_zeros(y.shape[0]), torch.zeros_like(y)
 
@@ -128,7 +128,7 @@ class DryRun:
         one_step = torch.ones(1, dtype=torch.int64, device=x.device)
         batches = LocalBatches(lambda k: empty, one_step, x.new_ones((1, 1)), (1, 1))
         task = ClientTask(
-            losses=_ZeroLosses(), batches=lambda phase, steps: batches, full_loss=full
+            losses=_ZeroLosses(), local_batches=lambda phase, steps: batches, full_loss=full
         )
         refs = 1 + ("ref" in self._method.direction.sets and not t.preparing)
         self.gradients += len(ids) * self._plan.steps * refs

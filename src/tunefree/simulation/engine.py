@@ -7,7 +7,7 @@ import torch
 from ..core.plan import Plan
 from ..methods import Method
 from ..models.augment import CropFlip
-from ..models.engine import EngineName, choose
+from ..models.engine import EngineName, select_engine
 from ..models.losses import Losses
 from ..models.problem import Problem
 from ..server.aggregate import Aggregation, weighted_mean
@@ -45,7 +45,7 @@ def choose_engine(
 ) -> tuple[Losses, Chunks]:
     """Return how losses are computed, and for how many clients at once."""
     chunk, compile = plan.cohort, options.compile
-    bytes = problem.kept(*batches.probe(torch.arange(1)).row(0))
+    bytes = problem.activation_bytes(*batches.probe(torch.arange(1)).row(0))
     on_cpu = problem.device.type == "cpu"
     turns = on_cpu and bytes > TURNS
     if compile is None:
@@ -62,7 +62,7 @@ def choose_engine(
     everyone = torch.arange(chunk)
     probe = batches.probe(everyone) if on_cpu else batches.order(everyone)
     descends = method.descent_lr(1.0) is not None
-    losses = choose(problem, probe, options.engine, compile, turns, descends)
+    losses = select_engine(problem, probe, options.engine, compile, turns, descends)
     if compile and on_cpu and losses.name == "vmap":  # it could not be compiled
         return choose_engine(method, problem, batches, plan, replace(options, compile=False))
     return losses, Chunks(chunk, losses.release)

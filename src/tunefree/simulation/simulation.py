@@ -182,7 +182,7 @@ class Simulation:
         ]
         asked = self._checks.checksums()
         numbers = sums.numbers(asked)
-        if self._next is not None and self.losses.gathers and not t.preparing:
+        if self._next is not None and self.losses.wants_deferred and not t.preparing:
             self.context.prefetcher.prefetch(self._next, t.index + 1)
         said, size = numbers.tolist(), len(WORK_COUNTS) + 2  # the round's only wait for the device
         bad = find_nonfinite(mine, said[size : size + len(mine)]) if without is None else mine[:0]

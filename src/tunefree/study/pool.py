@@ -61,8 +61,8 @@ class ProcessPool(Generic[TaskT, ResultT]):
     ) -> Iterator[tuple[TaskT, ResultT | BaseException]]:
         """Do the tasks and yield each with its result as it ends.
 
-        If a process died, the result is the exception. Messages are passed to `on_message` in
-        between.
+        If a process died, the result is the exception. In between messages are passed to
+        `on_message`; those that arrive after their task's result are dropped.
         """
         if self._executor is None:
             given = (self._work, self._stop, self._messages)
@@ -71,7 +71,8 @@ class ProcessPool(Generic[TaskT, ResultT]):
         while waiting:
             done, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
             for task, message in self._received():
-                on_message(task, message)
+                if task in waiting.values():  # else it came after the task's result
+                    on_message(task, message)
             for future in done:
                 yield waiting.pop(future), future.exception() or future.result()
 

@@ -183,7 +183,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         **_describe_environment(),
         "data": data.description,
         "model": {"name": type(model).__name__, "parameters": plan.layout.size},
-        "frozen": problem.frozen(),
+        "frozen": problem.frozen_digest(),
         "start": hashlib.sha256(start.cpu().numpy().tobytes()).hexdigest()[:16],
         **config.record(),
         "device": str(problem.device),

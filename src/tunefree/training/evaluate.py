@@ -40,11 +40,11 @@ class Evaluation:
         for low in range(0, len(target), ROWS):
             part = map_inputs(lambda t, low=low: t[low : low + ROWS], inputs)  # type: ignore[misc]
             output = self.problem.outputs(x, part)
-            losses.append(self.problem.losses(output, target[low : low + ROWS]))
+            losses.append(self.problem.sample_losses(output, target[low : low + ROWS]))
             outputs.append(output)
         output, loss = torch.cat(outputs), torch.cat(losses)
         out = {f"{prefix}_loss": float(loss.to(torch.float64).mean())}
-        score, labelled = loss, self.problem.ranks(output, target)
+        score, labelled = loss, self.problem.is_classification(output, target)
         if labelled:
             score = (output.argmax(1) == target).to(torch.float64)
             score = score.reshape(len(target), -1).mean(1)

@@ -160,7 +160,7 @@ class Run:
 
 def check_frozen(what: str, settings: dict[str, Any], problem: Problem) -> None:
     """Check that a model has the frozen parameters and buffers of the run."""
-    if settings.get("frozen", problem.frozen()) != problem.frozen():
+    if settings.get("frozen", problem.frozen_digest()) != problem.frozen_digest():
         raise ArgumentError(
             f"{what} must have the frozen parameters and buffers that the run had, got other "
             "values; build the module as it was built for the run."

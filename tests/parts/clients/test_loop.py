@@ -3,14 +3,11 @@
 import pytest
 import torch
 
+from helpers import tensor
 from tunefree.clients import Adam, Armijo, Constant, LocalProblem, Momentum, Plan, Round, loop
 from tunefree.core.layout import Layout
 
 ALL = frozenset({"grad_mean", "grad_sq"})
-
-
-def rows(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def close(a, b):
@@ -23,13 +20,13 @@ class Bowls:
     name = "bowls"
 
     def __init__(self, curvature, steps):
-        self.a, self.steps = rows(*curvature), torch.tensor(steps)
+        self.a, self.steps = tensor(*curvature), torch.tensor(steps)
 
     def value(self, y, k):
         real = torch.where(k < self.steps, 1.0, float("nan"))
         return real * self.a / 2 * y.square().sum(1)
 
-    def value_and_grad(self, y, k, brief=False):
+    def value_and_grad(self, y, k, reuse_buffer=False):
         real = torch.where(k < self.steps, 1.0, float("nan"))
         return self.value(y, k), real[:, None] * self.a[:, None] * y
 
@@ -51,19 +48,19 @@ def run(step, x, curvature, steps, local=None, school=None, records=ALL, factor=
 
 
 def test_a_client_with_fewer_steps_stops_earlier():
-    work = run(Constant(0.1), rows(1.0), (1.0, 2.0), (1, 3))
-    close(work.delta, rows([-0.1], [0.8**3 - 1]))
-    close(work.steps, rows(1.0, 3.0))
-    close(work.loss, rows(0.5, (1 + 0.64 + 0.4096) / 3))
-    close(work.lr, rows(0.1, 0.1))
-    close(work.grad_mean, rows([1.0], [2 * (1 + 0.8 + 0.64) / 3]))
-    close(work.grad_sq, rows(1.0, 4 * (1 + 0.64 + 0.4096)))
-    close(work.trials, rows(0.0, 0.0))
+    work = run(Constant(0.1), tensor(1.0), (1.0, 2.0), (1, 3))
+    close(work.delta, tensor([-0.1], [0.8**3 - 1]))
+    close(work.steps, tensor(1.0, 3.0))
+    close(work.loss, tensor(0.5, (1 + 0.64 + 0.4096) / 3))
+    close(work.lr, tensor(0.1, 0.1))
+    close(work.grad_mean, tensor([1.0], [2 * (1 + 0.8 + 0.64) / 3]))
+    close(work.grad_sq, tensor(1.0, 4 * (1 + 0.64 + 0.4096)))
+    close(work.trials, tensor(0.0, 0.0))
 
 
 @pytest.mark.parametrize("step", [Constant(0.1), Momentum(0.1), Adam(0.1), Armijo()])
 def test_others_do_not_change_what_a_client_does(step):
-    x, curvature, steps = rows(1.0, -2.0), (1.0, 3.0, 0.5), (2, 4, 1)
+    x, curvature, steps = tensor(1.0, -2.0), (1.0, 3.0, 0.5), (2, 4, 1)
     together = run(step, x, curvature, steps)
     for i in range(3):
         alone = run(step, x, curvature[i : i + 1], steps[i : i + 1])
@@ -72,7 +69,7 @@ def test_others_do_not_change_what_a_client_does(step):
 
 
 def test_records_only_what_is_asked_for():
-    work = run(Constant(0.1), rows(1.0), (1.0,), (2,), records=frozenset())
+    work = run(Constant(0.1), tensor(1.0), (1.0,), (2,), records=frozenset())
     assert work.grad_mean is None
     assert work.grad_sq is None
     assert work.grad_full is None
@@ -80,59 +77,62 @@ def test_records_only_what_is_asked_for():
 
 def test_weight_decay():
     work = run(
-        Constant(0.1), rows(1.0), (1.0,), (2,), school=loop.GradientTransform(weight_decay=0.5)
+        Constant(0.1), tensor(1.0), (1.0,), (2,), school=loop.GradientTransform(weight_decay=0.5)
     )
-    close(work.delta, rows([0.85**2 - 1]))
-    close(work.grad_mean, rows([1.5 * (1 + 0.85) / 2]))
-    close(work.loss, rows((0.5 + 0.5 * 0.85**2) / 2))  # the loss itself, without the decay
+    close(work.delta, tensor([0.85**2 - 1]))
+    close(work.grad_mean, tensor([1.5 * (1 + 0.85) / 2]))
+    close(work.loss, tensor((0.5 + 0.5 * 0.85**2) / 2))  # the loss itself, without the decay
 
 
 def test_clip_shortens_the_minibatch_gradient():
     school = loop.GradientTransform(clip=1.0)
-    work = run(Constant(0.1), rows(3.0, 4.0), (1.0, 0.1), (1, 1), school=school)
-    close(work.delta, -0.1 * rows([0.6, 0.8], [0.3, 0.4]))  # 0.5 is short enough
-    close(work.grad_sq, rows(1.0, 0.25))
+    work = run(Constant(0.1), tensor(3.0, 4.0), (1.0, 0.1), (1, 1), school=school)
+    close(work.delta, -0.1 * tensor([0.6, 0.8], [0.3, 0.4]))  # 0.5 is short enough
+    close(work.grad_sq, tensor(1.0, 0.25))
 
 
 def test_clip_comes_before_weight_decay_and_bend():
     school = loop.GradientTransform(clip=1.0, weight_decay=0.5)
-    shift = LocalProblem(shift=rows([10.0, 0.0]))
-    work = run(Constant(0.1), rows(3.0, 4.0), (1.0,), (1,), local=shift, school=school)
-    close(work.delta, -0.1 * rows([0.6 + 1.5 + 10, 0.8 + 2.0]))
+    shift = LocalProblem(shift=tensor([10.0, 0.0]))
+    work = run(Constant(0.1), tensor(3.0, 4.0), (1.0,), (1,), local=shift, school=school)
+    close(work.delta, -0.1 * tensor([0.6 + 1.5 + 10, 0.8 + 2.0]))
 
 
 def test_clip_leaves_a_zero_gradient_alone():
-    work = run(Constant(0.1), rows(0.0), (1.0,), (1,), school=loop.GradientTransform(clip=1.0))
-    close(work.delta, rows([0.0]))
+    work = run(Constant(0.1), tensor(0.0), (1.0,), (1,), school=loop.GradientTransform(clip=1.0))
+    close(work.delta, tensor([0.0]))
 
 
 def test_the_schedule_scales_the_step():
-    work = run(Constant(0.1), rows(1.0), (1.0,), (1,), factor=0.5)
-    close(work.delta, rows([-0.05]))
-    close(work.lr, rows(0.05))
+    work = run(Constant(0.1), tensor(1.0), (1.0,), (1,), factor=0.5)
+    close(work.delta, tensor([-0.05]))
+    close(work.lr, tensor(0.05))
 
 
 def test_bend_pulls_but_is_not_recorded():
     """Control variates are made of the client's own gradients."""
-    pull = LocalProblem(mu=1.0, anchor=rows(3.0))
-    work = run(Constant(0.1), rows(1.0), (1.0,), (2,), local=pull)
+    pull = LocalProblem(mu=1.0, anchor=tensor(3.0))
+    work = run(Constant(0.1), tensor(1.0), (1.0,), (2,), local=pull)
     first = 1 - 0.1 * (1 - 2)
-    close(work.delta, rows([first - 0.1 * (first + first - 3) - 1]))
-    close(work.grad_mean, rows([(1 + first) / 2]))
+    close(work.delta, tensor([first - 0.1 * (first + first - 3) - 1]))
+    close(work.grad_mean, tensor([(1 + first) / 2]))
 
 
 def test_line_search_sees_decay_and_bend():
     """Curvature 1 + 1 + 2 = 4: lr <= 2 (1 - c) / 4 = 0.45 is accepted, 1 and 0.5 are not."""
     step = Armijo(c=0.1, backtrack=0.5)
-    school, pull = loop.GradientTransform(weight_decay=1.0), LocalProblem(mu=2.0, anchor=rows(0.0))
-    work = run(step, rows(1.0), (1.0,), (1,), local=pull, school=school)
-    close(work.lr, rows(0.25))
-    close(work.delta, rows([-1.0]))
-    close(work.trials, rows(3.0))
+    school, pull = (
+        loop.GradientTransform(weight_decay=1.0),
+        LocalProblem(mu=2.0, anchor=tensor(0.0)),
+    )
+    work = run(step, tensor(1.0), (1.0,), (1,), local=pull, school=school)
+    close(work.lr, tensor(0.25))
+    close(work.delta, tensor([-1.0]))
+    close(work.trials, tensor(3.0))
 
 
 def test_trials_end_with_the_client():
     step = Armijo(c=0.1, backtrack=0.5, reset="reset")
-    work = run(step, rows(1.0), (4.0, 4.0), (1, 3))
-    close(work.lr, rows(0.25, 0.25 / 3))  # one step of 1/4 ends at 0, where nothing is followed
-    close(work.trials, rows(3.0, 3.0))
+    work = run(step, tensor(1.0), (4.0, 4.0), (1, 3))
+    close(work.lr, tensor(0.25, 0.25 / 3))  # one step of 1/4 ends at 0, where nothing is followed
+    close(work.trials, tensor(3.0, 3.0))

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from helpers import tensor
 from tunefree.clients import (
     Adam,
     Armijo,
@@ -18,10 +19,6 @@ from tunefree.clients import (
 from tunefree.clients.polyak import Polyak
 from tunefree.core.layout import Layout
 from tunefree.core.vectors import row_sq
-
-
-def rows(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def tick(k=0, factor=1.0, share=1.0, clients=1):
@@ -40,40 +37,40 @@ def close(a, b, rtol=1e-12):
 
 
 def test_constant():
-    y, d = rows([1.0, 2.0]), rows([10.0, -10.0])
+    y, d = tensor([1.0, 2.0]), tensor([10.0, -10.0])
     new, lr, _ = Constant(0.1).take(y, d, nowhere(y), tick(factor=0.5), {}, {})
-    close(new, rows([0.5, 2.5]))
-    close(lr, rows(0.05))
+    close(new, tensor([0.5, 2.5]))
+    close(lr, tensor(0.05))
 
 
 def test_momentum():
-    step, y = Momentum(lr=0.1, momentum=0.5), rows([1.0])
+    step, y = Momentum(lr=0.1, momentum=0.5), tensor([1.0])
     scratch = step.begin(y, {})
     for k, expected in enumerate([0.9, 0.75, 0.575]):  # v = 1, 1.5, 1.75
-        y, _, scratch = step.take(y, rows([1.0]), nowhere(y), tick(k), {}, scratch)
-        close(y, rows([expected]))
+        y, _, scratch = step.take(y, tensor([1.0]), nowhere(y), tick(k), {}, scratch)
+        close(y, tensor([expected]))
 
 
 def test_momentum_takes_the_schedule():
-    step, y = Momentum(lr=0.1, momentum=0.5), rows([1.0])
-    new, lr, _ = step.take(y, rows([2.0]), nowhere(y), tick(factor=0.5), {}, step.begin(y, {}))
-    close(new, rows([0.9]))
-    close(lr, rows(0.05))
+    step, y = Momentum(lr=0.1, momentum=0.5), tensor([1.0])
+    new, lr, _ = step.take(y, tensor([2.0]), nowhere(y), tick(factor=0.5), {}, step.begin(y, {}))
+    close(new, tensor([0.9]))
+    close(lr, tensor(0.05))
 
 
 def test_adam_by_hand():
-    step, y = Adam(lr=0.1, beta1=0.5, beta2=0.75, eps=1.0), rows([0.0])
+    step, y = Adam(lr=0.1, beta1=0.5, beta2=0.75, eps=1.0), tensor([0.0])
     scratch = step.begin(y, {})
-    y, _, scratch = step.take(y, rows([1.0]), nowhere(y), tick(0), {}, scratch)
-    close(y, rows([-0.1 * 1 / (1 + 1)]))  # bias correction undoes both betas
-    y, _, scratch = step.take(y, rows([3.0]), nowhere(y), tick(1), {}, scratch)
+    y, _, scratch = step.take(y, tensor([1.0]), nowhere(y), tick(0), {}, scratch)
+    close(y, tensor([-0.1 * 1 / (1 + 1)]))  # bias correction undoes both betas
+    y, _, scratch = step.take(y, tensor([3.0]), nowhere(y), tick(1), {}, scratch)
     m, s = 0.5 * 0.5 + 0.5 * 3, 0.75 * 0.25 + 0.25 * 9
     move = (m / (1 - 0.25)) / (math.sqrt(s / (1 - 0.5625)) + 1)
-    close(y, rows([-0.05 - 0.1 * move]))
+    close(y, tensor([-0.05 - 0.1 * move]))
 
 
 def test_adam_is_torch_adam():
-    step, y = Adam(lr=0.03), rows([0.3, -2.0, 5.0])
+    step, y = Adam(lr=0.03), tensor([0.3, -2.0, 5.0])
     theirs = torch.nn.Parameter(y[0].clone())
     optimiser = torch.optim.Adam([theirs], lr=0.03)
     scratch = step.begin(y, {})
@@ -90,54 +87,54 @@ PLAN = Plan(clients=4, cohort=2, rounds=5, steps=3.0, layout=Layout(("w",), ((2,
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_dog_by_hand(weighted):
-    step, x = DoG(r_rel=1e-2, weighted=weighted), rows(3.0, 4.0)
+    step, x = DoG(r_rel=1e-2, weighted=weighted), tensor(3.0, 4.0)
     own, shared = step.init(x, PLAN)
     assert own == {}
     asked = []
 
     def ask(what, at, who="cohort"):
         asked.append((what, len(at), who))
-        return [rows(2.0)[0]]
+        return [tensor(2.0)[0]]
 
     shared = step.start_round(x, shared, Round(PLAN, 0, 0.5), ask)
     assert asked == [("grad_sq", 1, "cohort")]
     r, q = 0.06, 2 + 1e-8  # r = 0.01 (1 + 5)
     v = (r**2 if weighted else 1) * 3 * q
     lr = (r**2 if weighted else r) / math.sqrt(v)
-    close(step.down(shared)["lr"], rows(lr)[0])
+    close(step.down(shared)["lr"], tensor(lr)[0])
 
-    y = rows([1.0, 1.0], [2.0, 2.0])
+    y = tensor([1.0, 1.0], [2.0, 2.0])
     new, used, _ = step.take(y, y, nowhere(y), tick(factor=0.1), step.down(shared), {})
     close(new, (1 - lr) * y)  # no schedule: it sets its own step
-    close(used, rows(lr, lr))
+    close(used, tensor(lr, lr))
 
     shared = step.update_shared(
-        {"delta": rows(0.3, 0.4), "grad_sq": rows(7.0)[0]}, shared, Round(PLAN, 0, 0.5)
+        {"delta": tensor(0.3, 0.4), "grad_sq": tensor(7.0)[0]}, shared, Round(PLAN, 0, 0.5)
     )
     r = 0.5
     v += (r**2 if weighted else 1) * 7
-    close(shared["r"], rows(r)[0])
-    close(shared["v"], rows(v)[0])
-    close(shared["lr"], rows((r**2 if weighted else r) / math.sqrt(v))[0])
+    close(shared["r"], tensor(r)[0])
+    close(shared["v"], tensor(v)[0])
+    close(shared["lr"], tensor((r**2 if weighted else r) / math.sqrt(v))[0])
 
     # Back to the start: z returns, the distance does not; nobody is asked again.
     shared = step.start_round(x, shared, Round(PLAN, 1, 0.5), ask)
     assert len(asked) == 1
     shared = step.update_shared(
-        {"delta": rows(-0.3, -0.4), "grad_sq": rows(0.0)[0]}, shared, Round(PLAN, 1, 1)
+        {"delta": tensor(-0.3, -0.4), "grad_sq": tensor(0.0)[0]}, shared, Round(PLAN, 1, 1)
     )
-    close(shared["z"], rows(0.0, 0.0))
-    close(shared["r"], rows(r)[0])
+    close(shared["z"], tensor(0.0, 0.0))
+    close(shared["r"], tensor(r)[0])
 
 
 def test_dog_sends_the_gradients_it_saw():
-    work = LocalResult(*(rows(1.0) for _ in range(6)), {}, grad_sq=rows(7.0))
-    assert DoG().upload(work, rows(0.0), {}, {}, Round(PLAN, 0))[0] == {"grad_sq": rows(7.0)}
+    work = LocalResult(*(tensor(1.0) for _ in range(6)), {}, grad_sq=tensor(7.0))
+    assert DoG().upload(work, tensor(0.0), {}, {}, Round(PLAN, 0))[0] == {"grad_sq": tensor(7.0)}
 
 
 def bowls(curvature, y):
     """f_i(y) = a_i |y|^2: a trial is accepted iff lr <= (1 - c) / a_i."""
-    a = rows(*curvature)
+    a = tensor(*curvature)
 
     def value(z):
         return a * z.square().sum(1)
@@ -146,12 +143,12 @@ def bowls(curvature, y):
 
 
 def test_armijo_backtracks_each_client_for_itself():
-    step, y = Armijo(c=0.1, backtrack=0.5, max_lr=1.0), rows([1.0], [1.0], [1.0])
+    step, y = Armijo(c=0.1, backtrack=0.5, max_lr=1.0), tensor([1.0], [1.0], [1.0])
     d, phi = bowls((1.0, 10.0, 0.5), y)
     new, lr, scratch = step.take(y, d, phi, tick(clients=3), {}, step.begin(y, {}))
-    close(lr, rows(0.5, 0.0625, 1.0))  # 0.9, 0.09 and 1.8 are the limits
-    close(new, rows([0.0], [1 - 1.25], [0.0]))
-    close(scratch["trials"], rows(2.0, 5.0, 1.0))
+    close(lr, tensor(0.5, 0.0625, 1.0))  # 0.9, 0.09 and 1.8 are the limits
+    close(new, tensor([0.0], [1 - 1.25], [0.0]))
+    close(scratch["trials"], tensor(2.0, 5.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -166,48 +163,48 @@ def test_armijo_backtracks_each_client_for_itself():
 )
 def test_armijo_resets(reset, share, first):
     """On a flat function every trial is accepted, so that the first one shows."""
-    step, y = Armijo(reset=reset, backtrack=0.5), rows([1.0])
+    step, y = Armijo(reset=reset, backtrack=0.5), tensor([1.0])
     d, phi = bowls((1e-3,), y)
-    scratch = {"lr": rows(0.25), "trials": rows(3.0)}
+    scratch = {"lr": tensor(0.25), "trials": tensor(3.0)}
     _, lr, after = step.take(y, d, phi, tick(1, share=share), {}, scratch)
-    close(lr, rows(first))
-    close(after["trials"], rows(4.0))
+    close(lr, tensor(first))
+    close(after["trials"], tensor(4.0))
     _, lr, _ = step.take(y, d, phi, tick(0, share=share), {}, scratch)
-    close(lr, rows(1.0))  # a round begins at max_lr
+    close(lr, tensor(1.0))  # a round begins at max_lr
 
 
 def test_armijo_gives_up():
-    y = rows([1.0], [1.0])
+    y = tensor([1.0], [1.0])
     d, phi = bowls((10.0, 1.0), y)
     step = Armijo(backtrack=0.5, max_backtracks=2)
     new, lr, scratch = step.take(y, d, phi, tick(clients=2), {}, step.begin(y, {}))
-    close(lr, rows(1e-6, 0.5))
-    close(new, rows([1 - 2e-5], [0.0]))
-    close(scratch["trials"], rows(3.0, 2.0))
+    close(lr, tensor(1e-6, 0.5))
+    close(new, tensor([1 - 2e-5], [0.0]))
+    close(scratch["trials"], tensor(3.0, 2.0))
 
 
 def test_armijo_without_backtracks_takes_the_first_trial():
-    y = rows([1.0])
+    y = tensor([1.0])
     d, phi = bowls((10.0,), y)
     step = Armijo(max_lr=0.7, max_backtracks=0)
     new, lr, scratch = step.take(y, d, phi, tick(), {}, step.begin(y, {}))
-    close(lr, rows(0.7))
-    close(new, rows([1 - 14.0]))
-    close(scratch["trials"], rows(0.0))
+    close(lr, tensor(0.7))
+    close(new, tensor([1 - 14.0]))
+    close(scratch["trials"], tensor(0.0))
 
 
 def test_armijo_does_not_follow_a_vanishing_gradient():
-    y = rows([1e-9], [1.0])
+    y = tensor([1e-9], [1.0])
     d, phi = bowls((1.0, 0.5), y)
     step = Armijo()
     new, lr, scratch = step.take(y, d, phi, tick(clients=2), {}, step.begin(y, {}))
-    close(new, rows([1e-9], [0.0]))
-    close(lr, rows(0.0, 1.0))
-    close(scratch["trials"], rows(0.0, 1.0))
+    close(new, tensor([1e-9], [0.0]))
+    close(lr, tensor(0.0, 1.0))
+    close(scratch["trials"], tensor(0.0, 1.0))
 
 
 def test_armijo_refuses_trials_that_are_not_finite():
-    y = rows([1.0])
+    y = tensor([1.0])
 
     def value(z):
         return torch.where(z[:, 0] < 0, float("nan"), z[:, 0].square())
@@ -215,8 +212,8 @@ def test_armijo_refuses_trials_that_are_not_finite():
     phi = LocalObjective(loss=value(y), extra=lambda z: 0.0, value=value, y=y)
     step = Armijo(backtrack=0.5)
     new, lr, _ = step.take(y, 2 * y, phi, tick(), {}, step.begin(y, {}))
-    close(lr, rows(0.5))
-    close(new, rows([0.0]))
+    close(lr, tensor(0.5))
+    close(new, tensor([0.0]))
 
 
 @pytest.mark.parametrize("loss", [0.0, 1e-30])

@@ -183,8 +183,7 @@ SENTENCES = [
     ),
     (
         {"owner": OWNER / 2},
-        "Federation(owner=...) must be one whole number or string per sample, got float64 of shape "
-        "(6,).",
+        "Federation(owner=...) must be one int or string per sample, got float64 of shape (6,).",
     ),
     (
         {"x": BAD_X},
@@ -219,16 +218,16 @@ SENTENCES = [
     ),
     (
         {"y": X[:, 0], "classes": 2},
-        "Federation(classes=2) needs whole-number labels in one axis, but y is torch.float64 of "
+        "Federation(classes=2) needs integer labels in one axis, but y is torch.float64 of "
         "shape (6,).",
     ),
     (
         {"clients": 3},
-        "Federation(owner=...) must be whole numbers in 0..2 with clients=3, got 5.",
+        "Federation(owner=...) must be ints in 0..2 with clients=3, got 5.",
     ),
     (
         {"clients": 3, "owner": list("aabbcc")},
-        "Federation(owner=...) must be whole numbers in 0..2 with clients=3, got 'a'.",
+        "Federation(owner=...) must be ints in 0..2 with clients=3, got 'a'.",
     ),
     (
         {"clients": 5, "owner": [0, 1, 2, 4, 4, 4]},
@@ -247,7 +246,7 @@ SENTENCES = [
     ),
     (
         {"test": (X, X[:, 0])},
-        "Federation: y of test and of the training data must both be whole-number labels or both "
+        "Federation: y of test and of the training data must both be integer labels or both "
         "not, got torch.float64 and torch.int64.",
     ),
     ({"test": X[:, :1]}, "Federation(test=...) must be a pair (x, y), got ndarray."),
@@ -258,7 +257,7 @@ SENTENCES = [
     (
         {"test": (X, Y), "test_owner": list("aabbcc")},
         "Federation(test_owner=...) must use the labels of owner, but one of them holds strings "
-        "and the other whole numbers.",
+        "and the other ints.",
     ),
 ]
 

@@ -95,7 +95,7 @@ def test_synthetic():
     assert float(wide.y.var()) == pytest.approx(1.1 * float((k**-1.1).sum()), rel=0.1)
     assert torch.equal(load("synthetic").y, data.y)
     assert not torch.equal(load("synthetic", seed=1).y, data.y)
-    with pytest.raises(ArgumentError, match=r"synthetic\(samples=...\) must be a whole number"):
+    with pytest.raises(ArgumentError, match=r"synthetic\(samples=...\) must be an int"):
         load("synthetic", samples=0)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from running import bound
+from helpers import bound
 from tunefree.simulation.batches import _one_thread
 
 

@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 
+from helpers import join_thread
 from tunefree.simulation import heap
 
 MEGABYTES = 256
@@ -42,7 +43,9 @@ print(outside, inside, within - before, resident() - before)
 @pytest.mark.skipif(heap._glibc() is None, reason="needs glibc")
 def test_blocks_are_kept_within_and_given_back_after():
     """In a process of its own: what others left on the heap would decide where blocks lie."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, check=True, timeout=120
+    )
     outside, inside, within, after = map(int, done.stdout.split())
     if outside < 4 * (MEGABYTES << 20) / (16 * resource.getpagesize()):
         pytest.skip("this system does not count pages, or maps large ones")
@@ -53,7 +56,7 @@ def test_blocks_are_kept_within_and_given_back_after():
 
 def test_the_setting_is_put_back_after_an_error_and_once_by_all_threads(monkeypatch):
     told = []
-    monkeypatch.setattr(heap, "_tell", lambda maps, trim: told.append(maps))
+    monkeypatch.setattr(heap, "_set_malloc", lambda maps, trim: told.append(maps))
     both = threading.Barrier(2)
 
     def work():
@@ -65,7 +68,7 @@ def test_the_setting_is_put_back_after_an_error_and_once_by_all_threads(monkeypa
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join_thread(thread)
     assert told == [0, 65536]
     with pytest.raises(ZeroDivisionError), heap.keep_heap():
         raise ZeroDivisionError

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from running import bound
+from helpers import bound
 from tunefree.core.errors import ArgumentError
 from tunefree.core.random import cohort
 from tunefree.rounds import init_server_state, run_round
@@ -25,7 +25,7 @@ def data(seed=0, held=True):
     return tf.Federation(x, y, owner, held=own)
 
 
-def crew(fed, **given):
+def simulation(fed, **given):
     model = nn.Linear(D, 1, bias=False)
     job = bound(model=model, federation=fed, dtype=torch.float64, **given)
     return job.pool, job.start
@@ -54,7 +54,7 @@ def expected(fed, ids, w, weights):
 def test_asks_mean_over_all_data_of_those_asked(who, weights, batch):
     fed = data()
     method = tf.methods.get("fedavg", weights=weights)
-    sim, w = crew(fed, method=method, chunk=3, batch=batch)  # seen in blocks of a batch
+    sim, w = simulation(fed, method=method, chunk=3, batch=batch)  # seen in blocks of a batch
     ids = torch.tensor([0, 3])
     want = expected(fed, ids.tolist() if who == "cohort" else range(4), w, weights)
     for what, value in want.items():
@@ -63,7 +63,7 @@ def test_asks_mean_over_all_data_of_those_asked(who, weights, batch):
 
 
 def test_asks_are_counted():
-    sim, w = crew(data())
+    sim, w = simulation(data())
     ids = torch.tensor([0, 1, 3])
     for what, numbers in (("loss", 1), ("grad_sq", 1), ("grad", D)):
         ledger = Ledger()
@@ -74,7 +74,7 @@ def test_asks_are_counted():
 
 def test_the_servers_own_sample_costs_nothing():
     fed = data()
-    sim, w = crew(fed)
+    sim, w = simulation(fed)
     ledger = Ledger()
     loss, grad = by_hand(*fed.held, w)
     torch.testing.assert_close(
@@ -87,7 +87,7 @@ def test_the_servers_own_sample_costs_nothing():
 
 
 def test_no_sample_no_answer():
-    sim, w = crew(data(held=False))
+    sim, w = simulation(data(held=False))
     with pytest.raises(ArgumentError, match=r"give Federation\(held=...\)"):
         sim.query(torch.tensor([0]), 0, "loss", [w], "held", None, Ledger())
 
@@ -95,7 +95,7 @@ def test_no_sample_no_answer():
 def test_scaffold_option_one_keeps_the_gradient_over_all_data():
     fed = data()
     method = tf.methods.get("scaffold", option="I", lr=0.01)
-    sim, w = crew(fed, method=method, batch=2, steps=3)
+    sim, w = simulation(fed, method=method, batch=2, steps=3)
     plan = bound(model=nn.Linear(D, 1, bias=False), federation=fed, method=method, steps=3).plan
     run_round(
         method, plan, init_server_state(method, w, plan), sim, cohort(0, 0, 4, 4), torch.arange(4)

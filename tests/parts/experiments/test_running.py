@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from experiments import load, run
 from experiments.figure import draw_svg, has_curves
-from experiments.record import judged
+from experiments.record import apply_spec
 from experiments.record import load as read
-from experiments.source import standardised
+from experiments.source import standardise
 from experiments.text import cells, remarks, tally
 
 from tunefree.core.errors import ArgumentError, Interrupted
@@ -117,7 +117,7 @@ def test_new_words_need_no_new_run(first):
         'by = "last"', 'by = "last"\nwithin = 1.0'
     )
     spec = load(write(path.parents[1], text, what="table1b"))
-    record = judged(found.record, spec.at("small"))
+    record = apply_spec(found.record, spec.at("small"))
     assert [(c["says"], c["verdict"]) for c in record["claims"]] == [
         ("Auto is about FedAvg", "holds")
     ]
@@ -129,7 +129,7 @@ def test_what_is_shorter_than_the_paper_is_said(first, tmp_path):
     short, _ = play(path, tmp_path, seeds=1, rounds=2, methods=["auto"])
     said = ["1 seed instead of 2.", "Shorter than the paper: 2 rounds instead of 3."]
     assert short.record["smaller"][:2] == said
-    assert judged(short.record, load(path).at("small"))["smaller"][:2] == said
+    assert apply_spec(short.record, load(path).at("small"))["smaller"][:2] == said
     assert found.record["cut"] == []
     assert found.record["wall"] > 0
     assert "minutes with 1 process." in found.markdown()
@@ -312,11 +312,11 @@ def test_the_cost_of_a_proximal_map(tmp_path):
 
 
 def test_standardised():
-    data = standardised(load_data("digits"))
+    data = standardise(load_data("digits"))
     assert data.x.mean().abs() < 1e-5
     assert data.x.std(correction=0) == pytest.approx(1, abs=1e-5)
     raw = load_data("digits")
     scale = (data.test[0][0] - data.test[0][1]).norm() / (raw.test[0][0] - raw.test[0][1]).norm()
     assert scale * raw.x.std(correction=0) == pytest.approx(1, abs=1e-4)  # the training rows' own
     with pytest.raises(ArgumentError, match="standardise needs one tensor"):
-        standardised(replace(raw, x={"x": raw.x}))
+        standardise(replace(raw, x={"x": raw.x}))

@@ -6,8 +6,8 @@ import experiments
 import pytest
 from experiments import find, load
 from experiments.keys import SCALES
+from experiments.library import home
 from experiments.runs import make_run, narrow
-from experiments.spec import home
 
 from tunefree.core.errors import ArgumentError
 

@@ -1,6 +1,6 @@
-"""What a recorded call changes: where results lie, and nothing else.
+"""Captured calls return the same results.
 
-Without a GPU, recordings are played by hand: results are written over the old ones, in place.
+Without a GPU, a fake capture calls the function again and overwrites its old results in place.
 """
 
 import pytest
@@ -8,13 +8,14 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 import tunefree as tf
-from tunefree.models import batched, capture
+from tunefree.models import batched
+from tunefree.models.gpu import capture
 from tunefree.models.losses import DeferredBatch
 from tunefree.models.problem import Problem
 from tunefree.simulation.batches import BatchSource
 from tunefree.testing._problem import federation, net
 
-CUDA = torch.cuda.is_available()
+pytestmark = pytest.mark.compiled_engines
 
 
 @pytest.fixture
@@ -34,10 +35,10 @@ def by_hand(monkeypatch):
         made.append(replay)
         return replay, out
 
-    monkeypatch.setattr(capture, "warm", lambda call: call())
-    monkeypatch.setattr(capture, "record", record)
+    monkeypatch.setattr(capture, "warm_up", lambda call: call())
+    monkeypatch.setattr(capture, "capture", record)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(batched, "on_gpu", lambda problem: True)
+    monkeypatch.setattr(batched, "is_on_gpu", lambda problem: True)
     return made
 
 
@@ -58,7 +59,7 @@ METHODS = ["fedavg", "scaffold", "fedexpsls", "mime", "feddyn", "fedproxlod", "f
 def test_recorded_runs_have_the_same_bits(name, places, request, monkeypatch):
     plain = fit(name)
     made = request.getfixturevalue("by_hand")
-    monkeypatch.setattr(capture, "PLACES", places)
+    monkeypatch.setattr(capture, "MAX_ADDRESSES", places)
     recorded = fit(name)
     assert made
     assert torch.equal(recorded.x, plain.x)
@@ -96,7 +97,7 @@ def test_a_model_that_cannot_be_recorded_still_runs(by_hand, monkeypatch, caplog
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     expected = fit("fedavg")
-    monkeypatch.setattr(capture, "record", record)
+    monkeypatch.setattr(capture, "capture", record)
     run = fit("fedavg")
     assert torch.equal(run.x, expected.x)
     assert "cannot be recorded for the GPU (operation not permitted" in caplog.text
@@ -104,7 +105,7 @@ def test_a_model_that_cannot_be_recorded_still_runs(by_hand, monkeypatch, caplog
 
 def test_memory_that_ends_halves_the_chunk(by_hand, monkeypatch, caplog):
     expected = fit("scaffold")
-    real = batched.Vmapped.value_and_grad
+    real = batched.VmapEngine.value_and_grad
 
     def small(self, y, *rest):
         if len(y) > 2:
@@ -112,14 +113,14 @@ def test_memory_that_ends_halves_the_chunk(by_hand, monkeypatch, caplog):
         return real(self, y, *rest)
 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    probe = batched.Vmapped.value_and_grad
+    probe = batched.VmapEngine.value_and_grad
     calls = []
 
     def later(self, y, *rest):  # the probe before round 0 is not what is tested
         calls.append(len(y))
         return small(self, y, *rest) if len(calls) > 3 else probe(self, y, *rest)
 
-    monkeypatch.setattr(batched.Vmapped, "value_and_grad", later)
+    monkeypatch.setattr(batched.VmapEngine, "value_and_grad", later)
     run = fit("scaffold")
     torch.testing.assert_close(run.x, expected.x, rtol=1e-12, atol=1e-14)
     assert [row["bytes_up"] for row in run.history] == [r["bytes_up"] for r in expected.history]
@@ -129,9 +130,9 @@ def test_memory_that_ends_halves_the_chunk(by_hand, monkeypatch, caplog):
 
 
 def test_places_that_come_again_get_recordings(by_hand, monkeypatch):
-    monkeypatch.setattr(capture, "PLACES", 3)
+    monkeypatch.setattr(capture, "MAX_ADDRESSES", 3)
     rows = [torch.full((3,), float(i)) for i in range(40)]
-    double = capture.Captured(lambda y: (2 * y,), rows[0])
+    double = capture.CudaGraphFunction(lambda y: (2 * y,), rows[0])
 
     def recordings(places):
         before = len(by_hand)
@@ -143,7 +144,7 @@ def test_places_that_come_again_get_recordings(by_hand, monkeypatch):
     assert recordings([7, 8, 9]) == 1  # seen once: copied to a place that has a recording
     assert recordings([7, 8, 9] * 2) == 3  # they come again, and take the places of the others
     assert recordings([7, 8, 9] * 5) == 0
-    assert recordings([*range(10, 40)] * 3) <= 2 * capture.MOST
+    assert recordings([*range(10, 40)] * 3) <= 2 * capture.MAX_CAPTURES
     assert recordings([*range(10, 40)] * 3) == 0  # too many places: all are copied
 
 
@@ -152,12 +153,12 @@ def test_what_is_compiled_is_the_form_of_training(method, shape, by_hand, monkey
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda graph, **options: compiled.append(graph) or graph)
     monkeypatch.setattr(BatchSource, "probe", BatchSource.order)  # as on a GPU
-    monkeypatch.setattr(Problem, "kept", lambda *args: 0)
+    monkeypatch.setattr(Problem, "activation_bytes", lambda *args: 0)
     monkeypatch.setattr(DeferredBatch, "row", lambda order, i: (), raising=False)
     shapes = []
-    real = batched.Vmapped._record
+    real = batched.VmapEngine._record
     monkeypatch.setattr(
-        batched.Vmapped, "_record", lambda *args: shapes.append(args[-1]) or real(*args)
+        batched.VmapEngine, "_record", lambda *args: shapes.append(args[-1]) or real(*args)
     )
     fit(method, compile=True)
     assert len(compiled) == 2  # gradients or descent, and the losses that nobody asks for here

@@ -1,4 +1,4 @@
-"""Convolutions of many clients: the products give what vmap over PyTorch's own gives."""
+"""Batched convolutions, pools and group normalisation equal vmap over PyTorch's own."""
 
 import pytest
 import torch
@@ -7,10 +7,16 @@ from torch import nn
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import tunefree as tf
-from parts.plain_kernels import pretend
-from tunefree.models import rewrite
-from tunefree.models.convolution import Lowered
+from parts.plain_kernels import fake_kernels
+from tunefree.models.batched import VmapEngine
+from tunefree.models.compiled.compiler import is_in_place_safe
+from tunefree.models.compiled.mode import BatchedOpsMode
+from tunefree.models.gpu import rewrite
+from tunefree.models.loop import LoopEngine
+from tunefree.models.losses import Batch
+from tunefree.models.problem import Problem
+
+pytestmark = pytest.mark.compiled_engines
 
 CASES = {  # inputs, outputs, kernel, stride, padding, dilation, size
     "plain": (3, 5, (3, 3), 1, 0, 1, (8, 9)),
@@ -55,7 +61,7 @@ def flat(result):
 def test_values_and_gradients(case, samples_last):
     each, args = problem(case)
     expected = flat(each(*args))
-    with Lowered(samples_last):
+    with BatchedOpsMode(samples_last):
         found = flat(each(*args))
         graph = make_fx(each)(*args)
     for a, b in zip(found, expected, strict=True):
@@ -88,7 +94,7 @@ def test_pools(case, ties, samples_last):
 
     each = vmap(grad_and_value(loss))
     expected = each(x)
-    with Lowered(samples_last, pools=True):
+    with BatchedOpsMode(samples_last, pools=True):
         found = each(x)
         graph = make_fx(each)(x)
     for a, b in zip(found, expected, strict=True):
@@ -101,7 +107,7 @@ def test_pools_hand_on_what_is_not_a_number(samples_last):
     x = torch.zeros(2, 1, 1, 4, 4)
     x[0, 0, 0, 0, 1] = x[1, 0, 0, 2, 2] = torch.nan
     each = vmap(lambda x: F.max_pool2d(x, 2))
-    with Lowered(samples_last, pools=True):
+    with BatchedOpsMode(samples_last, pools=True):
         assert torch.equal(
             each(x).isnan(), F.max_pool2d(x.flatten(0, 1), 2).reshape(2, 1, 1, 2, 2).isnan()
         )
@@ -111,7 +117,7 @@ def test_pools_hand_on_what_is_not_a_number(samples_last):
 def test_grouped_convolutions_are_left_alone():
     x, w = torch.randn(4, 2, 6, 5, 5), torch.randn(4, 6, 1, 3, 3)
     each = vmap(lambda x, w: F.conv2d(x, w, groups=6))
-    with Lowered():
+    with BatchedOpsMode():
         assert torch.equal(each(x, w), vmap(lambda x, w: F.conv2d(x, w, groups=6))(x, w))
 
 
@@ -126,26 +132,26 @@ def test_weights_or_images_that_all_clients_share(samples_last):
     for axes, args in (((0, None), (x, w)), ((None, 0), (image, weights))):
         each = vmap(grad_and_value(loss, argnums=(0, 1)), in_dims=axes)
         expected = flat(each(*args))
-        with Lowered(samples_last):
+        with BatchedOpsMode(samples_last):
             found = flat(each(*args))
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
 @pytest.fixture
-def pretended(monkeypatch):
-    return pretend(monkeypatch)
+def kernel_calls(monkeypatch):
+    return fake_kernels(monkeypatch)
 
 
 @pytest.mark.parametrize("case", ["lopsided", "padded", "one axis"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_kernels_take_over_and_can_be_recorded(case, dtype, pretended):
+def test_kernels_take_over_and_can_be_recorded(case, dtype, kernel_calls):
     each, (w, b, x) = problem(case, dtype)
     args = (w, torch.cat([b, b], 1)[:, : b.shape[1]], x)  # pieces of rows, as engines have them
     expected = flat(each(*args))
-    with Lowered():
+    with BatchedOpsMode():
         graph = make_fx(each)(*args)
-        assert set(pretended) == {"forward", "grad_input", "grad_weight"}
+        assert set(kernel_calls) == {"forward", "grad_input", "grad_weight"}
     found = flat(graph(*args))
     assert sum("tunefree.conv" in str(n.target) for n in graph.graph.nodes) == 3
     tolerance = 1e-5 if dtype == torch.float32 else 5e-2
@@ -154,7 +160,7 @@ def test_kernels_take_over_and_can_be_recorded(case, dtype, pretended):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.usefixtures("pretended")
+@pytest.mark.usefixtures("kernel_calls")
 @pytest.mark.parametrize("alone", [True, False])
 def test_what_follows_a_convolution_is_done_at_once(alone):
     """Where it is relu, and nothing else reads what was before."""
@@ -165,11 +171,11 @@ def test_what_follows_a_convolution_is_done_at_once(alone):
         out = F.conv2d(x, w)
         return out.relu().sin().mean() + (0 if alone else out.mean())
 
-    with Lowered():
+    with BatchedOpsMode():
         graph = make_fx(vmap(grad_and_value(loss, argnums=(0, 1))))(w, x)
     expected = flat(graph(w, x))
-    rewrite.written_once(graph)
-    rewrite.rectified_at_once(graph)
+    rewrite.merge_copies(graph)
+    rewrite.fuse_conv_relu(graph)
     left = [node for node in graph.graph.nodes if node.target is torch.ops.aten.relu.default]
     assert bool(left) is not alone
     for a, b in zip(flat(graph(w, x)), expected, strict=True):
@@ -178,7 +184,7 @@ def test_what_follows_a_convolution_is_done_at_once(alone):
 
 def test_autocast_reaches_the_products():
     each, args = problem("padded", torch.float32)
-    with torch.autocast("cpu", torch.bfloat16), Lowered():
+    with torch.autocast("cpu", torch.bfloat16), BatchedOpsMode():
         graph = make_fx(each)(*args)
     kinds = {n.meta["tensor_meta"].dtype for n in graph.graph.nodes if "bmm" in str(n.target)}
     assert kinds == {torch.bfloat16}
@@ -204,7 +210,7 @@ def test_group_normalisation(shape, form):
 
     call = vmap(grad_and_value(loss, argnums=(0, 1, 2)))
     expected = [grad_and_value(loss, argnums=(0, 1, 2))(*row) for row in zip(x, w, b, strict=True)]
-    with Lowered():
+    with BatchedOpsMode():
         grads, values = call(x, w, b)
     for i, (slopes, value) in enumerate(expected):
         torch.testing.assert_close(values[i], value, rtol=1e-11, atol=1e-11)
@@ -214,7 +220,7 @@ def test_group_normalisation(shape, form):
 
 def test_group_normalisation_under_autocast_is_exact_but_for_the_last_rounding():
     x = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
-    with torch.autocast("cpu", torch.bfloat16), Lowered():
+    with torch.autocast("cpu", torch.bfloat16), BatchedOpsMode():
         out = vmap(lambda row: F.group_norm(row.bfloat16()[None], 2))(x)
     assert out.dtype == torch.bfloat16
     exact = F.group_norm(x.bfloat16().float(), 2)
@@ -226,7 +232,7 @@ def test_group_normalisation_far_from_zero(corner):
     """Sums that cancel: a mean a thousand times the spread; one pixel far from all others."""
     x = 1000 + torch.randn(3, 2, 4, 32, 32, generator=torch.Generator().manual_seed(0))
     x[..., 0, 0] += corner
-    with Lowered():
+    with BatchedOpsMode():
         out = vmap(lambda row: F.group_norm(row, 2))(x)
     exact = F.group_norm(x.double().flatten(0, 1), 2).reshape(x.shape)
     error = (out.double() - exact).abs().max() / exact.abs().max()
@@ -234,22 +240,43 @@ def test_group_normalisation_far_from_zero(corner):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # torch's own use
-@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
-def test_compiled_for_a_cpu(method):
-    """Few channels and many, a pool between them, a rest of the images: the same model."""
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(40, 2, 11, 9, generator=draw), torch.randint(3, (40,), generator=draw)
-    fed = tf.Federation(x, y, torch.arange(40) % 4, test=(x, y), classes=3)
+@pytest.mark.parametrize("whole_steps", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_compiled_for_a_cpu(whole_steps):
+    """Few channels and many, a pool between them that leaves a rest of the images."""
+    if whole_steps and not is_in_place_safe(torch.device("cpu")):
+        pytest.skip("this version's compiler gets gradients only")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        net = nn.Sequential(
-            nn.Conv2d(2, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 4, 3),
-            nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4, 3),
+        net = Problem(
+            nn.Sequential(
+                nn.Conv2d(2, 16, 2, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 4, 2),
+                nn.Tanh(), nn.Flatten(), nn.Linear(24, 3),
+            )
         )  # fmt: skip
-    given = {"rounds": 3, "cohort": 4, "steps": 4, "batch": 5, "device": "cpu"}
-    found = [
-        tf.fit(net, fed, tf.methods.get(method, lr=0.3), compile=compile, engine="vmap", **given)
-        for compile in (True, False)
-    ]
-    assert found[0].settings["engine"] == "vmap, compiled"
-    torch.testing.assert_close(found[0].x, found[1].x, rtol=1e-4, atol=1e-5)
+        y = net.start + 0.1 * torch.randn(4, net.layout.size)
+        given = Batch(
+            torch.randn(4, 5, 2, 7, 6),
+            torch.randint(3, (4, 5)),
+            torch.arange(5) < torch.tensor([5, 3, 5, 1])[:, None],
+            torch.arange(4),
+        )
+    lr = torch.tensor([0.3, 0.1, 0.0, 0.5])
+    expected, total = y, torch.zeros(4)
+    for _ in range(3):
+        losses, grads = LoopEngine(net).value_and_grad(expected, given)
+        expected, total = expected - lr[:, None] * grads, total + (lr > 0) * losses
+    engine = VmapEngine(net, compile=True)
+    if whole_steps:
+        engine.compile_descent(given)
+        descent = engine.descent(4)
+        descent.begin(y)
+        for _ in range(3):
+            descent.step(given, lr)
+        found, sums = descent.end()
+    else:
+        found, sums = y, torch.zeros(4)
+        for _ in range(3):
+            losses, grads = engine.value_and_grad(found, given)
+            found, sums = found - lr[:, None] * grads, sums + (lr > 0) * losses
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(sums, total, rtol=1e-4, atol=1e-5)

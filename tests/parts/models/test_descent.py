@@ -1,20 +1,24 @@
-"""Whole steps as a GPU takes them, with plain products behind its kernels: they are the steps."""
+"""Compiled descent on the GPU's code path, with plain products for its kernels."""
 
 import pytest
 import torch
-from benchmarks.work import samples
+from benchmarks.workload import samples
 from torch import nn
 from torch.func import grad_and_value, vmap
 
-from parts.plain_kernels import pretend
+from parts.plain_kernels import fake_kernels
 from tunefree.core.types import map_inputs
-from tunefree.models import descent, nets
-from tunefree.models.descent import Descent
+from tunefree.models import nets
+from tunefree.models.compiled import descent
+from tunefree.models.compiled.descent import CompiledDescent
+from tunefree.models.loop import LoopEngine
 from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
-from tunefree.models.turns import Looped
+
+pytestmark = pytest.mark.compiled_engines
 
 CLIENTS, SAMPLES = 3, 4
+KERNELS = {"channel_sums", "descend", "forward", "grad_input", "grad_weight"}
 
 
 def wide(inplace):
@@ -41,10 +45,10 @@ def batch(seed):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Descent as on a GPU from now on, uncompiled; the calls of its kernels."""
-    monkeypatch.setattr(descent, "on_gpu", lambda problem: True)
-    monkeypatch.setattr(descent, "compiled", lambda graph, device: graph)
-    monkeypatch.setattr(descent, "Captured", lambda function, *args: function)
-    return pretend(monkeypatch)
+    monkeypatch.setattr(descent, "is_on_gpu", lambda problem: True)
+    monkeypatch.setattr(descent, "compile_graph", lambda graph, device: graph)
+    monkeypatch.setattr(descent, "CudaGraphFunction", lambda function, *args: function)
+    return fake_kernels(monkeypatch)
 
 
 @pytest.mark.parametrize("inplace", [False, True])
@@ -58,7 +62,7 @@ def test_steps(precision, tolerance, inplace, as_on_a_gpu):
         CLIENTS, problem.layout.size, generator=torch.Generator().manual_seed(0)
     )
     lr = torch.tensor([0.1, 0.2, 0.0])
-    engine, expected, total = Looped(problem), y.clone(), torch.zeros(CLIENTS)
+    engine, expected, total = LoopEngine(problem), y.clone(), torch.zeros(CLIENTS)
     for seed in range(3):
         loss, slope = engine.value_and_grad(expected, batch(seed))
         expected = expected - lr[:, None] * slope
@@ -66,21 +70,27 @@ def test_steps(precision, tolerance, inplace, as_on_a_gpu):
 
     problem.precision = precision  # which a CPU does not have
     calls = as_on_a_gpu
-    walk = Descent(problem, vmap(grad_and_value(problem.value)), batch(0))
-    assert list(walk._lie) == [6]  # the large layer's columns lie as images do
-    walk.begin(y)
+    fused = CompiledDescent(problem, vmap(grad_and_value(problem.value)), batch(0))
+    assert list(fused._columns) == [6]  # the large layer's columns lie as images do
+    fused.begin(y)
     for seed in range(3):
         calls.clear()
-        walk.step(batch(seed), lr)
-        assert sorted(set(calls)) == ["descend", "forward", "grad_input", "grad_weight", "sums"]
+        fused.step(batch(seed), lr)
+        assert sorted(set(calls)) == [
+            "channel_sums",
+            "descend",
+            "forward",
+            "grad_input",
+            "grad_weight",
+        ]
         assert calls.count("descend") == 1
-    found, losses = walk.end()
+    found, losses = fused.end()
     assert torch.equal(found[2], y[2])
     error = (found - expected).norm(dim=1)[:2] / (expected - y).norm(dim=1)[:2]
     assert bool((error < tolerance).all()), error
     torch.testing.assert_close(losses, total, rtol=tolerance, atol=tolerance)
     weight = problem.layout.split(found)[6]
-    again = walk._seen(6).flatten(2)
+    again = fused._in_model_order(6).flatten(2)
     assert torch.equal(weight, again)
 
 
@@ -102,13 +112,13 @@ def test_tensors_that_are_factors_of_gradients_have_not_moved_before(as_on_a_gpu
         torch.manual_seed(0)
         problem = Problem(LowRank(), precision="fp32")
     rows = problem.start.expand(CLIENTS, -1).contiguous()
-    _, slope = Looped(problem).value_and_grad(rows, batch(0))
+    _, slope = LoopEngine(problem).value_and_grad(rows, batch(0))
     problem.precision = "tf32"
     axes = (0, 0, 0, 0, None)
-    walk = Descent(problem, vmap(grad_and_value(problem.value), in_dims=axes), batch(0))
-    walk.begin(rows)
-    walk.step(batch(0), torch.full((CLIENTS,), 0.5))
-    torch.testing.assert_close(walk.end()[0], rows - 0.5 * slope, rtol=1e-5, atol=1e-6)
+    fused = CompiledDescent(problem, vmap(grad_and_value(problem.value), in_dims=axes), batch(0))
+    fused.begin(rows)
+    fused.step(batch(0), torch.full((CLIENTS,), 0.5))
+    torch.testing.assert_close(fused.end()[0], rows - 0.5 * slope, rtol=1e-5, atol=1e-6)
     assert "descend" not in as_on_a_gpu
 
 
@@ -130,12 +140,12 @@ def test_a_weight_that_is_read_in_both_precisions_lies_as_it_did(as_on_a_gpu):
         torch.manual_seed(0)
         problem = Problem(Twice(), precision="bf16")
     rows, lr = problem.start.expand(CLIENTS, -1).contiguous(), torch.full((CLIENTS,), 0.1)
-    loss, slope = Looped(problem).value_and_grad(rows, batch(0))
+    loss, slope = LoopEngine(problem).value_and_grad(rows, batch(0))
     axes = (0, 0, 0, 0, None)
-    walk = Descent(problem, vmap(grad_and_value(problem.value), in_dims=axes), batch(0))
-    walk.begin(rows)
-    walk.step(batch(0), lr)
-    found, total = walk.end()
+    fused = CompiledDescent(problem, vmap(grad_and_value(problem.value), in_dims=axes), batch(0))
+    fused.begin(rows)
+    fused.step(batch(0), lr)
+    found, total = fused.end()
     torch.testing.assert_close(total, loss, rtol=1e-2, atol=1e-2)
     assert float((found - rows + 0.1 * slope).norm() / (0.1 * slope).norm()) < 0.1
     assert "forward" in as_on_a_gpu
@@ -148,38 +158,41 @@ def test_one_client_alone(as_on_a_gpu):
         problem = Problem(wide(inplace=False), precision="fp32")
     rows, given = problem.start[None].clone(), batch(0)
     one = Batch(given.inputs[:1], given.target[:1], given.mask[:1], given.key[:1])
-    _, slope = Looped(problem).value_and_grad(rows, one)
+    _, slope = LoopEngine(problem).value_and_grad(rows, one)
     problem.precision = "tf32"
-    walk = Descent(problem, vmap(grad_and_value(problem.value)), one)
-    assert list(walk._lie) == [6]
-    walk.begin(rows)
-    walk.step(one, torch.tensor([0.5]))
-    torch.testing.assert_close(walk.end()[0], rows - 0.5 * slope, rtol=1e-4, atol=1e-6)
+    fused = CompiledDescent(problem, vmap(grad_and_value(problem.value)), one)
+    assert list(fused._columns) == [6]
+    fused.begin(rows)
+    fused.step(one, torch.tensor([0.5]))
+    torch.testing.assert_close(fused.end()[0], rows - 0.5 * slope, rtol=1e-4, atol=1e-6)
     assert "descend" in as_on_a_gpu
 
 
 IMAGES, SMALL = ((3, 32, 32), 10), ((1, 28, 28), 10)
-NETWORKS = {  # shape and classes, which of its tensors lie as images do, whether any is large
-    "linear": (*SMALL, [], False),
-    "mlp": (*SMALL, [], True),
-    "convex": ((1, 8, 8), 5, [], False),
-    "cnn-p1": ((1, 28, 28), 62, [4], True),
-    "cnn-p2": (*SMALL, [4], False),
-    "cnn-p4": (*SMALL, [4], True),
-    "cnn-pfl": (*IMAGES, [4], True),
-    "resnet18": (*IMAGES, [], False),
-    "vit": (*IMAGES, [], False),
-    "lstm": ((20,), 80, [], True),
-    "text": ((12,), 2, [], False),
+NETWORKS = {  # shape, classes, smaller sizes; weights with reordered columns, any factored gradient
+    "linear": (*SMALL, {}, [], False),
+    "mlp": (*SMALL, {}, [], True),
+    "convex": ((1, 8, 8), 5, {}, [], False),
+    "cnn-p1": ((1, 28, 28), 62, {}, [4], True),
+    "cnn-p2": (*SMALL, {}, [4], False),
+    "cnn-p4": (*SMALL, {}, [4], True),
+    "cnn-pfl": (*IMAGES, {}, [4], True),
+    "resnet18": ((3, 16, 16), 10, {"width": 8}, [], False),  # its first three blocks
+    "vit": ((3, 16, 16), 10, {"layers": 1}, [], False),
+    "lstm": ((3,), 80, {"hidden": 64, "embedding": 64}, [], True),
+    "text": ((12,), 2, {}, [], False),
 }
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_step_of_reference_networks(name, as_on_a_gpu):
-    shape, classes, lying, large = NETWORKS[name]
+    shape, classes, sizes, reordered, factored = NETWORKS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        problem = Problem(nets.build(name, shape=shape, classes=classes), precision="fp32")
+        net = nets.build(name, shape=shape, classes=classes, **sizes)
+        if name == "resnet18":  # tracing takes seconds per block; these have all kinds of layers
+            net.blocks, net.head = net.blocks[:3], nn.Linear(16, classes)
+        problem = Problem(net, precision="fp32")
     x, y = samples(name, shape, classes, 2 * SAMPLES)
     problem.check(map_inputs(lambda t: t[:2], x), y[:2], classes - 1)
     given = Batch(
@@ -190,13 +203,13 @@ def test_a_step_of_reference_networks(name, as_on_a_gpu):
     )
     draw = torch.Generator().manual_seed(0)
     rows = problem.start + 0.01 * torch.randn(2, problem.layout.size, generator=draw)
-    _, slope = Looped(problem).value_and_grad(rows, given)
+    _, slope = LoopEngine(problem).value_and_grad(rows, given)
     problem.precision = "tf32"
-    axes = (0, 0, 0, 0, 0 if problem.random else None)
-    walk = Descent(problem, vmap(grad_and_value(problem.value), in_dims=axes), given)
-    assert list(walk._lie) == lying
-    assert ("descend" in as_on_a_gpu) == large
-    walk.begin(rows)
-    walk.step(given, torch.tensor([0.05, 0.02]))
-    moved = (walk.end()[0] - rows) / -torch.tensor([[0.05], [0.02]])
+    axes = (0, 0, 0, 0, 0 if problem.has_dropout else None)
+    fused = CompiledDescent(problem, vmap(grad_and_value(problem.value), in_dims=axes), given)
+    assert list(fused._columns) == reordered
+    assert ("descend" in as_on_a_gpu) == factored
+    fused.begin(rows)
+    fused.step(given, torch.tensor([0.05, 0.02]))
+    moved = (fused.end()[0] - rows) / -torch.tensor([[0.05], [0.02]])
     assert float((moved - slope).norm() / slope.norm()) < 2e-4

@@ -1,4 +1,4 @@
-"""What only a GPU can show: recordings, products and precisions agree with plain PyTorch."""
+"""On a GPU: captures, kernels and precisions agree with plain PyTorch."""
 
 import os
 import subprocess
@@ -12,10 +12,14 @@ from torch import nn
 import tunefree as tf
 from tunefree import attacks, robust
 from tunefree.faults import Faults
-from tunefree.models import batched, kernels
+from tunefree.models import batched
+from tunefree.models.gpu import kernels
 from tunefree.simulation import chunk
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.compiled_engines,
+]
 
 
 def federation(clients=6, side=10):
@@ -154,8 +158,11 @@ def test_a_broken_client_is_left_out(compile):
 
 def test_clients_that_fail_and_lie():
     words = {"rounds": 8, "steps": 3, "batch": 6, "cohort": 5, "dtype": torch.float64}
-    words |= {"faults": Faults(before=0.1, after=0.1, slow=0.2, stale=0.2, delay=2)}
-    words |= {"attack": attacks.SignFlip((1,), scale=4.0), "aggregate": robust.Median()}
+    scenario = tf.Scenario(
+        faults=Faults(before=0.1, after=0.1, slow=0.2, stale=0.2, delay=2),
+        attack=attacks.SignFlip((1,), scale=4.0),
+    )
+    words |= {"scenario": scenario, "aggregate": robust.Median()}
     runs = [
         tf.fit(net(), federation(), "fedavg", device=d, compile=False, **words)
         for d in ("cpu", "cuda")
@@ -177,13 +184,14 @@ def test_the_same_bits_in_another_process(precision, tmp_path):
     """Compiled anew, with nothing kept from the first time: no kernel is chosen by a clock."""
     own = Path(__file__)
     code = f"import sys; sys.path.insert(0, {str(own.parent)!r}); import {own.stem} as here; "
-    code += f"run = here.fit(compile=True, precision={precision!r}); "
+    code += f"run = here.fit(compile=True, engine=here.tf.Engine(precision={precision!r})); "
     code += "print(run.settings['engine'], run.x.double().sum().item().hex())"
     found = set()
     for name in "ab":
         env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name)}
+        words = [sys.executable, "-c", code]
         done = subprocess.run(
-            [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
+            words, env=env, check=True, capture_output=True, text=True, timeout=600
         )
         found.add(done.stdout)
     assert len(found) == 1

@@ -12,12 +12,14 @@ import torch
 from torch.nn import functional as F
 
 from tunefree.core.errors import ArgumentError
-from tunefree.models import kernels
-from tunefree.models.kernels import Blocks
+from tunefree.models.gpu import kernels
+from tunefree.models.gpu.kernels import Blocks
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
-HERE = importlib.util.find_spec("triton") is not None and (INTERPRETED or kernels.available(DEVICE))
+HERE = importlib.util.find_spec("triton") is not None and (
+    INTERPRETED or kernels.is_available(DEVICE)
+)
 needs_triton = pytest.mark.skipif(not HERE, reason="needs triton and a GPU, or TRITON_INTERPRET=1")
 
 # Triton's interpreter makes integers of one-element arrays.
@@ -156,7 +158,7 @@ def test_sums_over_pixels(shape, kind):
     centre = torch.randn(*shape[:2], shape[4], generator=random).to(DEVICE)
     away = x.cpu().double() - centre.cpu().double()[:, :, None, None]
     for by, factor in ((None, away), (g, g.cpu().double())):
-        first, second = kernels.sums(x, centre, by)
+        first, second = kernels.channel_sums(x, centre, by)
         assert first.dtype == second.dtype == torch.float32
         close(first, factor.sum((2, 3)), 1e-5)
         close(second, (factor * away).sum((2, 3)), 1e-5)
@@ -177,8 +179,8 @@ def test_strided_weights_and_centres_are_refused():
     part, left, right = torch.zeros(1, 2, 3), torch.zeros(1, 2, 4), torch.zeros(1, 4, 3)
     with pytest.raises(ArgumentError, match=r"descend\(part=\.\.\.\) must be contiguous"):
         kernels.descend(part.mT, None, right.mT, left.mT, torch.ones(1))
-    with pytest.raises(ArgumentError, match=r"sums\(centre=\.\.\.\) must be contiguous"):
-        kernels.sums(torch.zeros(2, 1, 2, 2, 3), torch.zeros(3, 1, 2).transpose(0, 2))
+    with pytest.raises(ArgumentError, match=r"channel_sums\(centre=\.\.\.\) must be contiguous"):
+        kernels.channel_sums(torch.zeros(2, 1, 2, 2, 3), torch.zeros(3, 1, 2).transpose(0, 2))
 
 
 def test_products_with_long_sums_are_refused():
@@ -188,4 +190,4 @@ def test_products_with_long_sums_are_refused():
 
 
 def test_available_says_no_without_a_gpu():
-    assert not kernels.available(torch.device("cpu"))
+    assert not kernels.is_available(torch.device("cpu"))

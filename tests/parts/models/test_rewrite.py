@@ -1,4 +1,4 @@
-"""Graphs of a step, rewritten: the same numbers from fewer passes."""
+"""Passes over the graph of a step keep its results."""
 
 import pytest
 import torch
@@ -6,16 +6,18 @@ from torch import nn
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tunefree.models import flattened, graphs, rewrite
-from tunefree.models.convolution import Lowered
+from tunefree.models.compiled.mode import BatchedOpsMode
+from tunefree.models.gpu import flatten, graphs, rewrite
 from tunefree.models.problem import Problem
+
+pytestmark = pytest.mark.compiled_engines
 
 aten = torch.ops.aten
 CLIENTS, SAMPLES = 3, 4
 
 
 class Twice(nn.Module):
-    """Flattened images that meet one weight and something else besides."""
+    """Flattened images that one weight reads, and another operation too."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +41,9 @@ def traced(net, precision="auto"):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         problem = Problem(net() if isinstance(net, type) else network(net), precision=precision)
-    both = vmap(grad_and_value(problem.value), in_dims=(0, 0, 0, 0, 0 if problem.random else None))
+    both = vmap(
+        grad_and_value(problem.value), in_dims=(0, 0, 0, 0, 0 if problem.has_dropout else None)
+    )
     rows = problem.start + 0.1 * torch.randn(CLIENTS, problem.layout.size, generator=draw)
     parts = [p.clone() for p in problem.layout.split(rows)]
     low = [p.bfloat16() for p in parts] if precision == "bf16" else []
@@ -48,13 +52,13 @@ def traced(net, precision="auto"):
     batch = (x, y, torch.ones(CLIENTS, SAMPLES, dtype=torch.bool), torch.arange(CLIENTS))
 
     def slopes(parts, low, *batch):
-        with Lowered():
+        with BatchedOpsMode():
             grads, loss = both(tuple(parts), *batch)
         return [loss, *grads]
 
     graph = make_fx(slopes)(parts, low, *batch)
-    graphs.flatten(graph)
-    rewrite.cast_beforehand(graph, len(low))
+    graphs.flatten_signature(graph)
+    rewrite.use_cast_inputs(graph, len(low))
     return graph, parts, low, batch
 
 
@@ -63,11 +67,11 @@ def targets(graph):
 
 
 @pytest.mark.parametrize("precision", ["auto", "bf16"])
-def test_copies_of_the_same_are_made_once(precision):
+def test_equal_copies_are_merged(precision):
     graph, parts, low, batch = traced(64, precision)
     expected = graph(*parts, *low, *batch)
     before = len(targets(graph))
-    rewrite.written_once(graph)
+    rewrite.merge_copies(graph)
     assert len(targets(graph)) < before
     for a, b in zip(graph(*parts, *low, *batch), expected, strict=True):
         assert torch.equal(a, b)
@@ -88,61 +92,61 @@ def _before_and_after(x):
 
 
 @pytest.mark.parametrize("change", [_two_clones, _before_and_after])
-def test_copies_that_are_overwritten_stay_apart(change):
+def test_copies_that_are_overwritten_are_not_merged(change):
     def loss(w, x):
         return (w * change(x)).sum()
 
     w, x = torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).double()
     graph = make_fx(vmap(grad_and_value(loss)))(w, x)
     expected = vmap(grad_and_value(loss))(w, x)
-    rewrite.written_once(graph)
+    rewrite.merge_copies(graph)
     for a, b in zip(graph(w, x), expected, strict=True):
         assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("precision", ["auto", "bf16"])
-def test_flattened_images_are_left_as_they_lie(precision):
+def test_images_are_flattened_in_memory_order(precision):
     graph, parts, low, batch = traced(64, precision)
     expected = graph(*parts, *low, *batch)
-    rewrite.written_once(graph)
+    rewrite.merge_copies(graph)
     copied = targets(graph).count(aten.clone.default)
-    lie = flattened.images_as_they_lie(graph, len(parts), len(parts) + len(low))
-    assert lie == {2: flattened.Images((8, 6, 6), (1, 2, 0))}
+    columns = flatten.flatten_in_memory_order(graph, len(parts), len(parts) + len(low))
+    assert columns == {2: flatten.ColumnOrder((8, 6, 6), (1, 2, 0))}
     assert targets(graph).count(aten.clone.default) < copied
 
-    def turned(weight):  # columns (h, w, c) in place of (c, h, w)
+    def reorder(weight):  # columns (h, w, c) in place of (c, h, w)
         return weight.reshape(*weight.shape[:2], 8, 6, 6).permute(0, 1, 3, 4, 2).flatten(2)
 
     for given in (parts, low):
-        given[2:3] = [turned(t) for t in given[2:3]]
+        given[2:3] = [reorder(t) for t in given[2:3]]
     found = graph(*parts, *low, *batch)
-    found[3] = lie[2].seen(found[3]).flatten(2)
+    found[3] = columns[2].in_model_order(found[3]).flatten(2)
     tolerance = 1e-5 if precision == "auto" else 1e-2
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max()))
 
 
-def test_flattened_images_that_are_used_otherwise_are_not_touched():
+def test_flattened_images_with_other_uses_are_left_alone():
     graph, parts, low, batch = traced(Twice)
-    rewrite.written_once(graph)
+    rewrite.merge_copies(graph)
     before = targets(graph)
-    assert flattened.images_as_they_lie(graph, len(parts), len(parts)) == {}
+    assert flatten.flatten_in_memory_order(graph, len(parts), len(parts)) == {}
     assert targets(graph) == before
     assert not low
     graph(*parts, *batch)
 
 
 @pytest.mark.parametrize("precision", ["auto", "bf16"])
-@pytest.mark.parametrize("lying", [False, True])
-def test_products_with_short_sums_come_as_their_factors(precision, lying):
+@pytest.mark.parametrize("reordered", [False, True])
+def test_products_with_short_sums_are_returned_as_factors(precision, reordered):
     graph, parts, low, batch = traced(64, precision)
-    rewrite.written_once(graph)
-    if lying:
-        flattened.images_as_they_lie(graph, len(parts), len(parts) + len(low))
+    rewrite.merge_copies(graph)
+    if reordered:
+        flatten.flatten_in_memory_order(graph, len(parts), len(parts) + len(low))
     expected = graph(*parts, *low, *batch)
     given = len(parts) + len(low)
-    assert rewrite.products_apart(graph, given, SAMPLES - 1) == []
-    assert rewrite.products_apart(graph, given, SAMPLES) == [2]  # others are small, or no products
+    assert rewrite.return_factors(graph, given, SAMPLES - 1) == []
+    assert rewrite.return_factors(graph, given, SAMPLES) == [2]  # others are small, or no products
     found = graph(*parts, *low, *batch)
     left, right = found[3]
     assert (left.shape[2], right.shape[1]) == (SAMPLES, SAMPLES)

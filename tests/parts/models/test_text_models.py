@@ -18,7 +18,7 @@ from torch import nn
 import tunefree as tf
 from tunefree.core.errors import ArgumentError
 from tunefree.models import Problem
-from tunefree.models.functional import Functional
+from tunefree.models.functional import CounterDropoutMode
 from tunefree.models.nets import Bert
 
 ROOT = Path(__file__).parents[3]
@@ -146,12 +146,12 @@ def test_dropout_in_evaluation_mode_is_refused():
 
 def test_functional_dropout_by_hand():
     x = torch.ones(4000)
-    with Functional(torch.tensor(7)) as first:
+    with CounterDropoutMode(torch.tensor(7)) as first:
         a, b = F.dropout(x, 0.25), F.dropout(x, 0.25)
         off = F.dropout(x, 0.25, training=False)
-    with Functional(torch.tensor(7)):
+    with CounterDropoutMode(torch.tensor(7)):
         again = F.dropout(x, 0.25)
-    with Functional(torch.tensor(8)):
+    with CounterDropoutMode(torch.tensor(8)):
         other = F.dropout(x, 0.25)
     assert first.drops == 2
     assert torch.equal(off, x)
@@ -181,7 +181,7 @@ def test_functional_attention_equals_torch(case):
     if case == "groups":
         k, v = k[:, :2], v[:, :2]
     expected = F.scaled_dot_product_attention(q, k, v, **args)
-    with Functional(torch.tensor(0)) as mode:
+    with CounterDropoutMode(torch.tensor(0)) as mode:
         ours = F.scaled_dot_product_attention(q, k, v, **args)
     assert mode.used
     torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)

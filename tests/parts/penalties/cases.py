@@ -2,6 +2,8 @@
 
 import torch
 
+from helpers import assert_close as close
+from helpers import normal as rows
 from tunefree.core.layout import Layout
 from tunefree.penalties import (
     L1,
@@ -18,6 +20,8 @@ from tunefree.penalties import (
     Simplex,
     Zero,
 )
+
+__all__ = ["LAYOUT", "PENALTIES", "SETS", "D", "close", "flat", "rows", "vector"]
 
 LAYOUT = Layout(("w", "b", "k", "s"), ((2, 3), (2,), (2, 2, 2, 1), ()))
 D = LAYOUT.size
@@ -46,12 +50,3 @@ def flat(d):
 
 def vector(numbers):
     return torch.as_tensor(numbers, dtype=torch.float64)
-
-
-def rows(seed, *shape):
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=draw, dtype=torch.float64)
-
-
-def close(a, b, tolerance=1e-12):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)

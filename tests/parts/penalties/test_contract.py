@@ -9,7 +9,8 @@ from dataclasses import fields, is_dataclass
 import pytest
 import torch
 
-from parts.penalties.cases import LAYOUT, PENALTIES, SETS, D, close, flat, rows, vector
+from helpers import assert_close, normal
+from parts.penalties.cases import LAYOUT, PENALTIES, SETS, D, flat, vector
 from tunefree import penalties
 from tunefree.core.errors import ArgumentError
 from tunefree.core.layout import Layout
@@ -73,7 +74,7 @@ def test_a_penalty_needs_both_hooks():
 
 
 def test_inputs_stay_and_calls_repeat(part):
-    v = rows(0, 5, D)
+    v = normal(0, 5, D)
     before = v.clone()
     p, h = part.prox(v, 0.5, LAYOUT), part.value(v, LAYOUT)
     assert torch.equal(v, before)
@@ -84,34 +85,34 @@ def test_inputs_stay_and_calls_repeat(part):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("lead", [(), (5,), (2, 3)])
 def test_shape_and_dtype_are_kept(part, dtype, lead):
-    v = rows(1, *lead, D).to(dtype)
+    v = normal(1, *lead, D).to(dtype)
     for alpha in (0.0, 0.5):
         p = part.prox(v, alpha, LAYOUT)
         assert (p.shape, p.dtype, p.device) == (v.shape, dtype, v.device)
         h = part.value(p, LAYOUT)
         assert (h.shape, h.dtype, h.device) == (lead, dtype, v.device)
-        close(p.double(), part.prox(v.double(), alpha, LAYOUT), 1e-5)
+        assert_close(p.double(), part.prox(v.double(), alpha, LAYOUT), 1e-5)
 
 
 def test_rows_are_independent(part):
-    v = rows(2, 2, 3, D)
+    v = normal(2, 2, 3, D)
     p, h = part.prox(v, 0.5, LAYOUT), part.value(v, LAYOUT)
     for i in range(2):
         for j in range(3):
-            close(p[i, j], part.prox(v[i, j], 0.5, LAYOUT))
-            close(h[i, j], part.value(v[i, j], LAYOUT))
+            assert_close(p[i, j], part.prox(v[i, j], 0.5, LAYOUT))
+            assert_close(h[i, j], part.value(v[i, j], LAYOUT))
     across = v.transpose(0, 1)  # strided rows
-    close(part.prox(across, 0.5, LAYOUT), p.transpose(0, 1))
+    assert_close(part.prox(across, 0.5, LAYOUT), p.transpose(0, 1))
 
 
 def test_a_row_that_diverged_stays_so_alone(part):
     for bad in (float("nan"), float("inf")):
-        v = rows(3, 3, D)
+        v = normal(3, 3, D)
         v[1, 2] = bad
         p = part.prox(v, 0.5, LAYOUT)
         for k in (0, 2):
-            close(p[k], part.prox(v[k], 0.5, LAYOUT))
-            close(part.value(v, LAYOUT)[k], part.value(v[k], LAYOUT))
+            assert_close(p[k], part.prox(v[k], 0.5, LAYOUT))
+            assert_close(part.value(v, LAYOUT)[k], part.value(v[k], LAYOUT))
         if bad != bad:
             assert not bool(p[1].isfinite().all())
             assert isinstance(part, Zero) or not float(part.value(v, LAYOUT)[1]) <= 1e9
@@ -120,11 +121,11 @@ def test_a_row_that_diverged_stays_so_alone(part):
 def test_subgradient_at_the_output(part):
     """h(z) >= h(p) + <(v - p)/alpha, z - p> - (rho/2) |z - p|^2 for all z."""
     for alpha in (0.3, 1.0, 2.0):
-        v = 2 * rows(4, 60, 1, D)
+        v = 2 * normal(4, 60, 1, D)
         p = part.prox(v, alpha, LAYOUT)
         g = (v - p) / alpha
         for size in (0.01, 1.0, 5.0):
-            z = p + size * rows(5, 1, 80, D)
+            z = p + size * normal(5, 1, 80, D)
             z = part.prox(z, 1.0, LAYOUT) if part in SETS else z
             low = part.value(p, LAYOUT) + (g * (z - p)).sum(-1)
             low = low - part.rho / 2 * (z - p).square().sum(-1)
@@ -134,7 +135,7 @@ def test_subgradient_at_the_output(part):
 def test_distances_shrink_as_promised(part):
     """Firmly non-expansive when convex; Lipschitz with 1/(1 - alpha rho) always."""
     for alpha in (0.3, 1.0, 2.0):
-        a, b = 2 * rows(6, 500, D), rows(7, 500, D)
+        a, b = 2 * normal(6, 500, D), normal(7, 500, D)
         b[250:] = a[250:] + 0.01 * b[250:]
         moved, given = part.prox(a, alpha, LAYOUT) - part.prox(b, alpha, LAYOUT), a - b
         if part.rho == 0:
@@ -144,7 +145,7 @@ def test_distances_shrink_as_promised(part):
 
 
 def test_no_step_no_move(part):
-    v = rows(8, D)
+    v = normal(8, D)
     if part not in SETS:
         assert torch.equal(part.prox(v, 0.0, LAYOUT), v)
 
@@ -157,7 +158,7 @@ def test_zero_is_kept(part):
 
 
 def test_a_weight_of_zero_does_nothing():
-    v = rows(9, 3, D)
+    v = normal(9, 3, D)
     v[1] = 0
     for cls in (L1, ElasticNet, MCP, SCAD, GroupLasso, Nuclear):
         part = cls(0.0, 0.0) if cls is ElasticNet else cls(0.0)
@@ -174,11 +175,11 @@ def test_a_weight_that_vanishes_in_float32():
 def test_empty_tensors():
     layout = Layout(("e", "w", "f"), ((0, 4), (2, 2), (3, 0)))
     for part in PENALTIES.values():
-        v = rows(10, 3, 4)
+        v = normal(10, 3, 4)
         p = part.prox(v, 0.5, layout)
         assert p.shape == (3, 4)
-        close(p, part.prox(v, 0.5, Layout(("w",), ((2, 2),))))
-        close(part.value(v, layout), part.value(v, Layout(("w",), ((2, 2),))))
+        assert_close(p, part.prox(v, 0.5, Layout(("w",), ((2, 2),))))
+        assert_close(part.value(v, layout), part.value(v, Layout(("w",), ((2, 2),))))
 
 
 @pytest.mark.parametrize("alpha", [-0.1, float("nan"), float("inf"), "0.1", True])
@@ -187,7 +188,7 @@ def test_steps_that_are_none(part, alpha):
     with pytest.raises(ArgumentError, match="^fedcanon" + sentence):
         part.check(alpha, "fedcanon")
     with pytest.raises(ArgumentError, match=rf"^{type(part).__name__}\.prox" + sentence):
-        part.prox(rows(0, D), alpha, LAYOUT)
+        part.prox(normal(0, D), alpha, LAYOUT)
 
 
 @pytest.mark.parametrize(
@@ -209,12 +210,12 @@ def test_steps_that_are_too_long(part, limit, text):
             "smaller rho."
         )
         with pytest.raises(ArgumentError, match=r"prox\(alpha="):
-            part.prox(rows(0, D), alpha, LAYOUT)
+            part.prox(normal(0, D), alpha, LAYOUT)
 
 
 def is_convex(part):
     """Whether h(middle) <= mean of h at both ends, on many segments inside the set of h."""
-    ends = [rows(seed, 400, D) for seed in (31, 32)]
+    ends = [normal(seed, 400, D) for seed in (31, 32)]
     if part in SETS:
         ends = [part.prox(end, 1.0, LAYOUT) for end in ends]
     above = part.value(sum(ends) / 2, LAYOUT) - sum(part.value(e, LAYOUT) for e in ends) / 2
@@ -297,27 +298,27 @@ def test_stationarity_of_a_lasso():
     b, part = vector([[3.0, -0.2, 1.0], [0.1, 0.2, -4.0]]), L1(0.5)
     best = vector([[2.5, 0.0, 0.5], [0.0, 0.0, -3.5]])
     for alpha in (0.1, 1.0, 5.0):
-        close(stationarity(part, best, best - b, alpha, flat(3)), vector([0.0, 0.0]), 1e-12)
+        assert_close(stationarity(part, best, best - b, alpha, flat(3)), vector([0.0, 0.0]), 1e-12)
         assert bool((stationarity(part, b, b - b, alpha, flat(3)) > 0.1).all())
 
 
 def test_stationarity_without_a_penalty_is_the_gradient():
-    x, grad = rows(11, 4, D), rows(12, 4, D)
+    x, grad = normal(11, 4, D), normal(12, 4, D)
     for alpha in (0.01, 3.0):
-        close(stationarity(Zero(), x, grad, alpha, LAYOUT), grad.norm(dim=-1), 1e-9)
+        assert_close(stationarity(Zero(), x, grad, alpha, LAYOUT), grad.norm(dim=-1), 1e-9)
 
 
 def test_stationarity_needs_a_step():
     with pytest.raises(ArgumentError, match=r"^stationarity\(alpha=.* > 0, got 0\.$"):
-        stationarity(Zero(), rows(0, D), rows(1, D), 0, LAYOUT)
+        stationarity(Zero(), normal(0, D), normal(1, D), 0, LAYOUT)
     with pytest.raises(ArgumentError, match=r"with stationarity\(alpha=4\.0\)"):
-        stationarity(MCP(), rows(0, D), rows(1, D), 4.0, LAYOUT)
+        stationarity(MCP(), normal(0, D), normal(1, D), 4.0, LAYOUT)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_agrees_on_a_gpu(part):
-    v = rows(13, 3, D)
+    v = normal(13, 3, D)
     p = part.prox(v.cuda(), 0.5, LAYOUT)
     assert p.device.type == part.value(p, LAYOUT).device.type == "cuda"
-    close(p.cpu(), part.prox(v, 0.5, LAYOUT), 1e-9)
-    close(part.value(v.cuda(), LAYOUT).cpu(), part.value(v, LAYOUT), 1e-9)
+    assert_close(p.cpu(), part.prox(v, 0.5, LAYOUT), 1e-9)
+    assert_close(part.value(v.cuda(), LAYOUT).cpu(), part.value(v, LAYOUT), 1e-9)

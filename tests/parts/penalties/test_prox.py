@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import parts.penalties.reference as ref
-from parts.penalties.cases import LAYOUT, PENALTIES, SETS, D, close, flat, rows, vector
+from helpers import assert_close, normal
+from parts.penalties.cases import LAYOUT, PENALTIES, SETS, D, flat, vector
 from tunefree.penalties import (
     L1,
     L2,
@@ -43,9 +44,9 @@ def test_value_is_the_definition(separable):
     part, h = separable
     x = np.linspace(-3, 3, 241)
     for points in (x, x.clip(-0.5, 1.25)):  # the second lies in the box
-        close(part.value(vector(points)[:, None], flat(1)), vector(h(points)))
+        assert_close(part.value(vector(points)[:, None], flat(1)), vector(h(points)))
     inside = x.clip(-0.5, 1.25).reshape(-1, 1) * [1.0, 0.5, 0.0]
-    close(part.value(vector(inside), flat(3)), vector(h(inside).sum(1)))
+    assert_close(part.value(vector(inside), flat(3)), vector(h(inside).sum(1)))
 
 
 @pytest.mark.parametrize("alpha", ref.ALPHAS)
@@ -53,7 +54,7 @@ def test_prox_is_what_a_search_finds(separable, alpha):
     part, h = separable
     points = np.linspace(-4.13, 4.13, 83)
     found = [ref.search(h, v, alpha) for v in points]
-    close(part.prox(vector(points), alpha, flat(83)), vector(found), 1e-6)
+    assert_close(part.prox(vector(points), alpha, flat(83)), vector(found), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_pieces_meet(part, alpha, breaks):
     for low, high in zip([0, *breaks], [*breaks, 9.0], strict=True):  # each piece is a line
         inner = vector(np.linspace(low + 1e-3, high - 1e-3, 5))
         slope = part.prox(inner, alpha, flat(5)).diff() / inner.diff()
-        close(slope, slope[0].expand(4), 1e-8)
+        assert_close(slope, slope[0].expand(4), 1e-8)
         slopes.append(float(slope[0]))
     assert slopes[0] == 0
     assert all(abs(a - b) > 1e-3 for a, b in pairwise(slopes))
@@ -84,16 +85,16 @@ def test_pieces_meet(part, alpha, breaks):
 
 def test_numbers_by_hand():
     v = vector([0.2, -0.5, 1.0, -2.0, 4.0])
-    close(L1(0.5).prox(v, 1.0, flat(5)), vector([0, 0, 0.5, -1.5, 3.5]))
-    close(L2(3.0).prox(v, 1.0, flat(5)), v / 4)
-    close(ElasticNet(0.5, 1.0).prox(v, 1.0, flat(5)), vector([0, 0, 0.25, -0.75, 1.75]))
-    close(MCP(1.0, 3.0).prox(v, 0.5, flat(5)), vector([0, 0, 0.6, -1.8, 4.0]))
-    close(SCAD(1.0, 4.0).prox(v, 1.0, flat(5)), vector([0, 0, 0, -1.0, 4.0]))
-    close(SCAD(1.0, 4.0).prox(vector([-3.0]), 1.0, flat(1)), vector([-2.5]))
-    close(Box(-1.0, 0.5).prox(v, 1.0, flat(5)), vector([0.2, -0.5, 0.5, -1.0, 0.5]))
-    close(L2Ball(2.5).prox(vector([3.0, -4.0]), 1.0, flat(2)), vector([1.5, -2.0]))
-    close(L1Ball(2.0).prox(vector([3.0, -2.0, 0.5]), 1.0, flat(3)), vector([1.5, -0.5, 0]))
-    close(Simplex(2.0).prox(vector([3.0, 2.0, -9.0]), 1.0, flat(3)), vector([1.5, 0.5, 0]))
+    assert_close(L1(0.5).prox(v, 1.0, flat(5)), vector([0, 0, 0.5, -1.5, 3.5]))
+    assert_close(L2(3.0).prox(v, 1.0, flat(5)), v / 4)
+    assert_close(ElasticNet(0.5, 1.0).prox(v, 1.0, flat(5)), vector([0, 0, 0.25, -0.75, 1.75]))
+    assert_close(MCP(1.0, 3.0).prox(v, 0.5, flat(5)), vector([0, 0, 0.6, -1.8, 4.0]))
+    assert_close(SCAD(1.0, 4.0).prox(v, 1.0, flat(5)), vector([0, 0, 0, -1.0, 4.0]))
+    assert_close(SCAD(1.0, 4.0).prox(vector([-3.0]), 1.0, flat(1)), vector([-2.5]))
+    assert_close(Box(-1.0, 0.5).prox(v, 1.0, flat(5)), vector([0.2, -0.5, 0.5, -1.0, 0.5]))
+    assert_close(L2Ball(2.5).prox(vector([3.0, -4.0]), 1.0, flat(2)), vector([1.5, -2.0]))
+    assert_close(L1Ball(2.0).prox(vector([3.0, -2.0, 0.5]), 1.0, flat(3)), vector([1.5, -0.5, 0]))
+    assert_close(Simplex(2.0).prox(vector([3.0, 2.0, -9.0]), 1.0, flat(3)), vector([1.5, 0.5, 0]))
 
 
 def test_large_entries_keep_every_bit():
@@ -106,38 +107,38 @@ def test_large_entries_keep_every_bit():
 
 @pytest.mark.parametrize("part", [MCP(0.6, 1e9), SCAD(0.6, 1e9)])
 def test_the_non_convex_ones_tend_to_l1(part):
-    v = rows(1, 200) * 5
+    v = normal(1, 200) * 5
     layout = flat(200)
-    close(part.prox(v, 0.8, layout), L1(0.6).prox(v, 0.8, layout), 1e-7)
-    close(part.value(v, layout), L1(0.6).value(v, layout), 1e-6)
+    assert_close(part.prox(v, 0.8, layout), L1(0.6).prox(v, 0.8, layout), 1e-7)
+    assert_close(part.value(v, layout), L1(0.6).value(v, layout), 1e-6)
 
 
 def test_a_multiple_of_mcp_is_an_mcp():
     kappa, x = 0.3, np.linspace(-4, 4, 99)
     part = MCP(kappa * 1.2, 2.0 / kappa)
-    close(part.value(vector(x)[:, None], flat(1)), vector(kappa * ref.mcp(x, 1.2, 2.0)))
+    assert_close(part.value(vector(x)[:, None], flat(1)), vector(kappa * ref.mcp(x, 1.2, 2.0)))
     assert part.rho == pytest.approx(kappa / 2.0)
 
 
 @pytest.mark.parametrize("alpha", ref.ALPHAS)
 def test_moreau_l1_and_the_largest_entry(alpha):
     """v = prox of alpha weight |.|_1 + projection on |.|_inf <= alpha weight."""
-    v, layout = rows(2, 50) * 3, flat(50)
+    v, layout = normal(2, 50) * 3, flat(50)
     bound = alpha * 0.7
-    close(L1(0.7).prox(v, alpha, layout) + Box(-bound, bound).prox(v, 1.0, layout), v)
+    assert_close(L1(0.7).prox(v, alpha, layout) + Box(-bound, bound).prox(v, 1.0, layout), v)
 
 
 @pytest.mark.parametrize("alpha", ref.ALPHAS)
 def test_moreau_the_largest_entry_and_the_l1_ball(alpha):
     """v - projection on |.|_1 <= alpha is the proximal map of alpha |.|_inf."""
-    v, layout = rows(3, 6) * 3, flat(6)
+    v, layout = normal(3, 6) * 3, flat(6)
     p = v - L1Ball(alpha).prox(v, 1.0, layout)
 
     def objective(u):
         return alpha * u.abs().amax(-1) + (u - v).square().sum(-1) / 2
 
     for size in (1e-4, 1e-2, 1.0):
-        assert bool((objective(p + size * rows(4, 500, 6)) >= objective(p)).all())
+        assert bool((objective(p + size * normal(4, 500, 6)) >= objective(p)).all())
 
 
 @pytest.mark.parametrize(("part", "rho"), [(MCP(0.6, 2.5), 0.4), (SCAD(0.6, 3.5), 0.4)])
@@ -152,7 +153,7 @@ def test_weak_convexity_is_exact(part, rho):
 
 @pytest.mark.parametrize("part", [p for p in PENALTIES.values() if p.rho == 0], ids=repr)
 def test_the_others_are_convex(part):
-    a, b = rows(5, 200, D), rows(6, 200, D)
+    a, b = normal(5, 200, D), normal(6, 200, D)
     if part in SETS:
         a, b = part.prox(a, 1.0, LAYOUT), part.prox(b, 1.0, LAYOUT)
     ends = (part.value(a, LAYOUT) + part.value(b, LAYOUT)) / 2
@@ -185,7 +186,7 @@ def groups(kind):
 @pytest.mark.parametrize("kind", ["row", "layer"])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_group_lasso(kind, scaled):
-    part, v, alpha = GroupLasso(0.4, kind, scaled), rows(7, D), 0.8
+    part, v, alpha = GroupLasso(0.4, kind, scaled), normal(7, D), 0.8
     v[3:6] = 0
     total, expected = 0.0, v.clone()
     for group in map(list, groups(kind)):
@@ -193,20 +194,20 @@ def test_group_lasso(kind, scaled):
         size = float(v[group].norm())
         total += weight * size
         expected[group] *= max(0.0, 1 - alpha * weight / size) if size else 0.0
-    close(part.value(v, LAYOUT), vector(total))
-    close(part.prox(v, alpha, LAYOUT), expected)
+    assert_close(part.value(v, LAYOUT), vector(total))
+    assert_close(part.prox(v, alpha, LAYOUT), expected)
     whole = part.prox(v / 10, alpha, LAYOUT)
     assert bool((whole[list(groups(kind)[0])] == 0).all())  # a group goes as one
 
 
 def test_group_lasso_of_single_entries_is_l1():
-    v, layout = rows(8, 4, 7), flat(7)
-    close(GroupLasso(0.3).prox(v, 0.5, layout), L1(0.3).prox(v, 0.5, layout))
-    close(GroupLasso(0.3).value(v, layout), L1(0.3).value(v, layout))
+    v, layout = normal(8, 4, 7), flat(7)
+    assert_close(GroupLasso(0.3).prox(v, 0.5, layout), L1(0.3).prox(v, 0.5, layout))
+    assert_close(GroupLasso(0.3).value(v, layout), L1(0.3).value(v, layout))
 
 
 def test_nuclear_lowers_singular_values():
-    part, v, alpha = Nuclear(0.5), rows(9, D) * 2, 1.2
+    part, v, alpha = Nuclear(0.5), normal(9, D) * 2, 1.2
     out, total = split(part.prox(v, alpha, LAYOUT)), 0.0
     for name, matrix in split(v).items():
         if name in ("b", "s"):
@@ -218,7 +219,7 @@ def test_nuclear_lowers_singular_values():
         g = ((matrix - out[name]) / alpha).numpy()  # in 0.5 times the dual ball, and aligned
         assert np.linalg.norm(g, 2) <= 0.5 + 1e-12
         assert (g * out[name].numpy()).sum() == pytest.approx(0.5 * after.sum())
-    close(part.value(v, LAYOUT), vector(total))
+    assert_close(part.value(v, LAYOUT), vector(total))
     strong = split(Nuclear(0.5).prox(v, 100.0, LAYOUT))
     assert float(strong["w"].abs().max()) == float(strong["k"].abs().max()) == 0
 
@@ -226,19 +227,21 @@ def test_nuclear_lowers_singular_values():
 @pytest.mark.parametrize("radius", [0.1, 1.0, 5.0, 1e4])
 def test_sums_by_bisection(radius):
     for seed in range(10):
-        v = rows(seed, 30) * 2
+        v = normal(seed, 30) * 2
         tau = ref.level(v.numpy(), radius)
-        close(Simplex(radius).prox(v, 1.0, flat(30)), (v - tau).clamp(min=0), 1e-9)
+        assert_close(Simplex(radius).prox(v, 1.0, flat(30)), (v - tau).clamp(min=0), 1e-9)
         size = v.abs()
         tau = max(ref.level(size.numpy(), radius), 0.0)
-        close(L1Ball(radius).prox(v, 1.0, flat(30)), v.sign() * (size - tau).clamp(min=0), 1e-9)
+        assert_close(
+            L1Ball(radius).prox(v, 1.0, flat(30)), v.sign() * (size - tau).clamp(min=0), 1e-9
+        )
 
 
 def test_sums_with_ties():
     v = vector([1.0, 1.0, 1.0, 0.0])
-    close(Simplex(1.5).prox(v, 1.0, flat(4)), vector([0.5, 0.5, 0.5, 0.0]))
-    close(L1Ball(1.5).prox(-v, 1.0, flat(4)), vector([-0.5, -0.5, -0.5, 0.0]))
-    close(Simplex(1.0).prox(vector([-5.0]), 1.0, flat(1)), vector([1.0]))
+    assert_close(Simplex(1.5).prox(v, 1.0, flat(4)), vector([0.5, 0.5, 0.5, 0.0]))
+    assert_close(L1Ball(1.5).prox(-v, 1.0, flat(4)), vector([-0.5, -0.5, -0.5, 0.0]))
+    assert_close(Simplex(1.0).prox(vector([-5.0]), 1.0, flat(1)), vector([1.0]))
 
 
 def test_float32_sums_of_long_vectors():
@@ -251,26 +254,26 @@ def test_float32_sums_of_long_vectors():
             getattr(part, "total", None) or part.radius, rel=1e-6
         )
     even = Simplex(1.0).prox(torch.full_like(v, 100.0), 1.0, flat(len(v)))
-    close(even, torch.full_like(v, 1 / len(v)), 1e-7)
+    assert_close(even, torch.full_like(v, 1 / len(v)), 1e-7)
     ball = L2Ball(3.0).prox(v, 1.0, flat(len(v)))
     assert float(ball.double().norm()) == pytest.approx(3.0, rel=1e-5)
 
 
 @pytest.mark.parametrize("part", SETS, ids=repr)
 def test_projections_are_nearest(part):
-    v = rows(10, 40, D) * 3
+    v = normal(10, 40, D) * 3
     p = part.prox(v, 1.0, LAYOUT)
     for seed in range(5):
-        z = part.prox(rows(20 + seed, 40, D) * 2, 1.0, LAYOUT)
+        z = part.prox(normal(20 + seed, 40, D) * 2, 1.0, LAYOUT)
         assert bool((((v - p) * (z - p)).sum(-1) <= 1e-9).all())
 
 
 @pytest.mark.parametrize("part", SETS, ids=repr)
 def test_projections_stay(part):
-    v = rows(11, 40, D) * 3
+    v = normal(11, 40, D) * 3
     once = part.prox(v, 1.0, LAYOUT)
     assert not torch.equal(once, v)
-    close(part.prox(once, 7.0, LAYOUT), once)
+    assert_close(part.prox(once, 7.0, LAYOUT), once)
     assert torch.equal(part.prox(v, 0.0, LAYOUT), once)  # alpha plays no part
     assert torch.equal(part.value(once, LAYOUT), torch.zeros(40, dtype=torch.float64))
     assert bool((part.value(v, LAYOUT) == float("inf")).all())

@@ -3,12 +3,12 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 import urllib.request
 
 import pytest
 
+from helpers import start_process
 from tunefree import cli
 
 from .runs import folder, run
@@ -70,9 +70,8 @@ def test_figures_need_matplotlib(call, tmp_path, monkeypatch):
 def test_watch_until_ctrl_c(tmp_path):
     folder(tmp_path / "runs" / "a", run())
     words = [sys.executable, "-c", MAIN, "watch", "runs"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     quiet = os.environ | {"NO_COLOR": "1"}
-    with subprocess.Popen(words, cwd=tmp_path, text=True, env=quiet, **pipes) as going:
+    with start_process(words, cwd=tmp_path, env=quiet) as going:
         line = going.stdout.readline()
         address = re.fullmatch(
             r"Watching at (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line

@@ -1,11 +1,8 @@
 import pytest
 import torch
 
+from helpers import tensor
 from tunefree.server.aggregate import Mean, client_weights
-
-
-def rows(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def test_shares():
@@ -17,20 +14,20 @@ def test_shares():
 @pytest.mark.parametrize("cut", [1, 2, 3])
 def test_mean_takes_chunks(cut):
     p, delta, loss = (
-        rows(0.1, 0.3, 0.2),
-        rows([1.0, 0.0], [2.0, 1.0], [0.0, 4.0]),
-        rows(6.0, 0.0, 3.0),
+        tensor(0.1, 0.3, 0.2),
+        tensor([1.0, 0.0], [2.0, 1.0], [0.0, 4.0]),
+        tensor(6.0, 0.0, 3.0),
     )
     mean = Mean(float(p.sum()))
     for low in range(0, 3, cut):
         part = slice(low, low + cut)
         mean.add(p[part], {"delta": delta[part], "loss": loss[part]})
     out = mean.result()
-    torch.testing.assert_close(out["delta"], rows(0.7 / 0.6, 1.1 / 0.6))
-    torch.testing.assert_close(out["loss"], rows(2.0)[0])
+    torch.testing.assert_close(out["delta"], tensor(0.7 / 0.6, 1.1 / 0.6))
+    torch.testing.assert_close(out["loss"], tensor(2.0)[0])
 
 
 def test_mean_keeps_the_dtype():
     mean = Mean(1.0)
-    mean.add(rows(0.5, 0.5), {"delta": torch.ones(2, 3)})
+    mean.add(tensor(0.5, 0.5), {"delta": torch.ones(2, 3)})
     assert mean.result()["delta"].dtype == torch.float32

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tunefree.training.callbacks import Event, watching
+from tunefree.training.callbacks import Event, begin_callbacks
 from tunefree.training.run import Run
 
 RUN = Run(None, None, [], {}, "finished")
@@ -25,8 +25,8 @@ class Note:
 
 def test_everyone_is_told_in_order():
     seen = []
-    with watching([Note(seen, "a"), seen.append], {"rounds": 1}, [{"round": 0}]) as watch:
-        watch.tell(EVENT)
+    with begin_callbacks([Note(seen, "a"), seen.append], {"rounds": 1}, [{"round": 0}]) as watch:
+        watch.call(EVENT)
         watch.run = RUN
     assert seen == [
         ("a", "begin", {"rounds": 1}, [{"round": 0}]),
@@ -44,7 +44,7 @@ def test_an_error_ends_those_who_were_begun():
             raise RuntimeError("fell")
 
     callbacks = [Note(seen, "a"), Falls(seen, "b"), Note(seen, "c")]
-    with pytest.raises(RuntimeError, match="fell"), watching(callbacks, {}, []):
+    with pytest.raises(RuntimeError, match="fell"), begin_callbacks(callbacks, {}, []):
         pass
     assert seen == [("a", "begin", {}, []), ("a", "end", None)]
 
@@ -57,7 +57,7 @@ def test_an_end_that_fails_does_not_keep_others_from_theirs():
             raise RuntimeError("fell")
 
     callbacks = [Note(seen, "a"), Falls(seen, "b")]
-    with pytest.raises(RuntimeError, match="fell"), watching(callbacks, {}, []) as watch:
+    with pytest.raises(RuntimeError, match="fell"), begin_callbacks(callbacks, {}, []) as watch:
         watch.run = RUN
     assert seen[-1] == ("a", "end", RUN)
 
@@ -69,6 +69,6 @@ def test_the_history_is_the_callbacks_own():
         def begin(self, settings, history):
             history.clear()
 
-    with watching([Clears([], "a")], {}, history):
+    with begin_callbacks([Clears([], "a")], {}, history):
         pass
     assert history == [{"round": 0}]

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 import tunefree as tf
-from parts.problems import fit
+from helpers import fit
 from tunefree.core.errors import ArgumentError, Interrupted
-from tunefree.training.callbacks import Event, watching
+from tunefree.training.callbacks import Event, begin_callbacks
 from tunefree.training.run import Run
 
 from .readers import NEEDS, READERS, make, mlflow_runs, read_csv, wandb_records, wandb_runs
@@ -68,9 +68,9 @@ def expected(kind, rounds):
 def tell(sink, rounds, history=(), error=None):
     """Tell a sink of a run as `fit` does."""
     past = json.loads(json.dumps([row(t) | {"lr": None} for t in history]))  # as from disk
-    with watching([sink], SETTINGS, past) as watch:
+    with begin_callbacks([sink], SETTINGS, past) as watch:
         for t in rounds:
-            watch.tell(Event(t, None, None, row(t)))
+            watch.call(Event(t, None, None, row(t)))
         if error:
             raise error
         watch.run = Run(None, None, [], SETTINGS, "finished")
@@ -269,5 +269,7 @@ def test_a_missing_package_is_named_with_the_command(kind, tmp_path, monkeypatch
 def test_nothing_is_imported_until_it_is_asked_for():
     heavy = sorted(package for package in NEEDS.values() if package)
     code = f"import sys, tunefree.sinks; print([p for p in {heavy} if p in sys.modules])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
     assert said.stdout.strip() == "[]"

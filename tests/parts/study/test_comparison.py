@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tunefree as tf
-from parts.problems import labelled, linear
+from helpers import labelled, linear
 from tunefree.core.errors import Interrupted
 from tunefree.study import FailedRun, tasks
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from parts.problems import labelled
+from helpers import labelled
 from parts.study.test_comparison import SMALL, model
 from tunefree.core.errors import ArgumentError
 from tunefree.study import FailedRun, execute

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tunefree as tf
-from parts.problems import Quadratics, labelled
+from helpers import Quadratics, labelled
 from parts.study.test_comparison import SMALL, model
 from tunefree.core.errors import Interrupted
 from tunefree.study import search, tasks

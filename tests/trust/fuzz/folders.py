@@ -12,7 +12,7 @@ from experiments import play, record
 from safetensors.torch import save
 
 import tunefree as tf
-from running import bound
+from helpers import bound
 from trust.fuzz.mutate import edited, odd_json
 from trust.fuzz.target import Target, chosen, put, room, swapped, target
 from tunefree.cli import run as run_command

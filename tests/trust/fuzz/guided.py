@@ -58,7 +58,9 @@ def main() -> int:
             print(f"{name}: needs {missing(name)}", flush=True)
             continue
         words = [sys.executable, "-m", "trust.fuzz.guided", name, "--runs", str(asked.runs)]
-        done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", check=False, timeout=7200
+        )
         lines = [line for line in done.stderr.splitlines() if "stat::" in line or "DONE" in line]
         print(f"{name}: {'ok' if done.returncode == 0 else 'WRONG'} {' '.join(lines)}", flush=True)
         if done.returncode:

@@ -12,8 +12,7 @@ import attrs
 from benchmarks import __main__ as benchmarks
 from cyclopts import App, Argument
 from experiments import __main__ as experiments
-from experiments import spec
-from experiments.spec import find
+from experiments.library import find, load
 
 from trust.fuzz.mutate import edited
 from trust.fuzz.target import Target, room, target
@@ -198,7 +197,7 @@ def _specification() -> Target:
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        found = spec.load(path)
+        found = load(path)
         for scale in found.scales:
             found.at(scale)
 

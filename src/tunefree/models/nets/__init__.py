@@ -1,7 +1,7 @@
 """Reference networks of the papers, by name, with their exact parameter counts.
 
-All of them are plain operations without data-dependent control flow, so that torch.func batches
-them over clients. A batch that is a tensor calls `module(x)`, a tuple `module(*x)`, a dict
+They use plain operations without data-dependent control flow, so that torch.func can batch them
+over clients. A tensor batch is passed as `module(x)`, a tuple as `module(*x)`, a dict as
 `module(**x)`.
 """
 
@@ -54,16 +54,16 @@ NETS = Catalogue("model", "tunefree.models", _BUILT_IN, _adapt)
 
 
 def names() -> list[str]:
-    """Return the names that `build` knows, in alphabetical order."""
+    """Return the names of the reference networks, sorted."""
     return sorted(NETS)
 
 
 def build(
     name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, **args: Any
 ) -> nn.Module:
-    """Return a freshly initialised network: the same numbers for the same seed, always.
+    """Return a newly initialised network; the same seed gives the same parameters.
 
-    PyTorch's global generator is left as it was found.
+    PyTorch's global generator is not changed.
 
     Args:
         name: One of `names()`.
@@ -104,13 +104,13 @@ def default_for(
     dtype_is_integer: bool = False,
     name: str = "",
 ) -> str:
-    """Return the name of the network to train when the user names none.
+    """Return the name of the default network for a dataset.
 
     Args:
         shape: Shape of one sample; for a dict batch, the shapes by name.
         classes: Number of classes; below 2 the target is a real number.
-        dtype_is_integer: Whether the inputs are tokens rather than measurements.
-        name: Name of the dataset, where it has one.
+        dtype_is_integer: Whether the inputs are token ids rather than real numbers.
+        name: Name of the dataset, if it has one.
 
     >>> default_for((3, 32, 32), 10)
     'cnn-p4'

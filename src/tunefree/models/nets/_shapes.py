@@ -1,4 +1,4 @@
-"""Checks that the networks share: every wrong shape gets one sentence."""
+"""Checks of sizes and shapes that the networks share."""
 
 from math import prod
 
@@ -7,14 +7,14 @@ from torch import Tensor
 from ...core.errors import ArgumentError, check_int
 
 
-def positive(who: str, **values: int) -> None:
-    """Refuse sizes that are not whole numbers of at least 1."""
+def check_sizes(who: str, **values: int) -> None:
+    """Raise an ArgumentError unless every size is an int >= 1."""
     for name, value in values.items():
         check_int(who, name, value)
 
 
-def labels(who: str, classes: int) -> int:
-    """Return the number of classes of a classifier; one class is a regression, not ours."""
+def check_classes(who: str, classes: int) -> int:
+    """Return the number of classes, after checking that it is an int >= 2."""
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
         raise ArgumentError(
             f"{who}(classes=...) must be an int >= 2, got {classes!r}; "
@@ -23,15 +23,15 @@ def labels(who: str, classes: int) -> int:
     return classes
 
 
-def flat(who: str, shape: tuple[int, ...]) -> int:
-    """Return the numbers in one sample of any shape."""
+def flat_size(who: str, shape: tuple[int, ...]) -> int:
+    """Return the number of elements of one sample of any shape."""
     if len(shape) == 0 or min(shape) < 1:
         raise ArgumentError(f"{who}(shape=...) must hold sizes >= 1, got {shape!r}.")
     return prod(shape)
 
 
-def image(who: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
-    """Return (channels, height, width) of one image; (height, width) has one channel."""
+def image_shape(who: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+    """Return (channels, height, width) of one image; (height, width) means one channel."""
     full = (1, *shape) if len(shape) == 2 else shape
     if len(full) != 3 or min(full) < 1 or min(full[1:]) < smallest:
         raise ArgumentError(
@@ -41,17 +41,18 @@ def image(who: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, in
     return full[0], full[1], full[2]
 
 
-def sequence(who: str, shape: tuple[int, ...]) -> int:
-    """Return the length of one sequence of tokens."""
+def sequence_length(who: str, shape: tuple[int, ...]) -> int:
+    """Return the number of tokens of one sample, after checking that the shape is (length,)."""
     if len(shape) != 1 or shape[0] < 1:
         raise ArgumentError(f"{who}(shape=...) must be (length,), got {shape!r}.")
     return shape[0]
 
 
-def real(who: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return the batch as (B, *shape), after a check that it holds such samples.
+def check_batch(who: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return a floating-point batch as (B, *shape).
 
-    Flat samples and axes of size 1 pass; another order of the axes (channels last) does not.
+    Accepts flat samples and additional axes of size 1, but no other order of the axes (such as
+    channels last).
     """
     sample = tuple(x.shape[1:])
     same = [s for s in sample if s != 1] == [s for s in shape if s != 1]
@@ -66,8 +67,8 @@ def real(who: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return x.reshape(x.shape[0], *shape)
 
 
-def tokens(who: str, ids: Tensor) -> Tensor:
-    """Return the batch of token numbers, after a check that it is one."""
+def check_tokens(who: str, ids: Tensor) -> Tensor:
+    """Return a batch of token ids, after checking that it is an integer (B, length)."""
     if ids.ndim != 2:
         raise ArgumentError(f"{who} takes batches of shape (B, length), got {tuple(ids.shape)!r}.")
     if ids.is_floating_point():

@@ -1,4 +1,4 @@
-"""BERT: a transformer encoder for text, with attention written in plain operations."""
+"""BERT: a transformer encoder for text, with attention in plain operations."""
 
 import torch
 from torch import Tensor, nn
@@ -7,11 +7,11 @@ from ...core.errors import ArgumentError, check_in_range
 from . import _shapes
 
 
-class Attention(nn.Module):
-    """Self-attention over the tokens that the mask keeps.
+class BertAttention(nn.Module):
+    """Multi-head self-attention over the tokens that are not masked.
 
     Args:
-        width: Numbers per token.
+        width: Features per token.
         heads: Attention heads; must divide `width`.
         dropout: Probability of dropping a weight of the attention.
     """
@@ -25,7 +25,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """Return what each token gathers: (B, tokens, width) -> the same shape."""
+        """Return the attended tokens: (B, tokens, width) -> the same shape."""
         b, t, width = x.shape
         q, k, v = (
             part(x).reshape(b, t, self.heads, -1).transpose(1, 2)  # (B, heads, t, width / heads)
@@ -36,8 +36,8 @@ class Attention(nn.Module):
         return mixed.transpose(1, 2).reshape(b, t, width)
 
 
-class Output(nn.Module):
-    """A dense layer, dropout, and the normalised sum with what went in."""
+class BertOutput(nn.Module):
+    """A dense layer, dropout, residual connection and layer normalisation."""
 
     def __init__(self, inside: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -51,16 +51,19 @@ class Output(nn.Module):
         return out
 
 
-class Layer(nn.Module):
+class BertLayer(nn.Module):
     """One post-norm layer: attention, then two dense layers with GELU."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
         self.attention = nn.ModuleDict(
-            {"self": Attention(width, heads, dropout), "output": Output(width, width, dropout)}
+            {
+                "self": BertAttention(width, heads, dropout),
+                "output": BertOutput(width, width, dropout),
+            }
         )
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, hidden)})
-        self.output = Output(hidden, width, dropout)
+        self.output = BertOutput(hidden, width, dropout)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """Return the tokens after the layer: (B, tokens, width) -> the same shape."""
@@ -70,7 +73,7 @@ class Layer(nn.Module):
         return out
 
 
-class Embeddings(nn.Module):
+class BertEmbeddings(nn.Module):
     """Sum of the embeddings of word, position and segment, normalised."""
 
     def __init__(self, vocab: int, width: int, positions: int, types: int, dropout: float) -> None:
@@ -89,7 +92,7 @@ class Embeddings(nn.Module):
         return out
 
 
-class Encoder(nn.Module):
+class BertEncoder(nn.Module):
     """Embeddings, layers, and a pooler that reads the first token."""
 
     def __init__(
@@ -104,8 +107,8 @@ class Encoder(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.embeddings = Embeddings(vocab, width, positions, types, dropout)
-        stack = nn.ModuleList(Layer(width, heads, hidden, dropout) for _ in range(layers))
+        self.embeddings = BertEmbeddings(vocab, width, positions, types, dropout)
+        stack = nn.ModuleList(BertLayer(width, heads, hidden, dropout) for _ in range(layers))
         self.encoder = nn.ModuleDict({"layer": stack})
         self.pooler = nn.ModuleDict({"dense": nn.Linear(width, width)})
 
@@ -120,12 +123,12 @@ class Encoder(nn.Module):
 
 
 class Bert(nn.Module):
-    """BERT for classification (Devlin et al., NAACL 2019, arXiv:1810.04805), from a random start.
+    """BERT for classification (Devlin et al., NAACL 2019, arXiv:1810.04805), randomly initialised.
 
     109,483,778 parameters with the defaults and two classes, as BERT base with 30,522 word pieces.
     Takes the batch as `Text` does: {"ids": int64 (B, length), "mask": (B, length)}; tokens whose
-    mask is 0 are padding. The classifier reads the first token, [CLS] where the data has one. All
-    tokens are of one segment. Names and shapes of the parameters are those of published
+    mask is 0 are padding. The classifier reads the first token ([CLS] if the data has it). All
+    tokens belong to one segment. Names and shapes of the parameters are those of published
     checkpoints (`bert.encoder.layer.0.attention.self.query.weight`, ...), so that
     `load_state_dict` takes them. Attention is plain products and a softmax, as in `ViT`.
 
@@ -134,12 +137,12 @@ class Bert(nn.Module):
             same model.
         classes: Number of classes, >= 2.
         vocab: Number of tokens; ids are 0 .. vocab-1.
-        width: Numbers per token.
+        width: Features per token.
         layers: Number of layers.
         heads: Attention heads; must divide `width`.
         hidden: Width between the two dense layers of each layer.
-        positions: Tokens that a sample may have at most.
-        types: Kinds of segments in the table; only the first is used.
+        positions: Maximum number of tokens of a sample.
+        types: Number of segment types; only the first is used.
         dropout: Probability of dropping a unit, in [0, 1).
     """
 
@@ -159,18 +162,18 @@ class Bert(nn.Module):
         super().__init__()
         sizes = {"vocab": vocab, "width": width, "layers": layers, "heads": heads}
         sizes |= {"hidden": hidden, "positions": positions, "types": types}
-        _shapes.positive("Bert", **sizes)
+        _shapes.check_sizes("Bert", **sizes)
         check_in_range("Bert", "dropout", dropout, 0, 1)
         if width % heads:
             raise ArgumentError(f"Bert(heads=...) must divide the width {width}, got {heads!r}.")
-        if _shapes.sequence("Bert", shape) > positions:
+        if _shapes.sequence_length("Bert", shape) > positions:
             raise ArgumentError(
                 f"Bert(positions=...) must be at least the samples' length {shape[0]}, "
                 f"got {positions!r}."
             )
-        self.bert = Encoder(**sizes, dropout=dropout)
+        self.bert = BertEncoder(**sizes, dropout=dropout)
         self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(width, _shapes.labels("Bert", classes))
+        self.classifier = nn.Linear(width, _shapes.check_classes("Bert", classes))
         self.apply(_initialise)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -180,13 +183,13 @@ class Bert(nn.Module):
                 f"Bert takes a mask of the ids' shape {tuple(ids.shape)!r}, "
                 f"got {tuple(mask.shape)!r}."
             )
-        _, first = self.bert(_shapes.tokens("Bert", ids), mask)
+        _, first = self.bert(_shapes.check_tokens("Bert", ids), mask)
         logits: Tensor = self.classifier(self.dropout(first))
         return logits
 
 
 def _initialise(module: nn.Module) -> None:
-    """Draw weights from N(0, 0.02^2), as BERT does; biases are zero."""
+    """Draw weights from N(0, 0.02^2), as BERT does; set biases to zero."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear):

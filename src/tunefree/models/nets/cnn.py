@@ -22,16 +22,16 @@ class CnnP2(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        self.shape = _shapes.image("CnnP2", shape, smallest=16)
+        self.shape = _shapes.image_shape("CnnP2", shape, smallest=16)
         channels, high, wide = self.shape
         self.conv1 = nn.Conv2d(channels, 10, 5)
         self.conv2 = nn.Conv2d(10, 20, 5)
         self.fc1 = nn.Linear(20 * (((high - 4) // 2 - 4) // 2) * (((wide - 4) // 2 - 4) // 2), 50)
-        self.fc2 = nn.Linear(50, _shapes.labels("CnnP2", classes))
+        self.fc2 = nn.Linear(50, _shapes.check_classes("CnnP2", classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits: (B, C, H, W) -> (B, classes)."""
-        x = _shapes.real("CnnP2", x, self.shape)
+        x = _shapes.check_batch("CnnP2", x, self.shape)
         x = F.max_pool2d(self.conv1(x).relu(), 2)
         x = F.max_pool2d(self.conv2(x).relu(), 2)
         logits: Tensor = self.fc2(self.fc1(x.flatten(1)).relu())
@@ -51,7 +51,7 @@ class CnnP4(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        self.shape = _shapes.image("CnnP4", shape, smallest=1)
+        self.shape = _shapes.image_shape("CnnP4", shape, smallest=1)
         channels, high, wide = self.shape
         tall, broad = max(high, 32), max(wide, 32)
         left, top = (broad - wide) // 2, (tall - high) // 2
@@ -59,11 +59,11 @@ class CnnP4(nn.Module):
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
         self.fc1 = nn.Linear(32 * (tall // 2 // 2) * (broad // 2 // 2), 128)
-        self.fc2 = nn.Linear(128, _shapes.labels("CnnP4", classes))
+        self.fc2 = nn.Linear(128, _shapes.check_classes("CnnP4", classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits: (B, C, H, W) -> (B, classes)."""
-        x = F.pad(_shapes.real("CnnP4", x, self.shape), self.pad)
+        x = F.pad(_shapes.check_batch("CnnP4", x, self.shape), self.pad)
         x = F.max_pool2d(self.conv1(x).relu(), 2)
         x = F.max_pool2d(self.conv2(x).relu(), 2)
         logits: Tensor = self.fc2(self.fc1(x.flatten(1)).relu())
@@ -95,21 +95,21 @@ class CnnDropout(nn.Module):
         super().__init__()
         if init not in ("torch", "xavier"):
             raise ArgumentError(f"CnnDropout(init=...) must be 'torch' or 'xavier', got {init!r}.")
-        self.shape = _shapes.image("CnnDropout", shape, smallest=6)
+        self.shape = _shapes.image_shape("CnnDropout", shape, smallest=6)
         channels, high, wide = self.shape
         self.conv1 = nn.Conv2d(channels, 32, 3)
         self.conv2 = nn.Conv2d(32, 64, 3)
         self.drop1 = nn.Dropout(0.25)
         self.fc1 = nn.Linear(64 * ((high - 4) // 2) * ((wide - 4) // 2), 128)
         self.drop2 = nn.Dropout(0.5)
-        self.fc2 = nn.Linear(128, _shapes.labels("CnnDropout", classes))
+        self.fc2 = nn.Linear(128, _shapes.check_classes("CnnDropout", classes))
         if init == "xavier":
             for layer in (self.conv1, self.conv2, self.fc1, self.fc2):
                 nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits: (B, C, H, W) -> (B, classes)."""
-        x = self.conv1(_shapes.real("CnnDropout", x, self.shape)).relu()
+        x = self.conv1(_shapes.check_batch("CnnDropout", x, self.shape)).relu()
         x = self.drop1(F.max_pool2d(self.conv2(x).relu(), 2))
         logits: Tensor = self.fc2(self.drop2(self.fc1(x.flatten(1)).relu()))
         return logits

@@ -19,13 +19,13 @@ class Convex(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], classes: int, hidden: int = 8192) -> None:
         super().__init__()
-        _shapes.positive("Convex", hidden=hidden)
-        self.size = _shapes.flat("Convex", shape)
+        _shapes.check_sizes("Convex", hidden=hidden)
+        self.size = _shapes.flat_size("Convex", shape)
         self.features = nn.Linear(self.size, hidden).requires_grad_(False)
-        self.head = nn.Linear(hidden, _shapes.labels("Convex", classes))
+        self.head = nn.Linear(hidden, _shapes.check_classes("Convex", classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits: (B, *shape) -> (B, classes)."""
-        features = self.features(_shapes.real("Convex", x, (self.size,))).relu()
+        features = self.features(_shapes.check_batch("Convex", x, (self.size,))).relu()
         logits: Tensor = self.head(features)
         return logits

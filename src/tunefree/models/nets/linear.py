@@ -20,12 +20,12 @@ class Linear(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        self.size = _shapes.flat("Linear", shape)
-        self.head = nn.Linear(self.size, _shapes.labels("Linear", classes))
+        self.size = _shapes.flat_size("Linear", shape)
+        self.head = nn.Linear(self.size, _shapes.check_classes("Linear", classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits: (B, *shape) -> (B, classes)."""
-        logits: Tensor = self.head(_shapes.real("Linear", x, (self.size,)))
+        logits: Tensor = self.head(_shapes.check_batch("Linear", x, (self.size,)))
         return logits
 
 
@@ -48,12 +48,12 @@ class Regression(nn.Module):
                 f"Regression(classes=...) must be 1 (one real-valued target), got {classes!r}; "
                 "for labels use the 'linear' model."
             )
-        self.size = _shapes.flat("Regression", shape)
+        self.size = _shapes.flat_size("Regression", shape)
         self.head = nn.Linear(self.size, 1, bias=bias)
         for parameter in self.head.parameters():
             nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the predictions: (B, *shape) -> (B,)."""
-        out: Tensor = self.head(_shapes.real("Regression", x, (self.size,)))
+        out: Tensor = self.head(_shapes.check_batch("Regression", x, (self.size,)))
         return torch.squeeze(out, -1)

@@ -42,10 +42,10 @@ class Lstm(nn.Module):
         layers: int = 2,
     ) -> None:
         super().__init__()
-        _shapes.sequence("Lstm", shape)
-        _shapes.labels("Lstm", classes)
+        _shapes.sequence_length("Lstm", shape)
+        _shapes.check_classes("Lstm", classes)
         vocab = classes if vocab is None else vocab
-        _shapes.positive("Lstm", vocab=vocab, embedding=embedding, hidden=hidden, layers=layers)
+        _shapes.check_sizes("Lstm", vocab=vocab, embedding=embedding, hidden=hidden, layers=layers)
         self.hidden, self.layers = hidden, layers
         self.embed = nn.Embedding(vocab, embedding)
         self.lstm = nn.Module()  # holds the parameters under nn.LSTM's names
@@ -63,7 +63,7 @@ class Lstm(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the logits of the next character: int64 (B, length) -> (B, classes)."""
-        u = self.embed(_shapes.tokens("Lstm", ids)).movedim(1, 0)  # (length, B, embedding)
+        u = self.embed(_shapes.check_tokens("Lstm", ids)).movedim(1, 0)  # (length, B, embedding)
         for k in range(self.layers):
             u = self._layer(u, k)
         logits: Tensor = self.head(u[-1])

@@ -30,16 +30,16 @@ class Mlp(nn.Module):
                 "without hidden layers use the 'linear' model."
             )
         for width in hidden:
-            _shapes.positive("Mlp", hidden=width)
-        self.size = _shapes.flat("Mlp", shape)
+            _shapes.check_sizes("Mlp", hidden=width)
+        self.size = _shapes.flat_size("Mlp", shape)
         widths = (self.size, *hidden)
         layers: list[nn.Module] = []
         for wide, narrow in pairwise(widths):
             layers += [nn.Linear(wide, narrow), nn.ReLU()]
         self.body = nn.Sequential(*layers)
-        self.head = nn.Linear(widths[-1], _shapes.labels("Mlp", classes))
+        self.head = nn.Linear(widths[-1], _shapes.check_classes("Mlp", classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits: (B, *shape) -> (B, classes)."""
-        logits: Tensor = self.head(self.body(_shapes.real("Mlp", x, (self.size,))))
+        logits: Tensor = self.head(self.body(_shapes.check_batch("Mlp", x, (self.size,))))
         return logits

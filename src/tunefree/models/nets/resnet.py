@@ -9,12 +9,12 @@ from ...core.errors import ArgumentError
 from . import _shapes
 
 
-class Block(nn.Module):
+class ResNetBlock(nn.Module):
     """Two 3x3 convolutions around a shortcut (He et al. 2016, figure 5 left), with GroupNorm.
 
     Args:
-        inputs: Channels read.
-        width: Channels written.
+        inputs: Input channels.
+        width: Output channels.
         stride: 1, or 2 to halve the sides.
         groups: Groups of each normalisation.
     """
@@ -63,14 +63,14 @@ class ResNet18(nn.Module):
         width: int = 64,
     ) -> None:
         super().__init__()
-        _shapes.positive("ResNet18", groups=groups, width=width)
+        _shapes.check_sizes("ResNet18", groups=groups, width=width)
         if stem not in ("cifar", "imagenet"):
             raise ArgumentError(f"ResNet18(stem=...) must be 'cifar' or 'imagenet', got {stem!r}.")
         if width % groups:
             raise ArgumentError(
                 f"ResNet18(groups=...) must divide the width {width}, got {groups!r}."
             )
-        self.shape = _shapes.image("ResNet18", shape, smallest=8)
+        self.shape = _shapes.image_shape("ResNet18", shape, smallest=8)
         self.shrink = stem == "imagenet"
         kernel, stride, padding = (7, 2, 3) if self.shrink else (3, 1, 1)
         self.conv = nn.Conv2d(self.shape[0], width, kernel, stride, padding, bias=False)
@@ -79,17 +79,17 @@ class ResNet18(nn.Module):
         inputs = width
         for stage in range(4):
             for stride in (1 if stage == 0 else 2, 1):
-                blocks.append(Block(inputs, width << stage, stride, groups))
+                blocks.append(ResNetBlock(inputs, width << stage, stride, groups))
                 inputs = width << stage
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(inputs, _shapes.labels("ResNet18", classes))
+        self.head = nn.Linear(inputs, _shapes.check_classes("ResNet18", classes))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits: (B, C, H, W) -> (B, classes)."""
-        x = self.norm(self.conv(_shapes.real("ResNet18", x, self.shape))).relu()
+        x = self.norm(self.conv(_shapes.check_batch("ResNet18", x, self.shape))).relu()
         if self.shrink:
             x = F.max_pool2d(x, 3, stride=2, padding=1)
         logits: Tensor = self.head(self.blocks(x).mean(dim=(2, 3)))

@@ -24,10 +24,10 @@ class Text(nn.Module):
         self, shape: tuple[int, ...], classes: int, vocab: int = 10_000, width: int = 64
     ) -> None:
         super().__init__()
-        _shapes.sequence("Text", shape)
-        _shapes.positive("Text", vocab=vocab, width=width)
+        _shapes.sequence_length("Text", shape)
+        _shapes.check_sizes("Text", vocab=vocab, width=width)
         self.embed = nn.Embedding(vocab, width)
-        self.head = nn.Linear(width, _shapes.labels("Text", classes))
+        self.head = nn.Linear(width, _shapes.check_classes("Text", classes))
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the logits: (B, length) twice -> (B, classes)."""
@@ -36,7 +36,7 @@ class Text(nn.Module):
                 f"Text takes a mask of the ids' shape {tuple(ids.shape)!r}, "
                 f"got {tuple(mask.shape)!r}."
             )
-        words = self.embed(_shapes.tokens("Text", ids))  # (B, length, width)
+        words = self.embed(_shapes.check_tokens("Text", ids))  # (B, length, width)
         keep = mask.to(words.dtype).unsqueeze(-1)
         mean = (words * keep).sum(dim=1) / keep.sum(dim=1).clamp(min=1)
         logits: Tensor = self.head(mean)

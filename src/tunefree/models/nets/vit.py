@@ -1,4 +1,4 @@
-"""A small vision transformer, with attention written in plain operations."""
+"""A small vision transformer, with attention in plain operations."""
 
 import torch
 from torch import Tensor, nn
@@ -7,11 +7,11 @@ from ...core.errors import ArgumentError
 from . import _shapes
 
 
-class Layer(nn.Module):
+class ViTLayer(nn.Module):
     """One pre-norm transformer layer: attention, then two dense layers with GELU.
 
     Args:
-        width: Numbers per token.
+        width: Features per token.
         heads: Attention heads; must divide `width`.
         hidden: Width between the two dense layers.
     """
@@ -54,7 +54,7 @@ class ViT(nn.Module):
         shape: (channels, height, width) or (height, width), sides divisible by `patch`.
         classes: Number of classes, >= 2.
         patch: Side of a patch.
-        width: Numbers per token.
+        width: Features per token.
         layers: Number of layers.
         heads: Attention heads; must divide `width`.
         hidden: Width between the two dense layers of each layer.
@@ -71,10 +71,12 @@ class ViT(nn.Module):
         hidden: int = 256,
     ) -> None:
         super().__init__()
-        _shapes.positive("ViT", patch=patch, width=width, layers=layers, heads=heads, hidden=hidden)
+        _shapes.check_sizes(
+            "ViT", patch=patch, width=width, layers=layers, heads=heads, hidden=hidden
+        )
         if width % heads:
             raise ArgumentError(f"ViT(heads=...) must divide the width {width}, got {heads!r}.")
-        self.shape = _shapes.image("ViT", shape, smallest=patch)
+        self.shape = _shapes.image_shape("ViT", shape, smallest=patch)
         channels, high, wide = self.shape
         if high % patch or wide % patch:
             raise ArgumentError(
@@ -83,13 +85,13 @@ class ViT(nn.Module):
         self.patch = patch
         self.embed = nn.Linear(channels * patch * patch, width)
         self.position = nn.Parameter(torch.randn((high // patch) * (wide // patch), width) * 0.02)
-        self.layers = nn.Sequential(*(Layer(width, heads, hidden) for _ in range(layers)))
+        self.layers = nn.Sequential(*(ViTLayer(width, heads, hidden) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, _shapes.labels("ViT", classes))
+        self.head = nn.Linear(width, _shapes.check_classes("ViT", classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits: (B, C, H, W) -> (B, classes)."""
-        x = _shapes.real("ViT", x, self.shape)
+        x = _shapes.check_batch("ViT", x, self.shape)
         b, c, high, wide = x.shape
         p = self.patch
         x = x.reshape(b, c, high // p, p, wide // p, p).permute(0, 2, 4, 1, 3, 5)

@@ -1,11 +1,13 @@
-"""Every client by itself, for modules that cannot be batched, and where that is faster.
+"""The engine that evaluates one client after another, in plain PyTorch.
 
-Where a local step is plain descent, each client's tensors are changed in place (`InPlaceDescent`).
+For modules that vmap cannot batch, and for large ones on a CPU, where it is faster. Plain gradient
+descent changes each client's tensors in place (`InPlaceDescent`).
 
-On a CPU as many clients run at once as PyTorch has threads, each of them on one thread: less is
-lost than with all threads on one client. A row is then one thread's work from beginning to end, so
-its bits depend neither on the number of threads nor on who finishes first. No more rows than half
-the threads (a real client is one row) run one after another, on all threads.
+On a CPU, as many clients run at once as PyTorch has threads, each on one thread: that is faster
+than all threads on one client. One thread computes a client's row from beginning to end, so its
+bits depend neither on the number of threads nor on the order in which clients finish. If there are
+at most half as many rows as threads (a deployed client is one row), the rows run one after another
+on all threads.
 """
 
 import copy
@@ -18,25 +20,25 @@ import torch
 from torch import Tensor
 
 from ..core.types import Inputs, Rows, map_inputs
-from .losses import Batch, DeferredBatch, gathered
+from .losses import Batch, DeferredBatch, load_batch
 from .problem import Problem
 
-Task = Callable[[Problem, int], None]
+RowTask = Callable[[Problem, int], None]
 
 
-class Looped:
-    """Every client by itself, through ordinary autograd."""
+class LoopEngine:
+    """One client after another, with ordinary autograd."""
 
-    name, gathers = "loop", False
+    name, wants_deferred = "loop", False
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._pool: ThreadPoolExecutor | None = None  # its threads end when this object does
-        self._own = threading.local()  # .problem, with a module that no other thread touches
+        self._pool: ThreadPoolExecutor | None = None  # its threads end with this object
+        self._own = threading.local()  # .problem: a copy for each thread
 
     def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
         """Return the losses (m,)."""
-        batch = gathered(batch)
+        batch = load_batch(batch)
         out = y.new_zeros(y.shape[0])
         full = batch.mask.all(1).tolist()
 
@@ -48,12 +50,12 @@ class Looped:
         return out
 
     def value_and_grad(
-        self, y: Rows, batch: Batch | DeferredBatch, brief: bool = False
+        self, y: Rows, batch: Batch | DeferredBatch, reuse_buffer: bool = False
     ) -> tuple[Rows, Rows]:
         """Return the losses (m,) and gradients (m, d)."""
-        batch = gathered(batch)
+        batch = load_batch(batch)
         values, grads = y.new_zeros(y.shape[0]), torch.empty_like(y)
-        grads[~batch.mask.any(1)] = 0  # clients that are through; others' rows are written whole
+        grads[~batch.mask.any(1)] = 0  # clients without samples; other rows are written below
         full = batch.mask.all(1).tolist()
 
         def task(problem: Problem, i: int) -> None:
@@ -68,20 +70,20 @@ class Looped:
         return values, grads
 
     def descent(self, m: int) -> "InPlaceDescent | None":
-        """Return whole steps of m clients; not on a GPU, where they would wait for numbers."""
+        """Return in-place descent; None on a GPU, where reading lr would synchronise."""
         return (
             InPlaceDescent(self._problem, self._run) if self._problem.device.type == "cpu" else None
         )
 
     def release(self) -> None:
-        """Nothing is held between calls but threads and their modules."""
+        """Do nothing: only threads and their modules are held between calls."""
 
-    def _run(self, task: Task, batch: Batch) -> None:
-        """Do the task for the clients that have samples; others are through with theirs."""
+    def _run(self, task: RowTask, batch: Batch) -> None:
+        """Run the task for every client that has samples in this batch."""
         todo = deque(batch.mask.any(1).nonzero().flatten().tolist())
         rows, threads = batch.mask.shape[0], torch.get_num_threads()
         if batch.mask.device.type != "cpu" or threads == 1 or 2 * rows <= threads:
-            with self._problem.arithmetic():
+            with self._problem.precision_context():
                 for i in todo:
                     task(self._problem, i)
             return
@@ -94,14 +96,14 @@ class Looped:
             for done in running:
                 done.result()
         finally:
-            todo.clear()  # after Ctrl-C nobody begins another client
+            todo.clear()  # after Ctrl-C no further client starts
             wait(running)
-            torch.set_num_threads(threads)  # `_work` changed what threads to come begin with
+            torch.set_num_threads(threads)  # `_work` changed the default of new threads
 
-    def _work(self, task: Task, todo: deque[int]) -> None:
-        """Take one client after another until none is left."""
+    def _work(self, task: RowTask, todo: deque[int]) -> None:
+        """Run clients from the queue until it is empty."""
         if torch.get_num_threads() != 1:
-            torch.set_num_threads(1)  # of this thread alone
+            torch.set_num_threads(1)  # of this thread only
         if not hasattr(self._own, "problem"):
             self._own.problem = copy.copy(self._problem)
             self._own.problem._module = copy.deepcopy(self._problem._module)
@@ -118,24 +120,24 @@ class Looped:
 
 
 class InPlaceDescent:
-    """Whole steps of gradient descent, each client's in place.
+    """Gradient descent that changes each client's tensors in place.
 
     Args:
-        problem: What is descended.
-        run: Does a task for every client that has samples.
+        problem: Model and loss.
+        run: Runs a task for every client that has samples.
     """
 
-    def __init__(self, problem: Problem, run: Callable[[Task, Batch], None]) -> None:
+    def __init__(self, problem: Problem, run: Callable[[RowTask, Batch], None]) -> None:
         self._problem, self._run = problem, run
 
     def begin(self, y: Rows) -> None:
-        """Let the clients stand at y (m, d)."""
+        """Set the clients' iterates to y (m, d) and their loss sums to zero."""
         self._total, split = y.new_zeros(len(y)), self._problem.layout.split
         self._points = [[p.detach().clone().requires_grad_() for p in split(row)] for row in y]
 
     def step(self, batch: Batch | DeferredBatch, lr: Rows) -> None:
-        """Move on; clients with lr 0 stay, whatever their gradients."""
-        batch = gathered(batch)
+        """Step to y - lr grad; clients with lr 0 keep their iterate."""
+        batch = load_batch(batch)
         full, rates = batch.mask.all(1).tolist(), lr.tolist()
 
         def task(problem: Problem, i: int) -> None:
@@ -152,7 +154,7 @@ class InPlaceDescent:
         self._run(task, batch)
 
     def end(self) -> tuple[Rows, Rows]:
-        """Return where the clients stand, and each one's losses on the way, added up."""
+        """Return the iterates (m, d) and each client's sum of losses (m,)."""
         y = self._total.new_empty(len(self._points), self._problem.layout.size)
         for row, point in zip(y, self._points, strict=True):
             torch.cat([p.detach().reshape(-1) for p in point], out=row)
@@ -160,7 +162,7 @@ class InPlaceDescent:
 
 
 def _row(batch: Batch, i: int, full: bool) -> tuple[Inputs, Tensor, Tensor, Tensor]:
-    """Return client i's own batch, padding cut off; without a copy where there is none."""
+    """Return client i's batch without padding; views where there is none."""
     if not full:
         return batch.row(i)
     return map_inputs(lambda t: t[i], batch.inputs), batch.target[i], batch.mask[i], batch.key[i]

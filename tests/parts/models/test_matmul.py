@@ -1,11 +1,13 @@
-"""Products that are formed another way are the products, and their gradients theirs."""
+"""Batched products in another form have the same results and gradients."""
 
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import tunefree as tf
-from tunefree.models import narrow
+from tunefree.models.compiled import matmul
+
+pytestmark = pytest.mark.compiled_engines
 
 LINEAR = (32, 784, 10)
 
@@ -17,7 +19,7 @@ def rows(m, p, k, q):
 
 
 def traced(function, *args):
-    graph = make_fx(function, decomposition_table=narrow.products())(*args)
+    graph = make_fx(function, decomposition_table=matmul.bmm_decompositions())(*args)
     shapes = [
         tuple(tuple(a.meta["val"].shape) for a in node.args)
         for node in graph.graph.nodes
@@ -30,24 +32,24 @@ def traced(function, *args):
     ("p", "k", "q", "turned"),
     [(32, 784, 10, True), (32, 5, 1, True), (10, 784, 10, False), (32, 784, 16, False)],
 )
-def test_on_a_cpu_whole_vectors_go_last(p, k, q, turned):
+def test_on_a_cpu_narrow_products_are_transposed(p, k, q, turned):
     x, w = rows(3, p, k, q)
     out, shapes = traced(lambda x, w: torch.bmm(x, w.mT), x, w)
     assert shapes == [((3, q, k), (3, k, p)) if turned else ((3, p, k), (3, k, q))]
     torch.testing.assert_close(out, torch.einsum("mpk,mqk->mpq", x, w))
 
 
-def test_rows_that_are_not_in_order_are_left_alone():
+def test_operands_in_another_memory_order_are_left_alone():
     x, w = rows(3, 32, 20, 10)
     _, shapes = traced(torch.bmm, x, w.mT.contiguous())
     assert shapes == [((3, 32, 20), (3, 20, 10))]
 
 
-class Gpu(narrow._Products):
-    """What a GPU would be given, on this machine."""
+class Gpu(matmul._BatchedMatmul):
+    """The GPU's products, on any device."""
 
     def __call__(self, a, b):
-        return self._on_a_gpu(a, b)
+        return self._gpu(a, b)
 
 
 def step(x, w, g):
@@ -55,7 +57,7 @@ def step(x, w, g):
 
 
 @pytest.mark.parametrize("q", [3, 8, 10, 63])
-def test_on_a_gpu_long_sums_are_cut(q):
+def test_on_a_gpu_long_sums_are_split(q):
     x, w = rows(4, 6, 2048, q)
     g = torch.randn(4, 6, q, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     table = {torch.ops.aten.bmm.default: Gpu()}
@@ -64,7 +66,7 @@ def test_on_a_gpu_long_sums_are_cut(q):
     for out, exact in zip(graph(x, w, g), step(x, w, g), strict=True):
         torch.testing.assert_close(out, exact)
     found = [n for n in graph.graph.nodes if n.target is torch.ops.aten.bmm.default]
-    even = -(-q // narrow.EVEN) * narrow.EVEN
+    even = -(-q // matmul.GPU_ALIGNMENT) * matmul.GPU_ALIGNMENT
     assert [tuple(n.meta["val"].shape) for n in found] == [(16, 6, even), (16, even, 512)]
     assert found[0].args[0] is found[1].args[1], "x is laid out once for both"
 
@@ -78,7 +80,7 @@ def test_on_a_gpu_other_products_are_left_alone(m, k, q):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
-def test_a_run_of_such_products_is_the_run(method, monkeypatch):
+def test_a_run_with_such_products(method, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     p, k, q = LINEAR
     draw = torch.Generator().manual_seed(0)

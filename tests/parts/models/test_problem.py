@@ -155,8 +155,8 @@ def test_outputs_are_in_evaluation_mode():
     p = problem(nn.Sequential(nn.Linear(3, 2).double(), nn.Dropout(0.9)))
     assert torch.equal(p.outputs(p.start, X), p.outputs(p.start, X))
     assert bool(p.outputs(p.start, X).all())
-    assert p.random
-    assert not problem(net()).random
+    assert p.has_dropout
+    assert not problem(net()).has_dropout
 
 
 def refused(words, module, loss="cross_entropy", inputs=X, target=Y, highest=1):
@@ -270,11 +270,11 @@ def test_bf16_is_close_and_its_vectors_are_float32(engine):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 3))
-    settings = {"rounds": 3, "steps": 4, "batch": 4, "device": "cpu", "engine": engine}
+    settings = {"rounds": 3, "steps": 4, "batch": 4, "device": "cpu"}
     method = tf.methods.get("fedavg", lr=0.1)
     exact, low = (
-        tf.fit(net, data, method, engine=tf.Engine(precision=p), compile=False, **settings)
-        for p in ("fp32", "bf16")
+        tf.fit(net, data, method, engine=e, compile=False, **settings)
+        for e in (tf.Engine(backend=engine, precision=p) for p in ("fp32", "bf16"))
     )
     assert low.settings["precision"] == "bf16"
     assert low.x.dtype == torch.float32
@@ -288,7 +288,7 @@ def test_bf16_is_close_and_its_vectors_are_float32(engine):
     [
         ({"precision": "bf15"}, r"Unknown precision 'bf15'\. Did you mean 'bf16'\?"),
         ({"precision": "bf16", "dtype": torch.float64}, r"lower precision goes with torch.float32"),
-        ({"precision": "tf32"}, r"fit\(precision='tf32'\) needs a GPU, got the device 'cpu'"),
+        ({"precision": "tf32"}, r"Engine\(precision='tf32'\) needs a GPU, got the device 'cpu'"),
     ],
 )
 def test_precisions_that_cannot_be(settings, said):

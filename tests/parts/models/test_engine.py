@@ -1,4 +1,4 @@
-"""Which engine runs, and what is said when it cannot be the fast one."""
+"""The choice of the engine, its fallbacks and warnings; agreement of the engines."""
 
 import logging
 import shutil
@@ -9,15 +9,16 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from parts.problems import fit, labelled
+from helpers import assert_close, fit, labelled
 from tunefree.core.errors import ArgumentError
-from tunefree.models import batched, rewrite
-from tunefree.models.batched import Vmapped
-from tunefree.models.descent import Descent
-from tunefree.models.engine import choose
+from tunefree.models import batched
+from tunefree.models.batched import VmapEngine
+from tunefree.models.compiled.descent import CompiledDescent
+from tunefree.models.engine import select_engine
+from tunefree.models.gpu import rewrite
+from tunefree.models.loop import LoopEngine
 from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
-from tunefree.models.turns import Looped
 from tunefree.simulation import engine as engine_choice
 
 
@@ -48,10 +49,6 @@ def batch(shape=(3, 4, 3), width=4):
     )
 
 
-def close(a, b, tolerance=1e-12):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-
-
 def problem():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -62,7 +59,7 @@ def problem():
 def test_the_engines_agree_and_are_right():
     p = problem()
     y = p.start + 0.1 * torch.arange(3)[:, None]
-    one, other = Vmapped(p), Looped(p)
+    one, other = VmapEngine(p), LoopEngine(p)
     values, grads = one.value_and_grad(y, batch())
     for engine in (one, other):
         torch.testing.assert_close(engine.value(y, batch()), values, rtol=1e-12, atol=1e-12)
@@ -78,20 +75,20 @@ def test_the_engines_agree_and_are_right():
         torch.testing.assert_close(slope, grads[:, j], rtol=1e-6, atol=1e-8)
 
 
-def test_a_shape_that_keeps_coming_keeps_its_bits():
+def test_recorded_graphs_have_the_same_bits():
     """Other points, samples, masks and keys each time, far beyond where a graph is recorded."""
-    p, engine = problem(), Vmapped(problem())
+    p, engine = problem(), VmapEngine(problem())
     for k in range(batched.TRACE_AFTER + 5):
         y = p.start + 0.1 * (1 + k) * torch.arange(3)[:, None]
         mask = torch.arange(4) < torch.tensor([4, 1 + k % 3, 1 + k % 4])[:, None]
         given = Batch(batch().inputs * (1 + k), (batch().target + k) % 2, mask, batch().key + k)
         value, (again, grad) = engine.value(y, given), engine.value_and_grad(y, given)
-        fresh = Vmapped(p)
+        fresh = VmapEngine(p)
         assert torch.equal(value, fresh.value(y, given))
         expected, slope = fresh.value_and_grad(y, given)
         assert torch.equal(again, expected)
         assert torch.equal(grad, slope)
-        close(grad, Looped(p).value_and_grad(y, given)[1], 1e-11)
+        assert_close(grad, LoopEngine(p).value_and_grad(y, given)[1], 1e-11)
 
 
 def test_padding_does_not_count():
@@ -100,7 +97,7 @@ def test_padding_does_not_count():
     inputs = full.inputs.clone()
     inputs[~full.mask] = 1e6
     other = Batch(inputs, full.target, full.mask, full.key)
-    for engine in (Vmapped(p), Looped(p)):
+    for engine in (VmapEngine(p), LoopEngine(p)):
         a, b = engine.value_and_grad(y, full), engine.value_and_grad(y, other)
         assert torch.equal(a[0], b[0])
         assert torch.equal(a[1], b[1])
@@ -113,7 +110,7 @@ def test_a_client_without_samples_does_not_disturb_the_others():
     mask[1] = False
     y = p.start.expand(3, -1)
     empty = Batch(full.inputs, full.target, mask, full.key)
-    for engine in (Vmapped(p), Looped(p)):
+    for engine in (VmapEngine(p), LoopEngine(p)):
         whole, part = engine.value_and_grad(y, full), engine.value_and_grad(y, empty)
         assert torch.equal(part[1][[0, 2]], whole[1][[0, 2]])
         engine.value(y, empty)
@@ -133,13 +130,14 @@ def test_a_module_that_cannot_be_batched_runs_in_turn(caplog):
     assert len(caplog.records) == 1
 
 
-def test_insisting_on_vmap_is_refused():
+def test_vmap_of_a_module_that_cannot_be_batched_is_refused():
     with pytest.raises(ArgumentError) as error:
         tf.fit(Lstm(), federation(), "fedavg", rounds=1, engine="vmap", device="cpu")
     assert "fit(engine='vmap') cannot batch this model" in str(error.value)
     assert "Use engine='loop'" in str(error.value)
 
 
+@pytest.mark.compiled_engines
 @pytest.mark.parametrize("when", ["called", "built"])
 def test_without_a_compiler(monkeypatch, caplog, when):
     """The compiler is missing when the function is first called; some builds refuse earlier."""
@@ -155,7 +153,7 @@ def test_without_a_compiler(monkeypatch, caplog, when):
 
     monkeypatch.setattr(torch, "compile", broken)
     p = problem()
-    engine = choose(p, batch(), "auto", compile=True)
+    engine = select_engine(p, batch(), "auto", compile=True)
     assert engine.name == "vmap"
     assert len(caplog.records) == 1
     assert "Compilation is not available here (no compiler here)" in caplog.text
@@ -163,6 +161,7 @@ def test_without_a_compiler(monkeypatch, caplog, when):
     assert bool(torch.isfinite(values).all())
 
 
+@pytest.mark.compiled_engines
 @pytest.mark.parametrize(("net", "engine"), [("cnn-p2", "loop"), ("mlp", "vmap")])
 def test_without_a_compiler_the_choice_is_that_of_runs_without_it(monkeypatch, net, engine):
     monkeypatch.setattr(torch, "compile", lambda function, **options: 1 / 0)
@@ -179,13 +178,14 @@ def test_without_a_compiler_the_choice_is_that_of_runs_without_it(monkeypatch, n
 
 def test_names():
     p = problem()
-    assert choose(p, batch(), "auto", compile=False).name == "vmap"
-    assert choose(p, batch(), "loop", compile=True).name == "loop"
+    assert select_engine(p, batch(), "auto", compile=False).name == "vmap"
+    assert select_engine(p, batch(), "loop", compile=True).name == "loop"
     with pytest.raises(ArgumentError, match=r"Unknown engine 'vamp'\. Did you mean 'vmap'\?"):
-        choose(p, batch(), "vamp", compile=False)
+        select_engine(p, batch(), "vamp", compile=False)
 
 
-def test_the_compiler_fails_on_values_alone(monkeypatch, caplog):
+@pytest.mark.compiled_engines
+def test_a_compiler_that_fails_on_values_only(monkeypatch, caplog):
     """The line search's plain values are compiled apart from the gradients; both must work."""
 
     def half(function, **options):
@@ -199,7 +199,7 @@ def test_the_compiler_fails_on_values_alone(monkeypatch, caplog):
 
     monkeypatch.setattr(torch, "compile", half)
     p = problem()
-    engine = choose(p, batch(), "auto", compile=True)
+    engine = select_engine(p, batch(), "auto", compile=True)
     assert bool(torch.isfinite(engine.value(p.start.expand(3, -1), batch())).all())
     assert "Compilation is not available here (cannot lower this)" in caplog.text
 
@@ -208,39 +208,41 @@ def test_the_compiler_fails_on_values_alone(monkeypatch, caplog):
 def uncompiled(monkeypatch):
     """A compiler that leaves everything as it is, its order too."""
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    monkeypatch.setattr("tunefree.models.engine.in_place", lambda device: True)
+    monkeypatch.setattr("tunefree.models.engine.is_in_place_safe", lambda device: True)
 
 
+@pytest.mark.compiled_engines
 @pytest.mark.usefixtures("uncompiled")
-def test_a_descent_is_steps_along_the_gradient():
+def test_a_descent_follows_the_gradient():
     p, lr = problem(), torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
-    engine = choose(p, batch(), "auto", True, descends=True)
+    engine = select_engine(p, batch(), "auto", True, plain_descent=True)
     start = p.start + torch.arange(3, dtype=torch.float64)[:, None]
-    walk = engine.descent(3)
+    fused = engine.descent(3)
     for _ in range(2):
         y, total = start, 0.0
-        walk.begin(start)
+        fused.begin(start)
         for key in range(3):
             given = replace(batch(), key=torch.full((3,), key))
-            values, grads = Looped(p).value_and_grad(y, given)
-            walk.step(given, lr / (1 + key))
+            values, grads = LoopEngine(p).value_and_grad(y, given)
+            fused.step(given, lr / (1 + key))
             y, total = y - lr[:, None] / (1 + key) * grads, total + (lr > 0) * values
-            close(walk.end(), (y, total), 1e-11)
-        assert torch.equal(walk.end()[0][1], start[1])
+            assert_close(fused.end(), (y, total), 1e-11)
+        assert torch.equal(fused.end()[0][1], start[1])
     assert engine.descent(2) is None
     engine.release()
     assert engine.descent(3) is None
-    assert Vmapped(p).descent(3) is None
+    assert VmapEngine(p).descent(3) is None
 
 
+@pytest.mark.compiled_engines
 @pytest.mark.usefixtures("uncompiled")
-def test_who_has_finished_stays_whatever_its_gradient():
+def test_clients_with_lr_0_keep_their_iterate():
     p, given = problem(), batch()
     given.inputs[1] = torch.nan
-    walk = choose(p, batch(), "auto", True, descends=True).descent(3)
-    walk.begin(p.start.expand(3, -1))
-    walk.step(given, torch.tensor([0.1, 0.0, 0.1], dtype=torch.float64))
-    y, total = walk.end()
+    fused = select_engine(p, batch(), "auto", True, plain_descent=True).descent(3)
+    fused.begin(p.start.expand(3, -1))
+    fused.step(given, torch.tensor([0.1, 0.0, 0.1], dtype=torch.float64))
+    y, total = fused.end()
     assert torch.equal(y[1], p.start)
     assert bool(torch.isfinite(y).all())
     assert bool(torch.isfinite(total).all())
@@ -258,6 +260,7 @@ class Scale(nn.Module):
         return x.float() * self.each
 
 
+@pytest.mark.compiled_engines
 @pytest.mark.usefixtures("uncompiled")
 def test_in_bfloat16_tensors_are_cast_once(monkeypatch):
     """The same bits as with a cast in every step, and what is not cast stays exact."""
@@ -267,14 +270,14 @@ def test_in_bfloat16_tensors_are_cast_once(monkeypatch):
     p = Problem(net, "cross_entropy", torch.float32, precision="bf16")
     given = replace(batch(), inputs=batch().inputs.float())
     found = []
-    for cast in (rewrite.cast_beforehand, lambda graph, count: []):
-        monkeypatch.setattr(rewrite, "cast_beforehand", cast)
-        walk = choose(p, given, "auto", True, descends=True).descent(3)
-        walk.begin(p.start + 0.1 * torch.arange(3)[:, None])
+    for cast in (rewrite.use_cast_inputs, lambda graph, count: []):
+        monkeypatch.setattr(rewrite, "use_cast_inputs", cast)
+        fused = select_engine(p, given, "auto", True, plain_descent=True).descent(3)
+        fused.begin(p.start + 0.1 * torch.arange(3)[:, None])
         for _ in range(4):
-            walk.step(given, torch.tensor([0.1, 0.0, 0.3]))
-        found.append(walk.end())
-        low = [torch.equal(a, b.bfloat16()) for a, b in zip(walk._low, walk._parts, strict=True)]
+            fused.step(given, torch.tensor([0.1, 0.0, 0.3]))
+        found.append(fused.end())
+        low = [torch.equal(a, b.bfloat16()) for a, b in zip(fused._low, fused._parts, strict=True)]
         found[-1] += (low,)
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
@@ -282,6 +285,7 @@ def test_in_bfloat16_tensors_are_cast_once(monkeypatch):
     assert (found[0][2], found[1][2]) == (weights_and_biases, [False] * 5)
 
 
+@pytest.mark.compiled_engines
 def test_every_descent_is_compiled_by_itself(monkeypatch):
     """The compiler keeps few versions of one function, then runs it uncompiled."""
     codes = []
@@ -292,14 +296,15 @@ def test_every_descent_is_compiled_by_itself(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", compile)
     for _ in range(2):
-        choose(problem(), batch(), "auto", True, descends=True)
+        select_engine(problem(), batch(), "auto", True, plain_descent=True)
     assert len(codes) >= 2
     assert len({id(code) for code in codes}) == len(codes)
 
 
+@pytest.mark.compiled_engines
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize(
-    ("name", "settings", "descends"),
+    ("name", "settings", "plain_descent"),
     [
         ("fedavg", {}, True),
         ("fedexp", {"schedule": "cosine"}, True),
@@ -310,7 +315,7 @@ def test_every_descent_is_compiled_by_itself(monkeypatch):
         ("fedlin", {}, False),
     ],
 )
-def test_only_plain_descent_is_left_to_the_engine(name, settings, descends, monkeypatch):
+def test_only_plain_descent_is_left_to_the_engine(name, settings, plain_descent, monkeypatch):
     """And is the same descent, with clients that take different numbers of steps."""
     made = tf.methods.get(name, lr=0.05, **settings)
     even = labelled()
@@ -319,14 +324,61 @@ def test_only_plain_descent_is_left_to_the_engine(name, settings, descends, monk
     given = {"fed": fed, "rounds": 3, "steps": None, "epochs": 2}
     plain = fit(made, compile=False, engine="vmap", **given)
     called = []
-    whole = Descent.step
-    monkeypatch.setattr(Descent, "step", lambda *a: called.append(0) or whole(*a))
+    whole = CompiledDescent.step
+    monkeypatch.setattr(CompiledDescent, "step", lambda *a: called.append(0) or whole(*a))
     fast = fit(made, compile=True, engine="vmap", **given)
-    assert bool(called) is descends
-    close(fast.x, plain.x, 1e-11)
+    assert bool(called) is plain_descent
+    assert_close(fast.x, plain.x, 1e-11)
     for a, b in zip(fast.history, plain.history, strict=True):
         for key in b.keys() - {"seconds"}:
             assert a[key] == pytest.approx(b[key], rel=1e-10, abs=1e-12), key
+
+
+def fail(*args, **kwargs):
+    raise AssertionError("a compiled engine is used")
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """TUNEFREE_ENGINES=plain; whatever compiles or records fails."""
+    monkeypatch.setenv("TUNEFREE_ENGINES", "plain")
+    for module, name in (
+        (torch, "compile"),
+        (batched, "make_fx"),
+        (batched, "CudaGraphFunction"),
+        (batched, "BatchedOpsMode"),
+        (batched, "CompiledDescent"),
+    ):
+        monkeypatch.setattr(module, name, fail)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_plain_engines_neither_compile_nor_record(device, request, monkeypatch):
+    p, given = problem(), batch()
+    y = p.start + 0.1 * torch.arange(3)[:, None]
+    expected = VmapEngine(p).value_and_grad(y, given)
+    request.getfixturevalue("plain")
+    monkeypatch.setattr(batched, "is_on_gpu", lambda problem: device == "cuda")
+    engine = select_engine(p, given, "auto", compile=True, plain_descent=True)
+    assert (engine.name, engine.wants_deferred, engine.descent(3)) == ("vmap", False, None)
+    for _ in range(batched.TRACE_AFTER + 2):
+        assert torch.equal(engine.value(y, given), expected[0])
+        assert all(map(torch.equal, engine.value_and_grad(y, given), expected))
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_run_on_plain_engines_ignores_compile():
+    runs = [
+        fit("fedavg", model=Branches((6,)).double(), compile=c, rounds=3) for c in (False, True)
+    ]
+    assert [run.settings["engine"] for run in runs] == ["vmap", "vmap"]
+    assert [run.settings["chunk"] for run in runs] == [runs[0].settings["chunk"]] * 2
+
+
+def test_unknown_engines_are_refused(monkeypatch):
+    monkeypatch.setenv("TUNEFREE_ENGINES", "plane")
+    with pytest.raises(ArgumentError, match=r"Unknown value of TUNEFREE_ENGINES 'plane'\. Did you"):
+        select_engine(problem(), batch(), "auto", compile=False)
 
 
 class Branches(nn.Module):
@@ -343,6 +395,7 @@ class Branches(nn.Module):
         return sum(net(x) for net in self.each)
 
 
+@pytest.mark.compiled_engines
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on import of its compiler
 @pytest.mark.parametrize("widths", [(6, 16), pytest.param((8, 64), marks=pytest.mark.slow)])
@@ -355,18 +408,18 @@ def test_compiled_equals_eager(monkeypatch, widths):
     engines = []
 
     def chosen(*args):
-        engines.append(choose(*args))
+        engines.append(select_engine(*args))
         return engines[-1]
 
-    monkeypatch.setattr(engine_choice, "choose", chosen)
+    monkeypatch.setattr(engine_choice, "select_engine", chosen)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = Branches(widths).double()
     settings = {"rounds": 4, "cohort": 3, "steps": 3, "batch": 4}
     plain, fast = (fit("fedsls", model=net, compile=c, **settings) for c in (False, True))
     assert (plain.settings["engine"], fast.settings["engine"]) == ("vmap", "vmap, compiled")
-    close(fast.x, plain.x, 1e-10)
-    close(fast.output, plain.output, 1e-10)
+    assert_close(fast.x, plain.x, 1e-10)
+    assert_close(fast.output, plain.output, 1e-10)
     for a, b in zip(fast.history, plain.history, strict=True):
         for name in b.keys() - {"seconds"}:
             assert a[name] == pytest.approx(b[name], rel=1e-10, abs=1e-10), name
@@ -375,4 +428,4 @@ def test_compiled_equals_eager(monkeypatch, widths):
     for key in (torch.tensor([1, 2, 3]), torch.tensor([-(2**63), 2**63 - 1, 0])):
         given = replace(batch(), key=key)
         (one, other) = ((e.value(y, given), *e.value_and_grad(y, given)) for e in engines)
-        close(one, other)
+        assert_close(one, other)

@@ -1,4 +1,4 @@
-"""Clients in turn on several threads: the same bits, their own modules, nothing left behind."""
+"""The loop engine on several threads: the same bits, a module for each thread, no leftovers."""
 
 import gc
 import os
@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from tunefree.models.batched import Vmapped
+from helpers import join_thread, run_thread
+from tunefree.models.batched import VmapEngine
+from tunefree.models.loop import LoopEngine
 from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
-from tunefree.models.turns import Looped
 
 WAIT = 10  # seconds until a thread that should have come counts as missing
 
@@ -54,7 +55,7 @@ def rows(p, m=7):
 
 
 def results(p, given):
-    engine, y = Looped(p), rows(p, len(given.key))
+    engine, y = LoopEngine(p), rows(p, len(given.key))
     return [engine.value(y, given), *engine.value_and_grad(y, given)]
 
 
@@ -67,36 +68,36 @@ def test_bits_do_not_depend_on_threads(threads):
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
-def walked(p, given, lr):
-    walk = Looped(p).descent(len(given.key))
-    walk.begin(rows(p, len(given.key)))
+def descend(p, given, lr):
+    fused = LoopEngine(p).descent(len(given.key))
+    fused.begin(rows(p, len(given.key)))
     for key in range(3):
-        walk.step(replace(given, key=given.key + key), lr)
-    return walk.end()
+        fused.step(replace(given, key=given.key + key), lr)
+    return fused.end()
 
 
-def test_strides_are_steps_along_the_gradient(threads):
+def test_in_place_descent_follows_the_gradient(threads):
     """As with gradients in rows, to rounding; who has no step left, or no samples, stays."""
     p, given = problem(torch.float64), batch(dtype=torch.float64)
     lr = torch.tensor([0.5, 0.3, 0.1, 0.0, 0.7, 0.0, 0.2]).double()
     y, total = rows(p), torch.zeros(7).double()
     for key in range(3):
-        values, grads = Looped(p).value_and_grad(y, replace(given, key=given.key + key))
+        values, grads = LoopEngine(p).value_and_grad(y, replace(given, key=given.key + key))
         y, total = y - lr[:, None] * grads, total + (lr > 0) * values
     found = []
     for n in (1, 2, 3):
         threads(n)
-        found.append(walked(p, given, lr))
+        found.append(descend(p, given, lr))
         torch.testing.assert_close(found[-1], (y, total), rtol=1e-13, atol=1e-14)
         assert all(torch.equal(a, b) for a, b in zip(found[0], found[-1], strict=True))
     for i in (2, 3, 5):
         assert torch.equal(found[0][0][i], rows(p)[i])
 
 
-def test_strides_of_who_stays_whatever_its_gradient():
+def test_in_place_descent_keeps_clients_with_lr_0():
     p, given = problem(), batch()
     given.inputs[4] = torch.nan
-    y, total = walked(p, given, torch.tensor([0.1, 0.1, 0.1, 0.1, 0.0, 0.1, 0.1]))
+    y, total = descend(p, given, torch.tensor([0.1, 0.1, 0.1, 0.1, 0.0, 0.1, 0.1]))
     assert bool(torch.isfinite(y).all())
     assert bool(torch.isfinite(total).all())
 
@@ -105,7 +106,7 @@ def test_the_rows_are_right():
     p, given = problem(torch.float64), batch(dtype=torch.float64)
     value, again, grad = results(p, given)
     assert torch.equal(value, again)
-    one = Vmapped(p)
+    one = VmapEngine(p)
     full = [i for i in range(7) if i != 2]
     values, grads = one.value_and_grad(
         rows(p), replace(given, mask=given.mask | (given.key == 2)[:, None])
@@ -139,7 +140,7 @@ def test_two_clients_at_once_have_a_module_each():
     y = torch.tensor([[1.0, 2, 3], [4, 5, 6]])
     x, target = torch.eye(3)[None].repeat(2, 1, 1), torch.arange(3).repeat(2, 1)
     given = Batch(x, target, torch.ones(2, 3, dtype=torch.bool), torch.arange(2))
-    values = Looped(p).value(y, given)
+    values = LoopEngine(p).value(y, given)
     expected = [nn.functional.cross_entropy(x[0] * row, target[0]) for row in y]
     torch.testing.assert_close(values, torch.stack(expected))
     assert torch.equal(p.start, torch.ones(3))
@@ -179,27 +180,25 @@ def use(engine, m):
 
 
 def test_a_client_has_one_thread_and_ours_are_as_before():
-    engine, here = Looped(Problem(Watched())), threading.current_thread()
+    engine, here = LoopEngine(Problem(Watched())), threading.current_thread()
     used, counts = use(engine, 5)
     assert here not in used
     assert counts == {1}
     assert torch.get_num_threads() == 2
     fresh = []
-    thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
+    run_thread(lambda: fresh.append(torch.get_num_threads()))
     assert fresh == [2]
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 5), (2, 1), (4, 2)])
 def test_a_single_thread_and_few_rows_stay_here(threads, n, m):
     threads(n)
-    assert use(Looped(Problem(Watched())), m) == ({threading.current_thread()}, {n})
+    assert use(LoopEngine(Problem(Watched())), m) == ({threading.current_thread()}, {n})
 
 
 def test_threads_end_with_their_engine():
     before = set(threading.enumerate())
-    engine = Looped(Problem(Watched()))
+    engine = LoopEngine(Problem(Watched()))
     for _ in range(3):
         use(engine, 6)
     mine = set(threading.enumerate()) - before
@@ -227,7 +226,7 @@ class Fails(nn.Module):
 
 
 def test_an_error_comes_through_and_ends_the_call():
-    engine, m = Looped(Problem(Fails())), 1000
+    engine, m = LoopEngine(Problem(Fails())), 1000
     bad = given(m)
     bad.inputs[1] = -1
     SEEN.clear()
@@ -283,7 +282,7 @@ def test_ctrl_c(monkeypatch):
         PRESSED.clear()
         monkeypatch.setattr(Future, "result", waits)
         with pytest.raises(KeyboardInterrupt):
-            Looped(Problem(Interrupted())).value(torch.ones(m, 3), given(m))
+            LoopEngine(Problem(Interrupted())).value(torch.ones(m, 3), given(m))
     finally:
         signal.signal(signal.SIGINT, before)
         FIRST.release()
@@ -302,7 +301,7 @@ def test_inside_other_threads():
     for caller in callers:
         caller.start()
     for caller in callers:
-        caller.join()
+        join_thread(caller)
     assert len(found) == 2
     for other in found:
         assert all(torch.equal(a, b) for a, b in zip(expected, other, strict=True))

@@ -1,11 +1,11 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN202, E741
-"""The kernels behind `kernels.py`, in Triton; sizes of a layer are compile-time constants.
+"""The Triton kernels of `kernels.py`; a layer's sizes are compile-time constants.
 
-The three of a convolution are a matrix product per client whose activation operand is gathered
-from the image while it runs, so the unfolded image never exists; program axis 1 is the client. A
-weight is read as the matrix w[k, o] with k = (kh KW + kw) C + c and strides (WK, WO). Offsets
-within a client fit in 32 bits, those of a client do not.
+The three kernels of a convolution are one matrix product per client whose activation operand is
+gathered from the image in each step, so the unfolded image is never written; program axis 1 is the
+client. A weight is read as the matrix w[k, o] with k = (kh KW + kw) C + c and strides (WK, WO).
+Offsets within a client fit in 32 bits, a client's own offset does not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ try:
     import triton.language as tl
 
     jit = triton.jit
-except ImportError:  # the module can still be imported, and its text read
+except ImportError:  # the module can still be imported
 
     def jit(function):
         return function
@@ -56,7 +56,7 @@ def forward(
     TAPS: tl.constexpr = KH * KW
     TILES: tl.constexpr = (O + BN - 1) // BN
     STEPS: tl.constexpr = (TAPS * C + BK - 1) // BK if FLAT else (C + BK - 1) // BK * TAPS
-    PADDED: tl.constexpr = PH + PW > 0  # otherwise every tap of every output is in the image
+    PADDED: tl.constexpr = PH + PW > 0  # else every tap of every output lies in the image
     client = tl.program_id(1).to(tl.int64)
     x += client * (B * H * W) * C
     w += client * (TAPS * C * O)
@@ -81,7 +81,7 @@ def forward(
                 h = top[:, None] + dh[None, :]
                 v = left[:, None] + dw[None, :]
                 a_in = a_in & (h >= 0) & (h < H) & (v >= 0) & (v < W)
-        else:  # taps innermost: they share most of their pixels, so the cache serves them
+        else:  # taps innermost: they share most of their pixels in the cache
             tap = step % TAPS
             dh = tap // KW * DH
             dw = tap % KW * DW
@@ -140,7 +140,7 @@ def grad_input(
 ) -> None:
     """Rows: input pixels (b, i, j) of one phase. Columns: c. Reduced: (o, tap).
 
-    Program axis 2 is the phase (ah, aw): the pixels h = i SH + ah, v = j SW + aw. Tap kh meets
+    Program axis 2 is the phase (ah, aw): the pixels h = i SH + ah, v = j SW + aw. Tap kh reads
     them iff kh DH = ah + PH mod SH. With G = gcd(DH, SH) and I the inverse of DH / G mod SH / G,
     that is kh = (ah + PH) / G I mod SH / G and every (SH / G)-th after it. Its output row is
     i + qh; likewise across.
@@ -176,7 +176,7 @@ def grad_input(
         tap = step % taps
         kh = kh0 + tap // taps_w * NEXT_H
         kw = kw0 + tap % taps_w * NEXT_W
-        qh = (ah + PH - kh * DH) // SH  # exact, so that the rounding of // is no matter
+        qh = (ah + PH - kh * DH) // SH  # an exact division: the rounding of // does not matter
         qw = (aw + PW - kw * DW) // SW
         o = step // taps * BK + tl.arange(0, BK)
         seen = here & (i + qh >= 0) & (i + qh < OH) & (j + qw >= 0) & (j + qw < OW)
@@ -221,7 +221,7 @@ def grad_weight(
 ) -> None:
     """Rows: c of one tap, or k where FLAT. Columns: o. Reduced: SPAN output pixels (b, oh, ow).
 
-    Program axis 2 is the part of the pixels; each part has its own sum in `out`.
+    Program axis 2 is the part of the pixels; each part has its own partial sum in `out`.
     """
     TAPS: tl.constexpr = KH * KW
     TILES: tl.constexpr = (O + BN - 1) // BN
@@ -301,7 +301,7 @@ def descend(
 ) -> None:
     """Rows: o. Columns: i. Reduced: k < BK. Strides of the factors: (LM, LO, LK) and (RM, RK, RI).
 
-    Weights come and go meanwhile, which takes longer than the product.
+    Bound by loading and storing the weights, not by the product.
     """
     wide = tl.cdiv(I, BN)
     tiles = tl.cdiv(O, BM) * wide
@@ -326,7 +326,7 @@ def descend(
 
 
 @jit
-def sums(
+def channel_sums(
     x,
     g,
     centre,

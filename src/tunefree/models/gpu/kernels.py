@@ -1,15 +1,16 @@
 # ruff: noqa: E741
-"""What m clients do at once, each with its own weights, in one launch.
+"""GPU kernels for m clients, each with its own weights, in one launch.
 
-With s, p, d the stride, the padding and the dilation, and h = oh s - p + kh d, v = ow s - p + kw d:
+Convolutions, with s, p, d the stride, the padding and the dilation, h = oh s - p + kh d and
+v = ow s - p + kw d:
 
     out[i, b, oh, ow, o]    = sum over kh, kw, c of           x[i, b, h, v, c] w[i, kh, kw, c, o]
     grad_x[i, b, h, v, c]   = sum over oh, ow, kh, kw, o of   g[i, b, oh, ow, o] w[i, kh, kw, c, o]
     grad_w[i, kh, kw, c, o] = sum over b, oh, ow of           x[i, b, h, v, c] g[i, b, oh, ow, o]
 
-Besides these, sums over the pixels of images (`sums`), and steps along gradients that are products
-(`descend`). Channels come last. Tensors are float32 or bfloat16; sums are in float32, and grad_w
-stays so. No sum depends on the order in which programs run: the same inputs give the same bits.
+Also sums over the pixels of images (`channel_sums`), and descent along gradients that are products
+(`descend`). Channels come last. Tensors are float32 or bfloat16; sums are in float32, and so is
+grad_w. No sum depends on the order in which programs run: the same inputs give the same bits.
 """
 
 import importlib.util
@@ -20,22 +21,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError
+from ...core.errors import ArgumentError
+from ..conv2d import Pair, output_size
 
-Pair = tuple[int, int]
-
-SHORT = 32  # terms of a product that `descend` forms
+MAX_FACTOR_TERMS = 32  # terms of the sums in a product that `descend` computes
 
 
 class Blocks(NamedTuple):
-    """How one product is cut into programs; any choice gives the same result up to rounding.
+    """How one product is divided among programs; results agree up to rounding.
 
     Args:
-        rows, cols: Tile of the result that a program owns; powers of two, at least 16.
+        rows, cols: Tile of the result that a program computes; powers of two, at least 16.
         depth: Length of the reduction in one step; a power of two, at least 16.
-        warps, stages: Warps per program, and steps whose loads are under way at once.
-        flat: Whether tap and channel are one axis (pays where there are few channels).
-        parts: Into how many sums the reduction of `grad_weight` is cut.
+        warps, stages: Warps per program, and pipeline stages of its loads.
+        flat: Whether tap and channel are one axis (faster with few channels).
+        parts: Number of partial sums of `grad_weight`.
     """
 
     rows: int
@@ -48,8 +48,8 @@ class Blocks(NamedTuple):
 
 
 @lru_cache
-def available(device: torch.device) -> bool:
-    """Return whether the kernels run here: Triton is installed, the GPU has tensor cores for it."""
+def is_available(device: torch.device) -> bool:
+    """Return whether the kernels run here: Triton and a GPU of compute capability 8.0 or more."""
     return (
         device.type == "cuda"
         and importlib.util.find_spec("triton") is not None
@@ -70,21 +70,21 @@ def forward(
 ) -> Tensor:
     """Return the convolutions (m, B, OH, OW, O) of x (m, B, H, W, C) and w (m, KH, KW, C, O).
 
-    `bias` (m, O) is added, and with `relu` what is below zero is zero. `w` is contiguous, or a view
-    of a contiguous (m, O, KH, KW, C); likewise in `grad_input`.
+    Adds `bias` (m, O), and applies ReLU with `relu`. `w` is contiguous, or a view of a contiguous
+    (m, O, KH, KW, C), also in `grad_input`.
     """
     from . import _triton
 
     m, B, H, W, C = x.shape
     KH, KW, O = w.shape[1], w.shape[2], w.shape[4]
-    OH, OW = outputs((H, W), (KH, KW), stride, padding, dilation)
+    OH, OW = output_size((H, W), (KH, KW), stride, padding, dilation)
     out = x.new_empty((m, B, OH, OW, O))
-    _check(x, out)
+    _check_images(x, out)
     if bias is not None and not bias.is_contiguous():
         raise ArgumentError(f"Biases must be contiguous, got strides {bias.stride()}.")
     at = blocks or _forward_blocks(B * OH * OW, C, O, KH * KW, x.dtype, tf32)
-    grid = (_tiles(B * OH * OW, at.rows) * _tiles(O, at.cols), m)
-    sizes = (H, W, C, O, OH, OW, KH, KW, *stride, *padding, *dilation, *_order(w))
+    grid = (_ceil_div(B * OH * OW, at.rows) * _ceil_div(O, at.cols), m)
+    sizes = (H, W, C, O, OH, OW, KH, KW, *stride, *padding, *dilation, *_weight_strides(w))
     _triton.forward[grid](
         x,
         w,
@@ -119,13 +119,13 @@ def grad_input(
     m, B, OH, OW, O = g.shape
     KH, KW, C = w.shape[1:4]
     out = g.new_empty((m, B, *size, C))
-    _check(g, out)
-    places = B * _tiles(size[0], stride[0]) * _tiles(size[1], stride[1])
+    _check_images(g, out)
+    places = B * _ceil_div(size[0], stride[0]) * _ceil_div(size[1], stride[1])
     at = blocks or _input_blocks(places, C, O, g.dtype, tf32)
-    grid = (_tiles(places, at.rows) * _tiles(C, at.cols), m, stride[0] * stride[1])
+    grid = (_ceil_div(places, at.rows) * _ceil_div(C, at.cols), m, stride[0] * stride[1])
     common = [math.gcd(d, s) for d, s in zip(dilation, stride, strict=True)]
     inverse = [pow(d // n, -1, s // n) for d, s, n in zip(dilation, stride, common, strict=True)]
-    sizes = (*size, C, O, OH, OW, KH, KW, *stride, *padding, *dilation, *_order(w))
+    sizes = (*size, C, O, OH, OW, KH, KW, *stride, *padding, *dilation, *_weight_strides(w))
     _triton.grad_input[grid](
         g,
         w,
@@ -152,22 +152,22 @@ def grad_weight(
     tf32: bool,
     blocks: Blocks | None = None,
 ) -> Tensor:
-    """Return the gradient of sum(g * forward(x, w)) in w, in float32, as sums of its parts.
+    """Return the gradient of sum(g * forward(x, w)) in w, in float32, as partial sums.
 
-    To be added up over the first axis: (parts, m, *kernel, C, O).
+    The gradient is the sum over the first axis of (parts, m, *kernel, C, O).
     """
     from . import _triton
 
     m, B, H, W, C = x.shape
     OH, OW, O = g.shape[2:]
     KH, KW = kernel
-    _check(x, g)
+    _check_images(x, g)
     at = blocks or weight_blocks(x, g, kernel, tf32)
-    tiles = _tiles(KH * KW * C, at.rows) if at.flat else KH * KW * _tiles(C, at.rows)
-    span = _tiles(_tiles(B * OH * OW, at.parts), at.depth) * at.depth
+    tiles = _ceil_div(KH * KW * C, at.rows) if at.flat else KH * KW * _ceil_div(C, at.rows)
+    span = _ceil_div(_ceil_div(B * OH * OW, at.parts), at.depth) * at.depth
     sums = x.new_empty((at.parts, m, KH, KW, C, O), dtype=torch.float32)
     sizes = (H, W, C, O, OH, OW, KH, KW, *stride, *padding, *dilation)
-    _triton.grad_weight[(tiles * _tiles(O, at.cols), m, at.parts)](
+    _triton.grad_weight[(tiles * _ceil_div(O, at.cols), m, at.parts)](
         x,
         g,
         sums,
@@ -183,20 +183,20 @@ def grad_weight(
     return sums
 
 
-def sums(x: Tensor, centre: Tensor, g: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return sums over the pixels of x (m, B, H, W, C), two of (m, B, C), in float32.
+def channel_sums(x: Tensor, centre: Tensor, g: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return two sums over the pixels of x (m, B, H, W, C), each (m, B, C) in float32.
 
-    With d = x - centre, for centre (m, B, C): of d and d d; given g like x, of g and g d.
+    With d = x - centre and centre (m, B, C): of d and d d. Given g of x's shape: of g and g d.
     """
     from . import _triton
 
     m, B, H, W, C = x.shape
-    _check(x, x if g is None else g)
+    _check_images(x, x if g is None else g)
     if not centre.is_contiguous():
-        raise ArgumentError(f"sums(centre=...) must be contiguous, got {centre.stride()}.")
+        raise ArgumentError(f"channel_sums(centre=...) must be contiguous, got {centre.stride()}.")
     first, second = (centre.new_empty((m, B, C), dtype=torch.float32) for _ in range(2))
-    channels, warps = _cover(C, 128), 2 if H * W > 64 else 1  # more would have to wait for another
-    _triton.sums[(m * B, _tiles(C, channels))](
+    channels, warps = _block_size(C, 128), 2 if H * W > 64 else 1
+    _triton.channel_sums[(m * B, _ceil_div(C, channels))](
         x,
         x if g is None else g,
         centre,
@@ -214,13 +214,13 @@ def sums(x: Tensor, centre: Tensor, g: Tensor | None = None) -> tuple[Tensor, Te
 
 
 def descend(part: Tensor, low: Tensor | None, left: Tensor, right: Tensor, lr: Tensor) -> None:
-    """Move weights (m, O, I) in place: part <- part - lr left @ right, and `low` to the same.
+    """Update weights (m, O, I) in place: part <- part - lr left @ right, and `low` likewise.
 
     Args:
         part: float32, contiguous.
-        low: The same in bfloat16, or None.
-        left, right: Factors (m, O, K) and (m, K, I) of the gradient, K <= SHORT.
-        lr: Steps (m,); clients with lr 0 stay where they are, whatever the factors.
+        low: Its copy in bfloat16, or None.
+        left, right: Factors (m, O, K) and (m, K, I) of the gradient, K <= MAX_FACTOR_TERMS.
+        lr: Step sizes (m,); weights with lr 0 do not change, even if the factors are not finite.
     """
     from . import _triton
 
@@ -228,10 +228,12 @@ def descend(part: Tensor, low: Tensor | None, left: Tensor, right: Tensor, lr: T
     for name, t in {"part": part, "low": part if low is None else low, "lr": lr}.items():
         if not t.is_contiguous():
             raise ArgumentError(f"descend({name}=...) must be contiguous, got {t.stride()}.")
-    if K > SHORT:
-        raise ArgumentError(f"descend(left=...) must have at most {SHORT} columns, got {K}.")
+    if K > MAX_FACTOR_TERMS:
+        raise ArgumentError(
+            f"descend(left=...) must have at most {MAX_FACTOR_TERMS} columns, got {K}."
+        )
     rows, cols = (16, 128) if left.dtype == torch.bfloat16 else (32, 64)
-    _triton.descend[(m * _tiles(O, rows) * _tiles(I, cols),)](
+    _triton.descend[(m * _ceil_div(O, rows) * _ceil_div(I, cols),)](
         part,
         part if low is None else low,
         left,
@@ -246,76 +248,71 @@ def descend(part: Tensor, low: Tensor | None, left: Tensor, right: Tensor, lr: T
         _precision(bool(torch.backends.cuda.matmul.allow_tf32)),
         rows,
         cols,
-        _cover(K, SHORT),
+        _block_size(K, MAX_FACTOR_TERMS),
         num_warps=2,
     )
 
 
-# What was fastest on an H200 among a dozen choices for each layer of the reference networks.
+# The fastest on an H200 of a dozen choices for each layer of the reference networks.
 
 
 def _forward_blocks(
     pixels: int, C: int, O: int, taps: int, dtype: torch.dtype, tf32: bool
 ) -> Blocks:
     flat = C < 32
-    cols = _cover(O, 128)
+    cols = _block_size(O, 128)
     if dtype == torch.float32 and not tf32:  # without tensor cores a large tile spills
         return Blocks(64, min(cols, 64), 32 if C > 16 or flat else 16, 4, 2, flat)
-    depth = _cover(taps * C, 32) if flat else 32 if dtype == torch.float32 else _cover(C, 64)
+    depth = (
+        _block_size(taps * C, 32) if flat else 32 if dtype == torch.float32 else _block_size(C, 64)
+    )
     if dtype == torch.bfloat16:
-        cols = _cover(O, 256)
+        cols = _block_size(O, 256)
     return Blocks(128, cols, depth, 8 if cols > 64 else 4, 3, flat)
 
 
 def _input_blocks(pixels: int, C: int, O: int, dtype: torch.dtype, tf32: bool) -> Blocks:
     at = _forward_blocks(pixels, O, C, 1, dtype, tf32)._replace(flat=False)
-    return at._replace(cols=_cover(C, 256)) if at.cols == 128 and tf32 else at
+    return at._replace(cols=_block_size(C, 256)) if at.cols == 128 and tf32 else at
 
 
 def weight_blocks(x: Tensor, g: Tensor, kernel: Pair, tf32: bool) -> Blocks:
-    """Return how `grad_weight` is cut."""
+    """Return the blocks of `grad_weight`."""
     m, C, O, dtype = len(x), x.shape[-1], g.shape[-1], x.dtype
     pixels, taps = math.prod(g.shape[1:4]), math.prod(kernel)
     flat = (64 if dtype == torch.bfloat16 or not tf32 else 32) > C
-    rows, cols, stages = _cover(taps * C if flat else C, 128), _cover(O, 128), 3
+    rows, cols, stages = _block_size(taps * C if flat else C, 128), _block_size(O, 128), 3
     if dtype == torch.bfloat16 and 16 <= C < 64:
         rows, depth, warps, stages = 64, 32, 4, 4
     elif dtype == torch.bfloat16:
         depth, warps = 64, 4
         rows = rows if C <= 64 else 64
-    elif tf32:  # both operands lie across the reduction, which Hopper's own product cannot read
+    elif tf32:  # Hopper's own product cannot read operands that are transposed in TF32
         depth = 32
         rows, cols, warps = (64, 64, 2) if C == 64 and O <= 64 else (min(rows, 32), cols, 4)
     else:
         rows, cols, depth, warps = min(rows, 64), min(cols, 64), 32, 4
-    tiles = m * _tiles(O, cols) * (_tiles(taps * C, rows) if flat else taps * _tiles(C, rows))
-    parts = max(1, min(_tiles(1024, tiles), pixels // (16 * depth)))
+    tiles = (
+        m * _ceil_div(O, cols) * (_ceil_div(taps * C, rows) if flat else taps * _ceil_div(C, rows))
+    )
+    parts = max(1, min(_ceil_div(1024, tiles), pixels // (16 * depth)))
     return Blocks(rows, cols, depth, warps, stages, flat, parts)
 
 
-def _cover(n: int, most: int) -> int:
-    """Return the least power of two >= n, between 16 and `most`."""
-    return min(max(1 << (n - 1).bit_length(), 16), most)
+def _block_size(n: int, largest: int) -> int:
+    """Return the least power of two >= n, clamped to 16 .. `largest`."""
+    return min(max(1 << (n - 1).bit_length(), 16), largest)
 
 
-def _tiles(n: int, size: int) -> int:
+def _ceil_div(n: int, size: int) -> int:
     return -(-n // size)
-
-
-def outputs(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pair:
-    """Return height and width of a convolution's result."""
-    h, w = (
-        (n + 2 * p - d * (k - 1) - 1) // s + 1
-        for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True)
-    )
-    return h, w
 
 
 def _precision(tf32: bool) -> str:
     return "tf32" if tf32 else "ieee"
 
 
-def _order(w: Tensor) -> Pair:
+def _weight_strides(w: Tensor) -> Pair:
     """Return the strides of `w` in k = (kh, kw, c) and in o."""
     if w.is_contiguous():
         return w.shape[4], 1
@@ -327,8 +324,8 @@ def _order(w: Tensor) -> Pair:
     )
 
 
-def _check(*pictures: Tensor) -> None:
-    for x in pictures:
+def _check_images(*images: Tensor) -> None:
+    for x in images:
         if not x.is_contiguous():
             raise ArgumentError(f"Images must be contiguous, got strides {x.stride()}.")
         if x[0].numel() >= 2**31:

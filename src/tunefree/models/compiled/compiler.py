@@ -1,0 +1,46 @@
+"""Options of torch.compile, and the versions in which it is not safe."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# On a CPU, PyTorch 2.11 may overwrite a tensor before all of its reads (pytorch/pytorch#177631):
+# steps in place would then use weights that have already been updated.
+IN_PLACE_SINCE = (2, 12)
+
+MAX_FUSED_OPS = 60  # operations on an element before it is written; dropout's masks take half
+
+GPU_OPTIONS: dict[str, Any] = {
+    # By default, the compiler times several kernels and keeps the fastest; their sums round
+    # differently, so that the same seed would give other bits in the next process.
+    "deterministic": True,
+    "shape_padding": False,
+    # By default, it would write the 64 random bits of each unit of dropout to memory.
+    "realize_opcount_threshold": MAX_FUSED_OPS,
+}
+
+
+def compile_graph(graph: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """Return the graph compiled for the shapes of its first call."""
+    if device.type != "cuda":
+        return torch.compile(graph, dynamic=False, options=None)
+    return _ignore_softmax_warning(torch.compile(graph, dynamic=False, options=GPU_OPTIONS))
+
+
+def _ignore_softmax_warning(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Suppress a warning that PyTorch 2.11 gives for every network with fewer than 8 classes."""
+
+    def call(*args: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"\s*Online softmax is disabled", UserWarning)
+            return function(*args)
+
+    return call
+
+
+def is_in_place_safe(device: torch.device) -> bool:
+    """Return whether a compiled graph may overwrite its inputs."""
+    found = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return device.type != "cpu" or found >= IN_PLACE_SINCE

@@ -1,0 +1,54 @@
+"""Shapes and tensor helpers that the GPU's and the CPU's batched convolutions share."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch.nn.functional as F
+from torch import Tensor
+
+Pair: TypeAlias = tuple[int, int]
+ConvGeometry: TypeAlias = tuple[Pair, Pair, Pair]
+"""Stride, padding and dilation of a convolution over two axes."""
+
+
+def as_pair(values: Sequence[int]) -> Pair:
+    """Return a sequence of length two as a tuple of ints."""
+    first, second = values
+    return int(first), int(second)
+
+
+def output_size(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pair:
+    """Return height and width of a convolution's output."""
+    h, w = (
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True)
+    )
+    return h, w
+
+
+def insert_zeros(x: Tensor, stride: Pair) -> Tensor:
+    """Insert stride - 1 zeros between the pixels of (m, ., H, W, .)."""
+    if stride == (1, 1):
+        return x
+    m, a, high, wide, b = x.shape
+    x = x.reshape(m, a, high, 1, wide, 1, b)
+    x = F.pad(x, (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1))
+    x = x.reshape(m, a, high * stride[0], wide * stride[1], b)
+    return x[:, :, : (high - 1) * stride[0] + 1, : (wide - 1) * stride[1] + 1]
+
+
+def clients_first(info: Any, dims: Any, *values: Tensor) -> list[Tensor]:
+    """Return the arguments of a vmap rule with the client axis first.
+
+    A value that all clients share is expanded, not copied.
+    """
+    return [
+        v.expand(info.batch_size, *v.shape) if d is None else v.movedim(d, 0)
+        for v, d in zip(values, dims, strict=True)
+    ]
+
+
+def materialize(x: Tensor) -> Tensor:
+    """Return `x` contiguous, and make the compiler write it to memory instead of recomputing it."""
+    x = x.contiguous()
+    return x.as_strided(x.shape, x.stride())

@@ -1,0 +1,1 @@
+"""Operations of batched clients for the compiler on a CPU."""
