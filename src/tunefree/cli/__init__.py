@@ -8,7 +8,7 @@ from cyclopts import App
 from rich.markup import escape
 
 from ..core.errors import TunefreeError
-from . import advise, compare, flower, lists, report, run, tune
+from . import advise, flower, lists, report, run, study
 from .app import BAD_INPUT, INTERRUPTED, app, err
 
 
@@ -43,11 +43,10 @@ def main(arguments: list[str] | None = None, app: App = app) -> None:
 __all__ = [
     "advise",
     "app",
-    "compare",
     "flower",
     "lists",
     "main",
     "report",
     "run",
-    "tune",
+    "study",
 ]

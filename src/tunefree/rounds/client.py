@@ -32,7 +32,7 @@ class ClientTask:
         losses: Computes the clients' batch losses and gradients.
         local_batches: Returns the batches of a local phase; the second argument is its number of
             local steps, None for the plan's.
-        full_loss: Returns losses (m,) and, if asked for, gradients (m, d) over all data of a client.
+        full_loss: Returns losses (m,) and, on request, gradients (m, d) over all data of a client.
     """
 
     losses: Losses

@@ -17,7 +17,7 @@ from experiments.library import find, load
 from trust.fuzz.mutate import edited
 from trust.fuzz.target import Target, room, target
 from tunefree import attacks, faults, penalties, robust, wire
-from tunefree.cli import app, compare, flower, main, run, tune
+from tunefree.cli import app, flower, main, run, study
 from tunefree.core.errors import DataError
 from tunefree.data import partition, sources
 from tunefree.report import watch
@@ -150,7 +150,12 @@ def _command_line() -> Target:
     os.chdir(home)
     os.environ |= {"TERM": "dumb", "COLUMNS": "80"}
     os.environ.pop("TUNEFREE_DATA", None)
-    owners = ((run, "train"), (compare, "contest"), (tune, "search"), (watch, "make_server"))
+    owners = (
+        (run, "train"),
+        (study, "run_comparison"),
+        (study, "run_search"),
+        (watch, "make_server"),
+    )
     owners += ((sources, "_download"), (experiments.papers, "run"), (experiments.papers, "find"))
     owners += ((App, "assemble_argument_collection"),)
     owners += ((benchmarks, "measure"),)
