@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import torch
-from experiments import play, record
+from experiments import record, runner
 from safetensors.torch import save
 
 import tunefree as tf
@@ -272,7 +272,7 @@ def _record() -> Target:
     def read(data: bytes) -> None:
         path.write_bytes(data)
         record.load(path)
-        play.kept(path)
+        runner.load_run(path)
 
     def cut(tree):
         if isinstance(tree, dict):
