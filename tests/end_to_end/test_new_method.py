@@ -35,6 +35,7 @@ def copy(tmp_path_factory):
     for name in ("src/tunefree", "tests/oracle", "tests/every"):
         clean = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, root / name, ignore=clean)
+    shutil.copy(ROOT / "tests/helpers.py", root / "tests")
     (root / "src/tunefree/methods/fednesterov.py").write_text(METHOD)
     (root / "tests/oracle/test_fednesterov.py").write_text(ORACLE)
     return root
