@@ -20,7 +20,7 @@ from tunefree.methods import get
 from tunefree.models import nets
 from tunefree.models.problem import Precision
 from tunefree.study.significance import holm, two_sided_p
-from tunefree.study.text import p_text
+from tunefree.study.tables import format_p
 from tunefree.training.fit import fit
 
 from .timing import Say, check_finished, silent
@@ -138,7 +138,7 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
     def compare(i: str) -> str:
         if i not in differences:
             return ""
-        tested = f" ({p_text(raised[i])})" if i in raised else ""
+        tested = f" ({format_p(raised[i])})" if i in raised else ""
         return f"{statistics.mean(differences[i]):+.4f}{tested}"
 
     return [

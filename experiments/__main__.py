@@ -8,13 +8,12 @@ from rich.console import Console
 
 import experiments as papers
 from tunefree.cli import main
-from tunefree.cli.app import INTERRUPTED, AsJson, err, out
-from tunefree.cli.compare import say_page
+from tunefree.cli.app import INTERRUPTED, AsJson, err, out, print_line
 from tunefree.core.errors import Interrupted
 from tunefree.core.files import to_json
 from tunefree.data import describe
 from tunefree.report.terminal import make_table
-from tunefree.study.watch import Terminal
+from tunefree.study.progress import TerminalProgress
 from tunefree.version import __version__
 
 from . import text
@@ -116,7 +115,7 @@ def reproduce(
                 device=device,
                 data_dir=data_dir,
                 keep=keep,
-                watch=Terminal(err),
+                watch=TerminalProgress(err),
                 **narrow,
             )
         except Interrupted as stop:
@@ -124,7 +123,7 @@ def reproduce(
             err.print(f"{stop} The same command goes on.", markup=False, soft_wrap=True)
             return INTERRUPTED
         print_record(found.record, as_json)
-        say_page(found.path / f"{found.record['name']}-{scale}.html")
+        print_line(f"Page: {found.path / found.record['name']}-{scale}.html", err)
     return 0
 
 

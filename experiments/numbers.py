@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunefree.core.errors import ArgumentError
-from tunefree.study import figures
+from tunefree.study import measures
 
 HOW: dict[str, Callable[[Sequence[float]], float]] = {
     "last": lambda values: values[-1],
@@ -56,7 +56,9 @@ class Statistic:
         """Return the statistic; None if the history lacks the measure or missed the target."""
         if self.target is not None:
             return self._until(history)
-        values = [v for row in history if (v := figures.number(row.get(self.measure))) is not None]
+        values = [
+            v for row in history if (v := measures.to_float(row.get(self.measure))) is not None
+        ]
         if not values:
             return None
         best = (max if self.higher else min)(values)
@@ -68,8 +70,8 @@ class Statistic:
         assert self.target is not None
         spent = 0.0
         for row in history:
-            spent += 1 if self.how == "rounds" else figures.number(row.get(self.how)) or 0.0
-            value = figures.number(row.get(self.measure))
+            spent += 1 if self.how == "rounds" else measures.to_float(row.get(self.how)) or 0.0
+            value = measures.to_float(row.get(self.measure))
             if value is not None and (
                 value >= self.target if self.higher else value <= self.target
             ):
@@ -97,7 +99,7 @@ def parse(text: str, measure: str, higher: bool | None = None) -> Statistic:
     except ValueError:
         raise ArgumentError(_refusal(text)) from None
     name = other or measure
-    own = higher if higher is not None and name == measure else figures.rises(name)
+    own = higher if higher is not None and name == measure else measures.is_higher_better(name)
     return Statistic(text, name, how, own, goal)
 
 

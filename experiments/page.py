@@ -10,7 +10,7 @@ from benchmarks.keep import current_command
 from tunefree.core.files import write_atomically
 from tunefree.report.page import render
 from tunefree.report.payload import build_payload
-from tunefree.study.text import as_html
+from tunefree.study.tables import to_html
 from tunefree.training.run import Run
 
 from . import text
@@ -34,12 +34,12 @@ def _top(kept: Record) -> str:
     made = html.escape(text.describe_origin(kept))
     parts = [
         f"<section><p><code>{html.escape(current_command(kept['command']))}</code><br>{made}</p>",
-        _card(as_html(text.cells(kept), text.columns(kept))),
+        _card(to_html(text.cells(kept), text.columns(kept))),
         *(f"<p>{html.escape(line)}</p>" for line in text.remarks(kept)),
     ]
     if kept["claims"]:
         parts += ["<h2>Claims</h2>", f"<p>{html.escape(text.tally(kept))}</p>"]
-        parts += [_card(as_html(text.verdicts(kept), text.CLAIMS), "words")]
+        parts += [_card(to_html(text.verdicts(kept), text.CLAIMS), "words")]
     for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
         if lines:
             items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)

@@ -17,8 +17,8 @@ from tunefree.report.payload import downsample as thinned
 from tunefree.report.payload import mean_over_runs as mean_of
 from tunefree.report.payload import round_values as short
 from tunefree.report.payload import tabulate as side_by_side
-from tunefree.study import figures
-from tunefree.study.work import NOT_RUN, Outcome
+from tunefree.study import measures
+from tunefree.study.tasks import NOT_RUN, Outcome
 from tunefree.training.run import Run
 
 from . import claims
@@ -114,7 +114,9 @@ def _row(found: Experiment, one: RowResult) -> Record:
     status = [_status(o) for o in one.outcomes]
     values = {
         text: [
-            _round_digits(number.of(o.history)) if isinstance(o, Run) and figures.good(o) else None
+            _round_digits(number.of(o.history))
+            if isinstance(o, Run) and measures.ended_well(o)
+            else None
             for o in one.outcomes
         ]
         for text, number in texts.items()
@@ -129,7 +131,7 @@ def _row(found: Experiment, one: RowResult) -> Record:
         "chosen": one.chosen,
         "search": one.cost,
         "status": status,
-        "notes": [one.reason] if one.reason else figures.notes(one.outcomes),
+        "notes": [one.reason] if one.reason else measures.describe_lost_seeds(one.outcomes),
         "values": values,
         "seconds": [
             _round_digits(sum(r.get("seconds") or 0 for r in o.history)) for o in one.outcomes
@@ -246,16 +248,16 @@ def record_path(spec: SpecFile, scale: str) -> Path:
 
 def mean_and_sd(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return mean and standard deviation of the seeds that have a number."""
-    return figures.middle([v for v in values if v is not None])
+    return measures.mean_and_sd([v for v in values if v is not None])
 
 
 def sum_search_cost(outcomes: Sequence[Outcome], rounds: int) -> dict[str, Any]:
     """Return the cost of a search: runs, rounds, gradients, seconds."""
-    spent = [figures.spent(o) for o in outcomes]
+    spent = [measures.run_cost(o) for o in outcomes]
     return {
         "runs": len(outcomes),
         "rounds": rounds,
-        "lost": sum(not figures.good(o) for o in outcomes),
+        "lost": sum(not measures.ended_well(o) for o in outcomes),
         "gradients": sum(s["gradients"] for s in spent),
         "seconds": round(sum(s["seconds"] for s in spent), 1),
     }

@@ -11,8 +11,8 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
-from tunefree.study.text import for_markdown
-from tunefree.study.text import markdown as table
+from tunefree.study.tables import escape_markdown
+from tunefree.study.tables import to_markdown as table
 
 from . import find, load
 from .figure import draw_svg, has_curves
@@ -65,7 +65,9 @@ def render_pages(found: dict[str, list[Record]]) -> dict[str, str]:
     for paper, records in found.items():
         for one in records:
             link = f"[{one['name']}]({paper}.md)"
-            rows.append({"name": link, "title": for_markdown(one["title"]), "scale": one["scale"]})
+            rows.append(
+                {"name": link, "title": escape_markdown(one["title"]), "scale": one["scale"]}
+            )
             rows[-1]["claims"] = tally(one)
         out[f"{paper}.md"] = page(paper, records)
     lines = ["| " + " | ".join(r[k] for k in COLUMNS) + " |" for r in rows]

@@ -10,8 +10,9 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,10 +21,16 @@ from benchmarks.keep import machine, versions
 
 from tunefree.core.device import find_device
 from tunefree.core.files import to_json, write_atomically
-from tunefree.study.execute import forward_messages, process_failure, train_in_worker
-from tunefree.study.pool import ProcessPool, Worker
-from tunefree.study.work import NOT_RUN, Failure, Outcome, Watch, do, notes
-from tunefree.training.callbacks import Callback, Event
+from tunefree.study.execute import TrainInWorker, run_in_pool, run_in_turn
+from tunefree.study.pool import ProcessPool
+from tunefree.study.tasks import (
+    NOT_RUN,
+    FailedRun,
+    Outcome,
+    ProgressListener,
+    run_one,
+)
+from tunefree.training.callbacks import Callback
 from tunefree.training.folder import is_history_row
 from tunefree.training.run import Run
 
@@ -42,10 +49,13 @@ class Runner:
         jobs: Processes; with 0 nothing is trained.
     """
 
-    def __init__(self, source: ExperimentSource, folder: Path, watch: Watch, jobs: int) -> None:
+    def __init__(
+        self, source: ExperimentSource, folder: Path, watch: ProgressListener, jobs: int
+    ) -> None:
         self.source, self.folder, self.watch, self.jobs = source, folder, watch, jobs
         self.trained = 0  # runs that were missing
-        self._pool = ProcessPool(_TrainInPool(source, folder), jobs) if jobs > 1 else None
+        self._train = partial(train_run, source=source, folder=folder)
+        self._pool = ProcessPool(TrainInWorker(self._train), jobs) if jobs > 1 else None
 
     def __enter__(self) -> Self:
         return self
@@ -57,57 +67,30 @@ class Runner:
     def perform(self, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, Outcome]]:
         """Train the runs that are missing and yield every one, those that exist first."""
         unique = list({run.key: run for run in runs}.values())
-        self.watch.plan(unique)
+        self.watch.on_plan(unique)
         missing = []
         for run in unique:
             found = load_run(run_path(self.folder, run))
             if found is None:
                 missing.append(run)
                 continue
-            self.watch.end(run, found, False)
+            self.watch.on_end(run, found, False)
             yield run, found
         if not self.jobs:
-            yield from ((run, Failure(run.seed, NOT_RUN)) for run in missing)
+            yield from ((run, FailedRun(run.seed, NOT_RUN)) for run in missing)
             return
-        for run, outcome in (
-            self._in_turn(missing) if self._pool is None else self._in_pool(missing)
-        ):
-            self.trained += 1
-            self.watch.end(run, outcome, True)
-            yield run, outcome
-
-    def _in_turn(self, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, Outcome]]:
-        for run in runs:
-
-            def show(event: Event, run: RunSpec = run) -> None:
-                self.watch.round(run, event.row)
-
-            with notes(self.watch, run):
-                outcome = train_run(run, self.source, self.folder, show)
-            yield run, outcome
-
-    def _in_pool(self, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, Outcome]]:
-        assert self._pool is not None
-        for run, result in self._pool.run(runs, forward_messages(self.watch)):
-            if isinstance(result, BaseException):
-                yield run, process_failure(run, result)
-                continue
-            found = result or load_run(run_path(self.folder, run))
-            yield run, found or Failure(run.seed, NOT_RUN)
-
-
-@dataclass(frozen=True)
-class _TrainInPool:
-    """The work of the pool; the run itself stays in its file."""
-
-    source: ExperimentSource
-    folder: Path
-
-    def __call__(self, run: RunSpec, worker: Worker) -> Failure | None:
-        outcome = train_in_worker(
-            run, worker, lambda show: train_run(run, self.source, self.folder, show)
+        outcomes = (
+            run_in_turn(missing, self._train, self.watch)
+            if self._pool is None
+            else run_in_pool(self._pool, missing, self.watch, self._load)
         )
-        return outcome if isinstance(outcome, Failure) else None
+        for run, outcome, _ in outcomes:
+            self.trained += 1
+            self.watch.on_end(run, outcome, True)
+            yield run, outcome
+
+    def _load(self, run: RunSpec) -> Outcome:
+        return load_run(run_path(self.folder, run)) or FailedRun(run.seed, NOT_RUN)
 
 
 def load_run(path: Path) -> Run | None:
@@ -151,8 +134,14 @@ def describe_origin(device: str) -> dict[str, Any]:
     return {"machine": on, "versions": versions(), "date": datetime.now(UTC).strftime("%Y-%m-%d")}
 
 
-def train_run(spec: RunSpec, source: ExperimentSource, folder: Path, show: Callback) -> Outcome:
-    """Train one run and save it; a failure is returned and not saved."""
+def train_run(
+    spec: RunSpec, callback: Callback, source: ExperimentSource, folder: Path
+) -> tuple[Outcome, bool]:
+    """Train one run and save it; a failure is returned and not saved.
+
+    Returns:
+        The outcome, and True: the run was trained.
+    """
     began, words = time.perf_counter(), spec.words
     if words["kind"] in SPECIAL:
         outcome = SPECIAL[words["kind"]](spec, source)
@@ -161,10 +150,10 @@ def train_run(spec: RunSpec, source: ExperimentSource, folder: Path, show: Callb
     else:
         live = folder / "live" / spec.key
         resumable = words.get("checkpoint_every") and importlib.util.find_spec("safetensors")
-        outcome, _ = do(replace(spec, out=live if resumable else None), source, show)
+        outcome, _ = run_one(replace(spec, out=live if resumable else None), callback, source)
         if resumable and isinstance(outcome, Run):
             shutil.rmtree(live, ignore_errors=True)
     if isinstance(outcome, Run):
         outcome.settings["made"] = describe_origin(source.device)
         save_run(run_path(folder, spec), spec, outcome, time.perf_counter() - began)
-    return outcome
+    return outcome, True

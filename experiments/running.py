@@ -13,7 +13,7 @@ import torch
 from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, Interrupted, check_int
 from tunefree.study.execute import make_progress
-from tunefree.study.work import Failure, Outcome, Watch
+from tunefree.study.tasks import FailedRun, Outcome, ProgressListener
 from tunefree.training.run import Run
 
 from . import page, text
@@ -66,7 +66,7 @@ def run(
     data_dir: str | os.PathLike[str] | None = None,
     keep: bool = False,
     progress: bool = True,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
 ) -> Result:
     """Run an experiment of a paper and set the result beside the published one.
 
@@ -143,33 +143,33 @@ def count_workers(jobs: int | None, device: torch.device) -> int:
     return 2 if device.type == "cpu" and (cores or 1) >= 2 else 1
 
 
-def _make_progress(progress: bool) -> Watch:
+def _make_progress(progress: bool) -> ProgressListener:
     try:
         return make_progress(progress)
     except ImportError:  # no rich
         return LineProgress()
 
 
-class LineProgress(Watch):
+class LineProgress(ProgressListener):
     """Prints a line for each run, if rich is not installed."""
 
     def __init__(self) -> None:
         self._done = self._all = 0
 
-    def plan(self, tasks: Sequence[Any]) -> None:
+    def on_plan(self, tasks: Sequence[Any]) -> None:
         """Count the runs to come."""
         self._all += len(tasks)
 
-    def end(self, task: Any, outcome: Outcome, played: bool) -> None:
+    def on_end(self, task: Any, outcome: Outcome, trained: bool) -> None:
         """Print the outcome of a run."""
         self._done += 1
-        said = outcome.reason if isinstance(outcome, Failure) else outcome.status
-        if played:
-            self.say(f"{self._done} of {self._all}  {task.label}, seed {task.seed}: {said}")
+        said = outcome.reason if isinstance(outcome, FailedRun) else outcome.status
+        if trained:
+            self.on_message(f"{self._done} of {self._all}  {task.label}, seed {task.seed}: {said}")
 
-    def say(self, line: str) -> None:
+    def on_message(self, text: str) -> None:
         """Print a line at once."""
-        print(line, flush=True)
+        print(text, flush=True)
 
 
 def format_options(**given: Any) -> str:

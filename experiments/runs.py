@@ -9,7 +9,7 @@ from typing import Any
 
 from tunefree.core.errors import ArgumentError, check_int, unknown_name
 from tunefree.core.files import to_json
-from tunefree.study.work import Task
+from tunefree.study.tasks import RunTask
 
 from .check import split_settings
 from .reading import override
@@ -19,7 +19,7 @@ VALIDATION = 0.1
 
 
 @dataclass(frozen=True)
-class RunSpec(Task):
+class RunSpec(RunTask):
     """One run.
 
     Args:

@@ -14,10 +14,10 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError
-from tunefree.core.types import Inputs, map_inputs, tensor_list
+from tunefree.core.types import Inputs, list_tensors, map_inputs
 from tunefree.data import Dataset, Federation, load, partition
 from tunefree.models import nets
-from tunefree.study.work import RunInputs, Task
+from tunefree.study.tasks import RunInputs, RunTask
 from tunefree.training.callbacks import Callback, Event
 from tunefree.training.command import TOKEN_MODELS
 from tunefree.training.config import RunConfig
@@ -54,7 +54,7 @@ class ExperimentSource:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "sets": OrderedDict(), "made": OrderedDict()}
 
-    def inputs(self, task: Task) -> RunInputs:
+    def inputs(self, task: RunTask) -> RunInputs:
         """Return configuration, model and federation of a run."""
         assert isinstance(task, RunSpec)
         words = task.words
@@ -144,7 +144,7 @@ class CoordinateLogger:
 
 def make_network(words: Mapping[str, Any], data: Dataset) -> nn.Module:
     """Return the network, initialised from the seed or set to the start given."""
-    first = tensor_list(data.x)[0]
+    first = list_tensors(data.x)[0]
     shape: Any = tuple(first.shape[1:])
     classes, name = data.classes or 1, words["model"]
     args = dict(words.get("model_args", {}))

@@ -19,7 +19,7 @@ from tunefree.core.device import find_device
 from tunefree.core.errors import TunefreeError, first_line
 from tunefree.core.layout import Layout
 from tunefree.models import nets
-from tunefree.study.work import Failure, Outcome
+from tunefree.study.tasks import FailedRun, Outcome
 from tunefree.training.fit import train
 from tunefree.training.run import Run
 
@@ -48,7 +48,7 @@ def prox_cost(task: RunSpec, source: ExperimentSource) -> Outcome:
         h, layout = penalties.get(words["penalty"]), Layout(("v",), ((size,),))
         took = [time_call(lambda: h.prox(v, 0.1, layout), device) for _ in range(REPEATS + 1)][1:]
     except TunefreeError as error:
-        return Failure(task.seed, str(error), traceback.format_exc())
+        return FailedRun(task.seed, str(error), traceback.format_exc())
     row = {"round": 0, "ms": 1e3 * statistics.median(took), "size": size}
     return _run(task, [row], {"model": {"parameters": size}, "device": str(device)})
 
@@ -64,7 +64,7 @@ def peak_memory(task: RunSpec, source: ExperimentSource) -> Outcome:
         with ProcessPoolExecutor(1, context) as pool:
             row, settings = pool.submit(_measure, task, source).result()
     except Exception as error:  # a child that was killed for its memory, say
-        return Failure(task.seed, f"{type(error).__name__}: {first_line(error)}")
+        return FailedRun(task.seed, f"{type(error).__name__}: {first_line(error)}")
     return _run(task, [{"round": 0, **row}], settings)
 
 

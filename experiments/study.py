@@ -9,8 +9,8 @@ import torch
 
 from tunefree.core.errors import ArgumentError, TunefreeError
 from tunefree.data import describe
-from tunefree.study import figures
-from tunefree.study.work import NOT_RUN, Failure, Outcome
+from tunefree.study import measures
+from tunefree.study.tasks import NOT_RUN, FailedRun, Outcome
 from tunefree.training.bind import SimulatedClients, bind
 from tunefree.training.run import Run
 
@@ -55,7 +55,7 @@ class Study:
                 continue
             if here[task.words["data"]] == "missing":
                 self.skipped[task.name] = MISSING.format(task.words["data"])
-                self.runner.watch.say(f"{task.name}: {self.skipped[task.name]}")
+                self.runner.watch.on_message(f"{task.name}: {self.skipped[task.name]}")
                 continue
             if not self.runner.jobs:
                 self.skipped[task.name] = "Not run."
@@ -152,7 +152,7 @@ class Study:
             outcomes = [
                 self.done.get(one.key)
                 or load_run(run_path(self.folder, one))
-                or Failure(one.seed, NOT_RUN)
+                or FailedRun(one.seed, NOT_RUN)
                 for one in tasks
                 if one is not None
             ]
@@ -181,17 +181,19 @@ class Study:
 
 def score(outcome: Outcome, by: str) -> float | None:
     """Return the score of a run of a grid, higher is better; None if it was lost."""
-    if not isinstance(outcome, Run) or not figures.good(outcome):
+    if not isinstance(outcome, Run) or not measures.ended_well(outcome):
         return None
     names = {"test": ["test_accuracy", "test_loss"], "train": []}
     names["validation"] = ["validation_accuracy", "validation_loss"]
     for name in (*names[by], "train_loss"):
-        found = [v for row in outcome.history if (v := figures.number(row.get(name))) is not None]
+        found = [
+            v for row in outcome.history if (v := measures.to_float(row.get(name))) is not None
+        ]
         if found:
-            return found[-1] if figures.rises(name) else -found[-1]
+            return found[-1] if measures.is_higher_better(name) else -found[-1]
     return None
 
 
 def _reasons(outcomes: Sequence[Outcome]) -> str:
-    said = [o.reason if isinstance(o, Failure) else o.status for o in outcomes]
+    said = [o.reason if isinstance(o, FailedRun) else o.status for o in outcomes]
     return ", ".join(dict.fromkeys(said)) + "."

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.keep import current_command, describe_machine
 
-from tunefree.study import text
+from tunefree.study import tables
 
 from .record import Record, mean_and_sd
 
@@ -124,7 +124,7 @@ def _describe_difference(claim: Record, pair: Record, like: str) -> str:
     if pair["error"] == 0:
         seeds += ", no spread"
     elif pair.get("p") is not None:
-        seeds += f", {text.p_text(pair['p'])}"
+        seeds += f", {tables.format_p(pair['p'])}"
     if pair["difference"] is None:
         return f"one side diverged or missed the target, {seeds}"
     if claim.get("factor"):
@@ -197,15 +197,15 @@ def markdown(kept: Record, level: int = 1) -> str:
     """Return the record in markdown."""
     head = "#" * level
     parts = [
-        f"{head} {kept['name']}, {kept['scale']}: {text.for_markdown(kept['title'])}",
+        f"{head} {kept['name']}, {kept['scale']}: {tables.escape_markdown(kept['title'])}",
         f"    {current_command(kept['command'])}",
         describe_origin(kept),
-        text.markdown(cells(kept), columns(kept)),
-        *(text.for_markdown(line) for line in remarks(kept)),
+        tables.to_markdown(cells(kept), columns(kept)),
+        *(tables.escape_markdown(line) for line in remarks(kept)),
     ]
     if kept["claims"]:
         shown = {k: v for k, v in CLAIMS.items() if k != "task" or len(kept["tasks"]) > 1}
-        parts += [f"{head}# Claims", tally(kept), text.markdown(verdicts(kept), shown)]
+        parts += [f"{head}# Claims", tally(kept), tables.to_markdown(verdicts(kept), shown)]
     for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
         if lines:
             parts += [f"{head}# {title}", _make_bullets(lines)]
@@ -213,4 +213,4 @@ def markdown(kept: Record, level: int = 1) -> str:
 
 
 def _make_bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {text.for_markdown(line)}" for line in lines)
+    return "\n".join(f"- {tables.escape_markdown(line)}" for line in lines)

@@ -20,7 +20,7 @@ from tunefree.flower.apps import import_flower, server_app
 from tunefree.flower.template import write_app
 from tunefree.training.command import parse_method_settings
 from tunefree.training.fit import fit
-from tunefree.training.folder import Folder
+from tunefree.training.folder import RunFolder
 from tunefree.training.run import Run
 
 from .loopback import Loopback, num_threads
@@ -64,7 +64,7 @@ def train_federation(
             if time.monotonic() > end:
                 raise TunefreeError(f"The federation did not finish within {LIMIT:g} s.")
             time.sleep(0.5)
-            rows = Folder(out).history() if on_round is not None else []
+            rows = RunFolder(out).read_history() if on_round is not None else []
             for row in rows[reported:]:
                 assert on_round is not None
                 on_round(row)

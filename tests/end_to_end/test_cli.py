@@ -343,7 +343,7 @@ def test_help_of_the_whole(call):
     ]
     for command, words in {
         "run": "Train one model over many clients' data and write a run folder.",
-        "methods": "List the methods: where they come from, what they send and remember,",
+        "methods": "List the methods: paper, traffic, memory, and the settings that must be",
         "datasets": "List the datasets and where their files are; their terms with --json.",
     }.items():
         assert re.search(rf"^│ {command} +{re.escape(words)}", out, re.M)

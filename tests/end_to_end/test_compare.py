@@ -12,7 +12,7 @@ import pytest
 
 import tunefree as tf
 from helpers import drop_seconds, read_history, start_process
-from tunefree.study import work
+from tunefree.study import tasks
 from tunefree.training.command import CommandConfig
 
 SMALL = ("--clients", "4", "--steps", "2", "--batch", "10", "--device", "cpu")
@@ -28,7 +28,7 @@ def idle(monkeypatch):
     def train(*given, **more):
         raise AssertionError("trained")
 
-    monkeypatch.setattr(work, "train", train)
+    monkeypatch.setattr(tasks, "train", train)
 
 
 STUDY = ("--methods", "fedavg:lr=0.1,fedavg:lr=1e6,auto", "--rounds", "3", "--seeds", "2")

@@ -49,12 +49,12 @@ sys.path.insert(0, sys.argv[1])
 import pages
 import tunefree as tf
 from tunefree.simulation import units
-from tunefree.study.grids import grid
+from tunefree.study.search import default_grid
 found = units(tf.methods.get("fednesterov"))
 print(json.dumps({
     "file": tf.__file__,
     "named": "fednesterov" in tf.methods.names(),
-    "grid": grid("fednesterov"),
+    "grid": default_grid("fednesterov"),
     "units": {name: str(value) for name, value in found.items()},
     "page": pages.virtual()["methods/fednesterov.md"],
     "reference": pages.virtual()["reference/methods.md"],

@@ -126,7 +126,7 @@ def test_absent_clients_keep_their_memory_on_disk(option, tmp_path):
         out = tmp_path / str(t)
         with pytest.raises(Interrupted):
             trial(method, cohort=2, rounds=5, out=out, callbacks=[ctrl_c(t)])
-        _, tensors, _ = tf.training.folder.Folder(out).load()
+        _, tensors, _ = tf.training.folder.RunFolder(out).load_checkpoint()
         ids, rows = tensors["memory_ids"].tolist(), tensors["memory.direction.control"]
         now = dict(zip(ids, rows, strict=True))
         present = set(tf.random.cohort(7, t, len(SIZES), 2).tolist())

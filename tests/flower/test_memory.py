@@ -241,7 +241,7 @@ def test_other_data_is_another_run(tmp_path, caplog):
 
 def test_a_folder_of_another_run_is_not_touched(tmp_path):
     job = bound(SCAFFOLD)
-    tf.training.folder.Folder(tmp_path / "r").start(job.settings)
+    tf.training.folder.RunFolder(tmp_path / "r").start(job.settings)
     with pytest.raises(ResumeError, match="is no federation's"):
         train(SCAFFOLD, LocalTransport(tmp_path / "n", SCAFFOLD), out=tmp_path / "r")
     assert not (tmp_path / "r/nodes.json").exists()

@@ -73,18 +73,18 @@ def drawn(problem, name, steps, cut):
         cut = {"batch": cut["batch"], "steps": 60}
 
     @functools.cache
-    def draw(t, i, turn):
+    def draw(t, i, phase):
         size, start = problem.sizes[i], problem.start[i]
         ids, sizes, starts = (torch.tensor([v]) for v in (i, size, start))
         cuts = tunefree.data.batches.BatchPlan(**cut)
-        got = tunefree.data.batches.draw_batches(SEED, t, ids, sizes, starts, cuts, turn=turn)
+        got = tunefree.data.batches.draw_batches(SEED, t, ids, sizes, starts, cuts, phase=phase)
         chosen = [got.index[0, k][got.mask[0, k].bool()].numpy() - start for k in range(got.steps)]
         assert all(len(rows) > 0 and rows.min() >= 0 and rows.max() < size for rows in chosen)
         return chosen
 
     def batch(t, i, k):
-        turn, k = divmod(k, steps[i]) if name == "fedpd" else (0, k)
-        return draw(t, i, turn)[k]
+        phase, k = divmod(k, steps[i]) if name == "fedpd" else (0, k)
+        return draw(t, i, phase)[k]
 
     return batch
 

@@ -535,7 +535,7 @@ def test_dogs_state_on_the_server(problem, weighted, live, tmp_path):
     )
     got, _, _ = fit(problem, x0, method, cohort=3, out=tmp_path)
     follows(got, expected)
-    _, state, _ = tf.training.folder.Folder(tmp_path).load()
+    _, state, _ = tf.training.folder.RunFolder(tmp_path).load_checkpoint()
     for name, value in {"z": step.z, "r": step.r, "v": step.v}.items():
         np.testing.assert_allclose(state[f"step.{name}"].numpy(), value, rtol=1e-9, err_msg=name)
 

@@ -214,7 +214,7 @@ def test_load(tmp_path):
 
 def test_load_refuses_what_is_not_the_run(tmp_path):
     fit(out=tmp_path / "run")
-    with pytest.raises(ArgumentError, match="must have the run's 8 trainable numbers, got 20"):
+    with pytest.raises(ArgumentError, match="must have the run's 8 trainable parameters, got 20"):
         tf.Run.load(tmp_path / "run", linear(features=4, classes=4))
     with pytest.raises(CheckpointError, match="is not a run folder"):
         tf.Run.load(tmp_path / "nothing")

@@ -176,7 +176,7 @@ def test_scaffold_keeps_the_mean_of_the_controls(tmp_path, option, weights):
         model, fed, method, rounds=6, cohort=2, epochs=1, batch=2, dtype=torch.float64,
         device="cpu", out=tmp_path,
     )  # fmt: skip
-    _, tensors, _ = tf.training.folder.Folder(tmp_path).load()
+    _, tensors, _ = tf.training.folder.RunFolder(tmp_path).load_checkpoint()
     n = sizes.double()
     share = n / n.sum() if weights == "samples" else torch.full_like(n, 1 / 5)
     share = share[tensors["memory_ids"]]
@@ -189,7 +189,7 @@ def test_option_two_is_the_mean_local_gradient(tmp_path):
     """c_i+ = c_i - c + (x - y_i) / (K lr); in round 0 that is -delta_i / (K lr)."""
     problem = Quadratics()
     problem.fit(get("scaffold", lr=0.05), START, rounds=1, out=tmp_path)
-    _, tensors, _ = tf.training.folder.Folder(tmp_path).load()
+    _, tensors, _ = tf.training.folder.RunFolder(tmp_path).load_checkpoint()
     start = torch.tensor(START, dtype=torch.float64)
     for i, control in zip(tensors["memory_ids"], tensors["memory.direction.control"], strict=True):
         pull = torch.eye(2, dtype=torch.float64) - 0.05 * problem.hessians[i]

@@ -12,7 +12,7 @@ from helpers import grouped
 from tunefree.clients import Constant
 from tunefree.clients.rule import Step
 from tunefree.core.errors import ArgumentError, ResumeError
-from tunefree.training.folder import Folder
+from tunefree.training.folder import RunFolder
 
 
 def federation(seed=0, features=6, classes=3, sizes=(4, 9, 17, 30), test=True):
@@ -72,7 +72,7 @@ def test_a_round_that_does_not_count_leaves_clients_as_they_were(tmp_path):
     diverged = tf.fit(linear(), federation(), method(), rounds=6, steps=2, out=tmp_path / "a")
     assert (diverged.status, len(diverged.history)) == ("diverged", 2)
     two = tf.fit(linear(), federation(), method(), rounds=2, steps=2, out=tmp_path / "b")
-    kept, want = (Folder(tmp_path / name).load()[1] for name in "ab")
+    kept, want = (RunFolder(tmp_path / name).load_checkpoint()[1] for name in "ab")
     assert kept.keys() == want.keys()
     assert all(torch.equal(kept[k], want[k]) for k in kept)
     assert torch.equal(diverged.x, two.x)
@@ -189,15 +189,15 @@ def test_a_damaged_line_of_the_history_costs_one_row(tmp_path, caplog):
 
 
 def test_the_good_checkpoint_outlives_a_damaged_one(tmp_path):
-    folder = Folder(tmp_path)
+    folder = RunFolder(tmp_path)
     for rounds in (4, 8):
-        folder.save(rounds, {"x": torch.full((3,), float(rounds))}, {})
+        folder.save_checkpoint(rounds, {"x": torch.full((3,), float(rounds))}, {})
     (tmp_path / "state-000008.safetensors").write_bytes(b"cut")
-    folder = Folder(tmp_path)
-    assert folder.load()[0] == 4
-    folder.save(5, {"x": torch.full((3,), 5.0)}, {})
+    folder = RunFolder(tmp_path)
+    assert folder.load_checkpoint()[0] == 4
+    folder.save_checkpoint(5, {"x": torch.full((3,), 5.0)}, {})
     (tmp_path / "state-000005.safetensors").write_bytes(b"cut")
-    assert Folder(tmp_path).load()[0] == 4
+    assert RunFolder(tmp_path).load_checkpoint()[0] == 4
 
 
 def test_labels_of_the_test_set_count_too():

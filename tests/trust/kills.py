@@ -30,7 +30,7 @@ from tunefree.core.errors import TunefreeError
 from tunefree.faults import Faults
 from tunefree.report import collect, page
 from tunefree.simulation import memory
-from tunefree.training.folder import Folder
+from tunefree.training.folder import RunFolder
 
 ROUNDS, CLIENTS, COHORT, FEATURES, CLASSES = 8, 6, 4, 1000, 5
 
@@ -176,8 +176,10 @@ def ended(pid):
 
 def left(folder):
     """Return what a run left, apart from seconds: every number of its state, model and history."""
-    rounds, tensors, facts = Folder(folder).load()
-    rows = [{k: v for k, v in r.items() if k != "seconds"} for r in Folder(folder).history()]
+    rounds, tensors, facts = RunFolder(folder).load_checkpoint()
+    rows = [
+        {k: v for k, v in r.items() if k != "seconds"} for r in RunFolder(folder).read_history()
+    ]
     bits = {name: (str(v.dtype), v.contiguous().numpy().tobytes()) for name, v in tensors.items()}
     model = (folder / "model.safetensors").read_bytes()
     return rounds, bits, facts, rows, model
@@ -189,7 +191,7 @@ def readable(folder):
     try:
         run = tf.Run.load(folder)
         seen = len(run.history)
-        assert run.history == [r for r in Folder(folder).history() if r["round"] < seen]
+        assert run.history == [r for r in RunFolder(folder).read_history() if r["round"] < seen]
         assert [r["round"] for r in run.history] == list(range(seen))
         assert torch.isfinite(run.x).all()
     except TunefreeError as error:

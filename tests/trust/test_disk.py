@@ -19,7 +19,7 @@ from trust.kills import left
 from tunefree import cli
 from tunefree.core.errors import ArgumentError, CheckpointError, ResumeError, TunefreeError
 from tunefree.report import collect
-from tunefree.training.folder import Folder
+from tunefree.training.folder import RunFolder
 
 CALLS = ("fsync", "replace", "mkdir", "write")
 
@@ -235,18 +235,18 @@ def test_a_file_from_the_future_is_no_running_run(train, tmp_path):
 
 def test_a_state_that_is_named_is_not_written_again(tmp_path):
     """The same round with other numbers gets another file: a crash between finds the old one."""
-    folder = Folder(tmp_path)
-    folder.save(4, {"x": torch.zeros(3)}, {})
-    folder.save(8, {"x": torch.ones(3)}, {})
+    folder = RunFolder(tmp_path)
+    folder.save_checkpoint(4, {"x": torch.zeros(3)}, {})
+    folder.save_checkpoint(8, {"x": torch.ones(3)}, {})
     before = (tmp_path / "state-000008.safetensors").stat().st_ino
-    folder.save(8, {"x": torch.ones(3)}, {"status": "finished"})
+    folder.save_checkpoint(8, {"x": torch.ones(3)}, {"status": "finished"})
     assert (tmp_path / "state-000008.safetensors").stat().st_ino == before
-    assert Folder(tmp_path).load()[2] == {"status": "finished"}
-    folder.save(8, {"x": torch.full((3,), 2.0)}, {})
+    assert RunFolder(tmp_path).load_checkpoint()[2] == {"status": "finished"}
+    folder.save_checkpoint(8, {"x": torch.full((3,), 2.0)}, {})
     states = sorted(p.name for p in tmp_path.glob("state-*"))
     assert states[0].startswith("state-000008-")
     assert states[1:] == ["state-000008.safetensors"]
-    assert torch.equal(Folder(tmp_path).load()[1]["x"], torch.full((3,), 2.0))
+    assert torch.equal(RunFolder(tmp_path).load_checkpoint()[1]["x"], torch.full((3,), 2.0))
 
 
 def test_what_a_crash_left_half_written_is_removed(train, whole, tmp_path):

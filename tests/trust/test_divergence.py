@@ -12,7 +12,7 @@ from helpers import drop_seconds
 from tunefree.core.errors import TunefreeError
 from tunefree.simulation import cohort, finite
 from tunefree.testing._problem import federation
-from tunefree.training.folder import Folder
+from tunefree.training.folder import RunFolder
 
 BAD = 3
 
@@ -113,10 +113,10 @@ def test_its_memory_stays_and_the_means_agree(tmp_path):
     """SCAFFOLD's c is the mean of all c_i, the refused one's being what it was."""
     fed = spoilt(rows=slice(1))  # breaks in those rounds that draw this sample
     fit("scaffold", fed, rounds=8, cohort=None, steps=1, batch=4, out=tmp_path)
-    rows = Folder(tmp_path).history()
+    rows = RunFolder(tmp_path).read_history()
     refused = [row["round"] for row in rows if row.get("refused")]
     assert 0 < len(refused) < 8
-    tensors = Folder(tmp_path).load()[1]
+    tensors = RunFolder(tmp_path).load_checkpoint()[1]
     (own,) = [v for k, v in tensors.items() if k.startswith("memory.direction.")]
     (shared,) = [v for k, v in tensors.items() if k.startswith("direction.")]
     assert torch.isfinite(own).all()
@@ -168,7 +168,7 @@ def test_it_is_noticed_in_the_round_where_it_happens(caplog, tmp_path):
     again = tf.Run.load(tmp_path)
     assert (again.status, len(again.history)) == ("diverged", 2)
     assert torch.equal(again.x, fit(method, federation(), rounds=2).x)
-    assert all(torch.isfinite(v).all() for v in Folder(tmp_path).load()[1].values())
+    assert all(torch.isfinite(v).all() for v in RunFolder(tmp_path).load_checkpoint()[1].values())
 
 
 @pytest.mark.parametrize(

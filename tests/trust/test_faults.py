@@ -15,7 +15,7 @@ from tunefree.core.errors import ArgumentError
 from tunefree.faults import Cycle, Fate, Faults, parse
 from tunefree.rounds import init_server_state, pack_uploads, run_round
 from tunefree.simulation import simulation
-from tunefree.training.folder import Folder
+from tunefree.training.folder import RunFolder
 
 CLIENTS, FEATURES, SEED = 8, 4, 3
 D = FEATURES + 1
@@ -380,7 +380,7 @@ def test_a_resumed_run_has_the_late_uploads(tmp_path, stop):
     folder = {"out": tmp_path / "run", "checkpoint_every": 1}
     with pytest.raises(RuntimeError, match="power cut"):
         fit(**given, **folder, callbacks=[crash])
-    kept = Folder(tmp_path / "run").load()[1]
+    kept = RunFolder(tmp_path / "run").load_checkpoint()[1]
     assert len(kept["late.uploads"])
     resumed = fit(**given, **folder)
     assert torch.equal(resumed.x, whole.x)
@@ -404,7 +404,7 @@ def test_a_round_that_does_not_count_posts_nothing(tmp_path):
         method = tf.Method(direction=tf.clients.Scaffold(), server=Late())
         given = settings(method, Faults(stale=0.4, delay=3), rounds)
         run = fit(**given, out=tmp_path / name)
-        return run, Folder(tmp_path / name).load()[1]
+        return run, RunFolder(tmp_path / name).load_checkpoint()[1]
 
     (diverged, a), (five, b) = kept(9, "a"), kept(5, "b")
     assert (diverged.status, five.status) == ("diverged", "finished")
@@ -490,5 +490,5 @@ def test_the_command_line(tmp_path, capsys):
     assert json.loads(text)["status"] == "finished"
     rows = tf.Run.load(folder).history
     assert all({"answered", "lost", "slow", "late", "stale"} <= row.keys() for row in rows)
-    assert "Cycle(period=4, share=0.75)" in Folder(folder).settings()["faults"]
+    assert "Cycle(period=4, share=0.75)" in RunFolder(folder).read_settings()["faults"]
     assert said(["run", "--resume", folder], capsys)[0] == 0

@@ -20,8 +20,8 @@ from trust.fuzz.files import tarred
 from tunefree.core.errors import CheckpointError, DataError
 from tunefree.data import _archives, sources
 from tunefree.flower.store import MemoryStore
-from tunefree.study.names import place
-from tunefree.training.folder import Folder
+from tunefree.study.candidates import folder_name
+from tunefree.training.folder import RunFolder
 
 SOURCE = Path(tf.__file__).parent
 MODULES = ("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "yaml", "joblib")
@@ -155,7 +155,7 @@ def test_a_checkpoint_cannot_name_a_file_elsewhere(tmp_path):
         entry = listed[0] | {"file": name, "sha256": hashlib.sha256(data).hexdigest()}
         (home / "checkpoint.json").write_text(json.dumps([entry]))
         with pytest.raises(CheckpointError, match="does not list checkpoints"):
-            Folder(home).load()
+            RunFolder(home).load_checkpoint()
 
 
 def test_memory_of_a_node_stays_in_its_folder(tmp_path):
@@ -170,5 +170,5 @@ def test_memory_of_a_node_stays_in_its_folder(tmp_path):
 
 @pytest.mark.parametrize("label", ["..", "../../x", "/etc/passwd", "a/b", "\x00", "", ".", "~"])
 def test_labels_of_a_study_are_names_of_one_folder(label, tmp_path):
-    path = (tmp_path / place(label)).resolve()
+    path = (tmp_path / folder_name(label)).resolve()
     assert path.parent == tmp_path.resolve()

@@ -11,7 +11,7 @@ from tunefree.flower import serve
 from tunefree.flower.secagg_client import SecAggTerms
 from tunefree.privacy import ProtocolClient, ProtocolError, ProtocolTerms, Secure
 from tunefree.privacy.messages import KEYS, SEALED
-from tunefree.training.folder import Folder
+from tunefree.training.folder import RunFolder
 
 DEEP = "[" * 20_000
 HUGE = float("inf"), 10**400
@@ -72,4 +72,4 @@ def test_a_bound_whose_step_is_no_number():
 def test_what_a_server_knows_of_its_nodes(text, tmp_path):
     (tmp_path / "nodes.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"nodes\.json is damaged"):
-        serve._read_known(Folder(tmp_path), 2)
+        serve._read_known(RunFolder(tmp_path), 2)

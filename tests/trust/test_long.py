@@ -164,6 +164,6 @@ def test_rows_come_out_as_they_went_in():
     ]
     assert len(History(rows)) == 5
     many = History({"round": i, "loss": 0.5 * i, "bytes": 7} for i in range(1000))
-    held = len(many._whole) * 8 + len(many._real) * 8 + len(many._form) * 8
+    held = len(many._ints) * 8 + len(many._floats) * 8 + len(many._rows) * 8
     assert held == 32 * 1000
-    assert not many._other
+    assert not many._objects

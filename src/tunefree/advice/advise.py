@@ -17,7 +17,7 @@ from torch import nn
 from .. import methods
 from ..core.errors import ArgumentError, check_between, check_int
 from ..core.plan import Plan
-from ..core.text import human
+from ..core.text import format_bytes
 from ..core.types import Vector
 from ..data.batches import BatchPlan
 from ..data.federation import Federation
@@ -74,8 +74,9 @@ class Choice:
             " ".join((self.method, *self.settings)),
             self.reason,
             f"Advised where {self.when}; see {self.source}.",
-            f"A client, a round: {human(self.bytes_up)} up, {human(self.bytes_down)} down, "
-            f"{self.gradients:g} gradients; keeps {human(self.client_memory)}.",
+            f"A client, a round: {format_bytes(self.bytes_up)} up, "
+            f"{format_bytes(self.bytes_down)} down, "
+            f"{self.gradients:g} gradients; keeps {format_bytes(self.client_memory)}.",
         ]
         if self.choose:
             lines.append(f"To choose: {', '.join(self.choose)}.")
@@ -190,8 +191,8 @@ def _choose(s: Situation, plan: Plan, x: Vector, passes: float, most: int) -> Ad
     if allowed and not small:
         least = min(allowed, key=lambda c: c.bytes_up)
         notes.append(
-            f"Nothing fits {human(s.max_upload or 0)} up per client and round: the least is "
-            f"{human(least.bytes_up)}, by {' '.join((least.method, *least.settings))}."
+            f"Nothing fits {format_bytes(s.max_upload or 0)} up per client and round: the least is "
+            f"{format_bytes(least.bytes_up)}, by {' '.join((least.method, *least.settings))}."
         )
     if usable and not allowed:
         notes.append("Nothing fits clients that keep nothing between rounds.")

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. One file per command, or family of commands."""
+"""The command line: one module per command or group of commands."""
 
 import logging
 import os
@@ -8,15 +8,20 @@ from cyclopts import App
 from rich.markup import escape
 
 from ..core.errors import TunefreeError
-from . import advise, compare, flower, lists, report, run, tune
+from . import advise, flower, lists, report, run, study
 from .app import BAD_INPUT, INTERRUPTED, app, err
 
 
-def main(words: list[str] | None = None, app: App = app) -> None:
-    """Run the command line, or that of another program of this repository; exit with its code."""
+def main(arguments: list[str] | None = None, app: App = app) -> None:
+    """Run a command and exit with its code.
+
+    Args:
+        arguments: The command line; None is that of the process.
+        app: The application; benchmarks and experiments have their own.
+    """
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     try:
-        code = app(words, result_action="return_value", exit_on_error=True)
+        code = app(arguments, result_action="return_value", exit_on_error=True)
         sys.stdout.flush()
     except TunefreeError as error:
         err.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
@@ -24,13 +29,13 @@ def main(words: list[str] | None = None, app: App = app) -> None:
     except KeyboardInterrupt:
         err.print("Stopped.")
         code = INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except OSError as error:  # a file or folder that was named
-        what = str(error.filename or "")[:200]
-        said = f"{error.strerror or error}{f': {what!r}' if what else ''}."
-        err.print(f"[bold red]Error:[/] {escape(said)}", soft_wrap=True)
+    except OSError as error:  # of a file or folder in the arguments
+        name = str(error.filename or "")[:200]
+        text = f"{error.strerror or error}{f': {name!r}' if name else ''}."
+        err.print(f"[bold red]Error:[/] {escape(text)}", soft_wrap=True)
         code = BAD_INPUT
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -38,11 +43,10 @@ def main(words: list[str] | None = None, app: App = app) -> None:
 __all__ = [
     "advise",
     "app",
-    "compare",
     "flower",
     "lists",
     "main",
     "report",
     "run",
-    "tune",
+    "study",
 ]

@@ -1,16 +1,16 @@
-"""tunefree advise."""
+"""The command `tunefree advise`."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ..advice.advise import advise as find
+from ..advice.advise import advise as find_methods
 from ..core.errors import ArgumentError
 from ..data import load
 from ..methods import Method
 from ..training.command import CommandConfig, choose_cohort, make_federation, make_model
-from .app import AsJson, app, out, say
+from .app import AsJson, app, print_line, print_result
 from .options import make_options, read_options
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def advise(
     most: int = 3,
     as_json: AsJson = False,
 ) -> int:
-    """Say which methods to try on this data, why, and what they cost.
+    """Recommend methods for this data, with reasons and costs.
 
     Examples:
 
@@ -45,19 +45,19 @@ def advise(
     Parameters
     ----------
     tuning: bool
-        Learning rates may be searched for.
+        Learning rates may be searched.
     stateless: bool
         Clients keep nothing between rounds.
     sparse: bool
-        A model with zeros: the penalty l1:1e-4.
+        Train a sparse model, with the penalty l1:1e-4.
     penalty: str
         Another penalty, such as mcp:1e-4.
     max_upload: str
-        What a client may send in a round, such as 300kB or 1MB.
+        Maximal upload per client and round, such as 300kB or 1MB.
     skew: float
-        How much clients differ, from 0 to 1; measured on the labels by default.
+        How much clients differ, from 0 to 1; by default measured on the labels.
     most: int
-        How many methods at most.
+        Maximal number of methods.
     """
     if sparse and penalty is not None:
         raise ArgumentError(
@@ -66,7 +66,7 @@ def advise(
     command = read_options(options, AdviseOptions)
     dataset = load(command.data, command.data_dir)
     federation = make_federation(command, dataset)
-    advice = find(
+    advice = find_methods(
         make_model(command, dataset),
         federation,
         cohort=choose_cohort(command, federation.clients, Method()),
@@ -80,24 +80,22 @@ def advise(
         skew=skew,
         most=most,
     )
-    words = list_options(command)
-    commands = [choice.command(*words) for choice in advice]
+    typed = list_options(command)
     facts = asdict(advice)
-    for choice, line in zip(facts["choices"], commands, strict=True):
-        choice["command"] = line
+    for choice, fields in zip(advice, facts["choices"], strict=True):
+        fields["command"] = choice.command(*typed)
 
-    def show(_: object) -> None:
-        out.print(str(advice.situation), markup=False, soft_wrap=True)
+    def print_text(_: object) -> None:
+        print_line(str(advice.situation))
         for number, choice in enumerate(advice, 1):
-            out.print(f"\n{number}. {choice}", markup=False, soft_wrap=True)
-            out.print(f"   {choice.command(*words)}", markup=False, soft_wrap=True)
+            print_line(f"\n{number}. {choice}")
+            print_line(f"   {choice.command(*typed)}")
             if choice.choose:
-                searched = choice.command(*words, verb="tune")
-                out.print(f"   {searched}", markup=False, soft_wrap=True)
+                print_line(f"   {choice.command(*typed, verb='tune')}")
         for note in advice.notes:
-            out.print(f"\n{note}", markup=False, soft_wrap=True)
+            print_line(f"\n{note}")
 
-    say(facts, as_json, show)
+    print_result(facts, as_json, print_text)
     return 0
 
 
@@ -107,11 +105,11 @@ def list_options(command: CommandConfig) -> list[str]:
     >>> list_options(CommandConfig(clients=9, options={"keep_best": True}))
     ['--clients', '9', '--keep-best']
     """
-    words: list[str] = []
+    typed: list[str] = []
     defaults = CommandConfig().to_json()
     for name, value in command.to_json().items():
         if name in ("method", "set") or value == defaults[name]:
             continue
         flag = "--" + name.replace("_", "-")
-        words += [flag] if isinstance(value, bool) else [flag, str(value)]
-    return words
+        typed += [flag] if isinstance(value, bool) else [flag, str(value)]
+    return typed

@@ -1,5 +1,6 @@
-"""What every command shares: the application, where it prints, its exit codes."""
+"""What all commands share: the application, its consoles and exit codes, and output."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -23,9 +24,22 @@ err = Console(stderr=True, highlight=False)
 AsJson = Annotated[bool, Parameter(name="--json", help="Print as JSON.")]
 
 
-def say(facts: dict[str, Any], as_json: bool, otherwise: Any) -> None:
-    """Print as JSON, or in another way."""
+def print_line(text: str, console: Console = out) -> None:
+    """Print a text literally, without wrapping it."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def print_result(
+    facts: dict[str, Any], as_json: bool, print_text: Callable[[dict[str, Any]], None]
+) -> None:
+    """Print facts as JSON, or with `print_text`."""
     if as_json:
         print(to_json(facts))
     else:
-        otherwise(facts)
+        print_text(facts)
+
+
+def print_interrupted(command: str, folder: object) -> None:
+    """Print how to continue a command that Ctrl-C stopped."""
+    line = f"Stopped by Ctrl-C; continue with:  tunefree {command} --resume {folder}"
+    print_line(line, err)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from .app import app, out
+from .app import app, print_line
 
 flower = App(name="flower", help="Train over real machines with Flower.")
 app.command(flower)
@@ -21,5 +21,5 @@ def new(folder: Path) -> int:
     """
     from ..flower.template import write_app
 
-    out.print(f"Written: {write_app(folder)}. Read its README.md.", markup=False, soft_wrap=True)
+    print_line(f"Written: {write_app(folder)}. Read its README.md.")
     return 0

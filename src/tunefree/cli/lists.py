@@ -1,4 +1,4 @@
-"""tunefree methods, tunefree datasets."""
+"""The commands `tunefree methods` and `tunefree datasets`."""
 
 import json
 from pathlib import Path
@@ -18,25 +18,25 @@ from .app import app, err, out
 def methods(
     name: str | None = None, *, as_json: Annotated[bool, Parameter(name="--json")] = False
 ) -> int:
-    """List the methods: where they come from, what they send and remember, what is left to choose.
+    """List the methods: paper, traffic, memory, and the settings that must be chosen.
 
     Parameters
     ----------
     name: str
-        Show one method with all of its settings.
+        Show one method with all its settings.
     as_json: bool
         Print as JSON.
     """
     rows, unusable = [], []
     for each in [name] if name else catalogue.names():
         try:
-            rows.append(_about(each))
+            rows.append(_describe_method(each))
         except TunefreeError as error:  # another package's method: the others are still listed
             if name:
                 raise
             unusable.append(str(error))
-    for sentence in unusable:
-        err.print(sentence, markup=False)
+    for message in unusable:
+        err.print(message, markup=False)
     if as_json:
         print(json.dumps(rows))
         return 0
@@ -62,7 +62,7 @@ def methods(
     out.print(
         "\nUp, down: numbers sent per client and round; client, server: numbers kept between "
         "rounds (beyond the model); d is the number of parameters. cohort: all where a method is "
-        "defined for full participation alone. "
+        "defined for full participation only. "
         "`tunefree methods NAME` shows a method's own settings; every method also takes "
         f"--set {' '.join(k + '=' for k in catalogue.COMMON)}",
         markup=False,
@@ -70,8 +70,8 @@ def methods(
     return 0
 
 
-def _about(name: str) -> dict[str, Any]:
-    """Return what there is to know about a method before running it."""
+def _describe_method(name: str) -> dict[str, Any]:
+    """Return the facts about a method: paper, traffic, memory, settings."""
     own = catalogue.settings(name)
     with_penalty = {"penalty": "l1:1e-4"} if "penalty" in own else {}
     method = catalogue.get(name, **with_penalty)
@@ -100,7 +100,7 @@ def datasets(
     Parameters
     ----------
     data_dir: Path
-        Folder with dataset files, looked at before $TUNEFREE_DATA and the cache.
+        Folder with dataset files, searched before $TUNEFREE_DATA and the cache.
     as_json: bool
         Print as JSON.
     """

@@ -26,24 +26,24 @@ def make_options(*, hidden: tuple[str, ...] = (), **defaults: Any) -> Any:
         for name, m in ((name, about.metadata) for name, about in CLI_OPTIONS.items())
     }
     last = {"data_dir": own.pop("data_dir")}
-    made = []
+    options = []
     for name, (kind, default, help) in (own | run | last).items():
         about = Parameter(parse=False) if name in hidden else Parameter(help=help)
-        made.append((name, Annotated[kind, about], field(default=defaults.get(name, default))))
-    kind = make_dataclass("Options", made, frozen=True, kw_only=True)
+        options.append((name, Annotated[kind, about], field(default=defaults.get(name, default))))
+    kind = make_dataclass("Options", options, frozen=True, kw_only=True)
     kind.__module__ = __name__  # cyclopts takes classes of the module `types` for built-in ones
     return kind
 
 
 def read_options(options: Any, kind: Any) -> CommandConfig:
-    """Return the command that parsed options stand for; None stands for the defaults."""
+    """Return the command of parsed options; None are the defaults."""
     given = kind() if options is None else options
     found = {f.name: getattr(given, f.name) for f in fields(given)}
     return CommandConfig().replace(**found)
 
 
 def next_folder(name: str) -> Path:
-    """Return the next free folder of a name under `runs`."""
+    """Return the first free folder runs/NAME-1, runs/NAME-2, ..."""
     number = 1
     while (path := Path("runs") / f"{name}-{number}").exists():
         number += 1

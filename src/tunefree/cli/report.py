@@ -1,4 +1,4 @@
-"""tunefree report, tunefree watch."""
+"""The commands `tunefree report` and `tunefree watch`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from ..core.errors import ArgumentError
-from .app import app, err, out
+from .app import app, err, out, print_line
 
 
 @app.command
@@ -32,13 +32,13 @@ def report(
     runs: Path
         Run folders, or folders that contain some.
     out_file: Path
-        The page.
+        File of the page.
     title: str
-        Its heading.
+        Heading of the page.
     figures: Path
         Also draw figures for a paper into this folder (needs matplotlib).
     format: str
-        Of the figures: pdf, svg or png.
+        Format of the figures: pdf, svg or png.
     """
     from ..report import figures as drawing
     from ..report.collect import load_groups
@@ -49,7 +49,7 @@ def report(
     groups = load_groups(runs)
     drawn = [] if figures is None else drawing.draw(groups, figures, format)
     for path in [write(groups, out_file, title=title), *drawn]:
-        out.print(f"Written: {path}", markup=False, soft_wrap=True)
+        print_line(f"Written: {path}")
     return 0
 
 
@@ -60,7 +60,7 @@ def watch(
     host: str = "127.0.0.1",
     title: str | None = None,
 ) -> int:
-    """Show runs in the browser while they are going; Ctrl-C ends it.
+    """Show runs in the browser while they are training; Ctrl-C ends it.
 
     Examples:
 
@@ -69,24 +69,22 @@ def watch(
     Parameters
     ----------
     runs: Path
-        Folders with runs, now or later; by default runs.
+        Folders of runs; runs that start later are shown too. By default runs.
     port: int
         Port; 0 takes a free one.
     host: str
-        Address to listen on; the default is reached from this machine alone.
+        Address to listen on; the default accepts connections from this machine only.
     title: str
         Heading of the page.
     """
     from ..report.watch import make_server
 
-    places = runs or (Path("runs"),)
-    for place in places:
-        if not place.is_dir():
-            raise ArgumentError(
-                f"watch takes folders with runs, got {str(place)!r}, which is none."
-            )
-    with make_server(places, host, port, title) as server:
-        out.print(f"Watching at {server.address} (Ctrl-C ends it)", markup=False, soft_wrap=True)
+    folders = runs or (Path("runs"),)
+    for folder in folders:
+        if not folder.is_dir():
+            raise ArgumentError(f"watch takes folders with runs; {str(folder)!r} is not a folder.")
+    with make_server(folders, host, port, title) as server:
+        print_line(f"Watching at {server.address} (Ctrl-C ends it)")
         out.file.flush()
         try:
             server.serve_forever(poll_interval=0.2)

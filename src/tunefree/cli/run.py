@@ -1,4 +1,4 @@
-"""tunefree run."""
+"""The command `tunefree run`."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from ..core.errors import ArgumentError, Interrupted
-from ..core.text import human
+from ..core.text import format_bytes
 from ..report.terminal import ProgressBar, make_summary, make_table
 from ..simulation.ranks import init_ranks
 from ..sinks import SinkName, make_sinks
@@ -15,8 +15,8 @@ from ..training.bind import SimulatedClients, bind, estimate_cost
 from ..training.callbacks import Event
 from ..training.command import CommandConfig, build_run
 from ..training.fit import train
-from ..training.folder import Folder
-from .app import DIVERGED, INTERRUPTED, app, err, out, say
+from ..training.folder import RunFolder
+from .app import DIVERGED, INTERRUPTED, app, err, out, print_interrupted, print_result
 from .options import make_options, next_folder, read_options
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(
     log: list
         Also write the history as csv, parquet, tensorboard, mlflow or wandb (offline) into the run
         folder; may be repeated. All but csv need `pip install 'tunefree[tracking]'`. A resumed run
-        goes on with those it has.
+        continues those it has.
     dry_run: bool
         Print what the run would cost (parameters, bytes, memory) and stop.
     as_json: bool
@@ -75,7 +75,7 @@ def run(
     config, model, federation = build_run(command)
     if dry_run:
         bound = bind(config.replace(compile=False), model, SimulatedClients(federation))
-        say(estimate_cost(bound), as_json, _print_costs)
+        print_result(estimate_cost(bound), as_json, _print_costs)
         return 0
     ranks = init_ranks()
     folder = ranks.agreed(out_dir or next_folder(f"{command.data}-{command.method}"))
@@ -94,22 +94,22 @@ def run(
             result = stop.run  # type: ignore[assignment]
     if not ranks.leads:
         return 0
-    say({**result.summary, "path": str(folder)}, as_json, lambda _: out.print(make_summary(result)))
+    facts = {**result.summary, "path": str(folder)}
+    print_result(facts, as_json, lambda _: out.print(make_summary(result)))
     if result.status == "interrupted":
-        line = f"Stopped by Ctrl-C; continue with:  tunefree run --resume {folder}"
-        err.print(line, markup=False, soft_wrap=True)
+        print_interrupted("run", folder)
         return INTERRUPTED
     return DIVERGED if result.status == "diverged" else 0
 
 
 def _print_nothing(event: Event) -> None:
-    """Print nothing: another process does."""
+    """Print nothing; another process prints."""
 
 
 def _read_command(folder: Path) -> CommandConfig:
-    if not Folder(folder).started:
-        raise ArgumentError(f"--resume must be a run folder, got {str(folder)!r}, which is none.")
-    found = Folder(folder).settings().get("command")
+    if not RunFolder(folder).is_started:
+        raise ArgumentError(f"--resume must be a run folder, got {str(folder)!r}, which is not.")
+    found = RunFolder(folder).read_settings().get("command")
     known = CommandConfig().to_json().keys()
     if not isinstance(found, dict) or not found or not found.keys() <= known:
         raise ArgumentError(
@@ -122,7 +122,10 @@ def _read_command(folder: Path) -> CommandConfig:
 def _print_costs(facts: dict[str, Any]) -> None:
     amounts = ("bytes", "memory")
     rows = [
-        {"what": k.replace("_", " "), "value": human(v) if any(a in k for a in amounts) else v}
+        {
+            "what": k.replace("_", " "),
+            "value": format_bytes(v) if any(a in k for a in amounts) else v,
+        }
         for k, v in facts.items()
     ]
     out.print(make_table(rows, {"what": "what", "value": "value"}))

@@ -70,7 +70,7 @@ class LocalBatches:
         return LocalBatches(lambda k: self.fetch(0), steps, share, (times, times))
 
 
-def run(
+def run_local_steps(
     x: Vector,
     problem: LocalProblem,
     step: Step,

@@ -1,1 +1,1 @@
-"""What every layer shares: types, errors, random numbers, layout and plan, text and files."""
+"""Shared by all layers: types, errors, random numbers, layout and plan, text and files."""

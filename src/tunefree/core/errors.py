@@ -1,5 +1,6 @@
-"""What goes wrong, in sentences: one family of errors, so that callers can catch ours alone."""
+"""Exceptions of this package, and checks of arguments that raise them."""
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -7,15 +8,15 @@ from numbers import Integral, Real
 
 
 class TunefreeError(Exception):
-    """Base of every error raised on purpose; its text is meant for the user."""
+    """Base class of the errors of this package; the message is meant for the user."""
 
 
 class ArgumentError(TunefreeError, ValueError):
-    """An argument is out of its range, or parts do not fit together."""
+    """An argument is out of range, or parts cannot be combined."""
 
 
 class DataError(TunefreeError, ValueError):
-    """The data cannot be used as given: missing, damaged, or of the wrong shape."""
+    """The data is missing, damaged or of the wrong shape."""
 
 
 class ResumeError(TunefreeError):
@@ -35,13 +36,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def first_line(error: BaseException) -> str:
-    """Return what another library's error says, in one line."""
+    """Return the first line of an error's message, or its class name."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ArgumentError:
-    """Return the error for a name that is not in the list, with the nearest one that is.
+    """Return the error for an unknown name, with the nearest known one.
 
     >>> print(unknown_name("method", "fedagv", ["fedavg", "scaffold"]))
     Unknown method 'fedagv'. Did you mean 'fedavg'? Known: fedavg, scaffold.
@@ -52,69 +53,75 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ArgumentError
     return ArgumentError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")
 
 
-def _number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)  # NumPy numbers too
 
 
+def _check(is_valid: bool, owner: str, name: str, value: object, rule: str) -> None:
+    if not is_valid:
+        raise ArgumentError(f"{owner}({name}=...) must be {rule}, got {value!r}.")
+
+
 def check_positive(owner: str, name: str, value: float) -> None:
-    """Refuse what is not a finite number > 0."""
-    if not (_number(value) and 0 < value < float("inf")):
-        raise ArgumentError(f"{owner}({name}=...) must be a finite number > 0, got {value!r}.")
+    """Check that a value is a finite number > 0."""
+    is_valid = _is_number(value) and 0 < value < math.inf
+    _check(is_valid, owner, name, value, "a finite number > 0")
 
 
 def check_finite(owner: str, name: str, value: float) -> None:
-    """Refuse what is not a finite number."""
-    if not (_number(value) and float("-inf") < value < float("inf")):
-        raise ArgumentError(f"{owner}({name}=...) must be a finite number, got {value!r}.")
+    """Check that a value is a finite number."""
+    is_valid = _is_number(value) and -math.inf < value < math.inf
+    _check(is_valid, owner, name, value, "a finite number")
 
 
 def check_nonnegative(owner: str, name: str, value: float) -> None:
-    """Refuse what is not a finite number >= 0."""
-    if not (_number(value) and 0 <= value < float("inf")):
-        raise ArgumentError(f"{owner}({name}=...) must be a finite number >= 0, got {value!r}.")
+    """Check that a value is a finite number >= 0."""
+    check_at_least(owner, name, value, 0)
 
 
 def check_in_range(owner: str, name: str, value: float, low: float, high: float) -> None:
-    """Refuse what is not a number in [low, high)."""
-    if not (_number(value) and low <= value < high):
-        raise ArgumentError(
-            f"{owner}({name}=...) must be a number in [{low:g}, {high:g}), got {value!r}."
-        )
+    """Check that a value is a number in [low, high)."""
+    is_valid = _is_number(value) and low <= value < high
+    _check(is_valid, owner, name, value, f"a number in [{low:g}, {high:g})")
 
 
 def check_between(owner: str, name: str, value: float, low: float, high: float) -> None:
-    """Refuse what is not a number strictly between low and high."""
-    if not (_number(value) and low < value < high):
-        raise ArgumentError(
-            f"{owner}({name}=...) must be a number between {low:g} and {high:g}, got {value!r}."
-        )
+    """Check that a value is a number strictly between low and high."""
+    is_valid = _is_number(value) and low < value < high
+    _check(is_valid, owner, name, value, f"a number between {low:g} and {high:g}")
 
 
 def check_fraction(owner: str, name: str, value: float) -> None:
-    """Refuse what is not a number in (0, 1]."""
-    if not (_number(value) and 0 < value <= 1):
-        raise ArgumentError(f"{owner}({name}=...) must be a number in (0, 1], got {value!r}.")
+    """Check that a value is a number in (0, 1]."""
+    is_valid = _is_number(value) and 0 < value <= 1
+    _check(is_valid, owner, name, value, "a number in (0, 1]")
 
 
 def check_at_least(owner: str, name: str, value: float, low: float) -> None:
-    """Refuse what is not a finite number >= low."""
-    if not (_number(value) and low <= value < float("inf")):
-        raise ArgumentError(
-            f"{owner}({name}=...) must be a finite number >= {low:g}, got {value!r}."
-        )
+    """Check that a value is a finite number >= low."""
+    is_valid = _is_number(value) and low <= value < math.inf
+    _check(is_valid, owner, name, value, f"a finite number >= {low:g}")
 
 
 def check_int(owner: str, name: str, value: int, low: int = 1) -> None:
-    """Refuse what is not an int >= low."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-        raise ArgumentError(f"{owner}({name}=...) must be an int >= {low}, got {value!r}.")
+    """Check that a value is an int >= low."""
+    is_valid = isinstance(value, Integral) and not isinstance(value, bool) and value >= low
+    _check(is_valid, owner, name, value, f"an int >= {low}")
 
 
 @contextmanager
 def convert_errors(
-    says: str, kind: type[TunefreeError] = DataError, hint: str = ""
+    message: str, kind: type[TunefreeError] = DataError, hint: str = ""
 ) -> Iterator[None]:
-    """Within it, whatever bytes of a stranger do to a parser becomes one of our errors.
+    """Convert any exception within the context to an error of this package.
+
+    For parsers of files from elsewhere, which may raise anything.
+
+    Args:
+        message: What failed; the first line of the exception follows in parentheses.
+        kind: The class of the error.
+        hint: What the user can do.
+
 
     >>> with convert_errors("The file is damaged", hint="fetch it again"):
     ...     int("x")
@@ -126,6 +133,6 @@ def convert_errors(
         yield
     except TunefreeError:
         raise
-    except Exception as error:  # parsers of other libraries raise nearly everything
+    except Exception as error:
         why = first_line(error)[:200].rstrip(".")
-        raise kind(f"{says} ({why}){f'; {hint}' if hint else ''}.") from error
+        raise kind(f"{message} ({why}){f'; {hint}' if hint else ''}.") from error

@@ -1,4 +1,4 @@
-"""Write files atomically; plain data as JSON or safetensors bytes; nested settings as one dict."""
+"""Atomic writes, JSON and safetensors serialisation, and flattening of nested settings."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from .errors import CheckpointError, convert_errors
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file in one step: readers see the old content or the new, never a part."""
+    """Replace a file in one step: readers see the old or the new content, never a part."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -28,11 +28,11 @@ def write_atomically(path: Path, data: bytes) -> None:
         with suppress(OSError):
             Path(name).unlink(missing_ok=True)
         raise
-    _settle(path.parent)
+    _sync_folder(path.parent)
 
 
-def _settle(folder: Path) -> None:
-    """Make sure that a folder's names are on disk, where the system can."""
+def _sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, if the system supports it."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -42,18 +42,18 @@ def _settle(folder: Path) -> None:
 
 
 def to_json(value: Any) -> str:
-    """Return JSON text; numbers that JSON lacks (NaN, Inf) become null."""
+    """Return JSON text; NaN and Inf become null."""
 
-    def plain(v: Any) -> Any:
+    def to_plain(v: Any) -> Any:
         if isinstance(v, Real) and not isinstance(v, bool):  # NumPy numbers become plain ones
             if isinstance(v, Integral):
                 return int(v)
             return float(v) if math.isfinite(v) else None
         if isinstance(v, dict):
-            return {str(k): plain(w) for k, w in v.items()}
-        return [plain(w) for w in v] if isinstance(v, list | tuple) else v
+            return {str(k): to_plain(w) for k, w in v.items()}
+        return [to_plain(w) for w in v] if isinstance(v, list | tuple) else v
 
-    return json.dumps(plain(value), allow_nan=False)
+    return json.dumps(to_plain(value), allow_nan=False)
 
 
 def pack_tensors(tensors: dict[str, Tensor]) -> bytes:

@@ -56,14 +56,14 @@ def lock_folder(folder: Path, *, seconds: float = 0.0, name: str = NAME) -> Iter
         os.close(file)
 
 
-def mark(file: int) -> None:
+def mark_in_use(file: int) -> None:
     """Mark an open file as in use until this process ends."""
     if fcntl is not None:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
-def unused(path: Path) -> bool:
+def is_unused(path: Path) -> bool:
     """Return whether no process uses a marked file any more; False if that cannot be determined."""
     if fcntl is None:
         return False

@@ -13,12 +13,12 @@ from .types import Channels, Vector
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known before round 0; schedules and defaults are bound to it once."""
+    """What is known before round 0: clients, cohort, rounds, local steps and layout."""
 
     clients: int  # N
     cohort: int  # S
     rounds: int  # T
-    steps: float  # K; its mean over clients where they differ
+    steps: float  # K; the mean over clients if they differ
     layout: Layout
     seed: int = 0
     batch: int | None = None  # samples per local step; None is all of a client's data
@@ -26,19 +26,19 @@ class Plan:
 
     @property
     def full(self) -> bool:
-        """Whether everyone takes part in every round."""
+        """Whether all clients take part in every round."""
         return self.cohort == self.clients
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round: its number, the weight of those who answered, the schedule's factor."""
+    """One round: its index, the weight of its cohort and the schedule's factor."""
 
     plan: Plan
-    index: int  # t; -1 is the pass before round 0 in which everyone prepares
-    fraction: float = 1.0  # 1 under full participation, cohort / clients under uniform weights
+    index: int  # t; -1 is the pass over all clients before round 0
+    fraction: float = 1.0  # weight of the cohort; cohort / clients under uniform weights
     factor: float = 1.0  # multiplies every learning rate
-    turn: int = 0  # local turns made since the last talk
+    phase: int = 0  # index of the local phase within the round
 
     @property
     def preparing(self) -> bool:
@@ -46,7 +46,7 @@ class Round:
         return self.index < 0
 
     def coin(self, name: str) -> float:
-        """Return a number in [0, 1) that everybody draws alike in this round."""
+        """Return a number in [0, 1) that server and clients draw alike in this round."""
         return float(uniform(key(self.plan.seed, name, self.index), torch.zeros(1).long()))
 
 
@@ -55,7 +55,7 @@ What = Literal["loss", "grad", "grad_sq"]
 
 
 class Query(Protocol):
-    """An exchange inside a round: points go out, means come back, bytes are counted."""
+    """A query to clients within a round: sends points, returns means, counts bytes."""
 
     def __call__(
         self,
@@ -66,6 +66,6 @@ class Query(Protocol):
     ) -> list[Tensor]:
         """Return the weighted mean over clients' full data of `what` at each point.
 
-        `sent` is what must travel so that the clients know the points; by default the points.
+        `sent` is what is transmitted so that clients know the points; by default the points.
         """
         ...

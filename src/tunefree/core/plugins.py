@@ -77,7 +77,7 @@ class Catalogue(Mapping[str, T]):
             )
         try:
             return self._adapt(name, found[0].load(), packages[0])
-        except Exception as error:  # a stranger's module may raise anything
+        except Exception as error:  # another package's module may raise anything
             why = "" if isinstance(error, TunefreeError) else f"{type(error).__name__}: "
             raise ArgumentError(
                 f"Cannot load the {self._kind} {name!r} of the package {packages[0]} "

@@ -1,8 +1,8 @@
-"""Randomness as a function: of seed, round, client, purpose and position, never of a stream.
+"""Counter-based random numbers: functions of seed, purpose, round, client and position.
 
-A draw is a 64-bit mix (splitmix64's finaliser, Steele, Lea & Flood 2014) of a key and a
-position, in plain int64 tensor arithmetic, so that it is the same bits on any device, in any
-order of clients, any chunk size and any number of processes. Nothing here has state.
+A draw is a 64-bit mix (splitmix64's finaliser, Steele, Lea & Flood 2014) of a key and a position,
+in int64 tensor arithmetic. It has the same bits on any device, for any order of clients, any chunk
+size and any number of processes. There is no state.
 
     mix(z):  z ^= z >> 30;  z *= M1;  z ^= z >> 27;  z *= M2;  z ^= z >> 31
     key:     k = mix(mix(seed) + G + mix(purpose)),
@@ -10,8 +10,8 @@ order of clients, any chunk size and any number of processes. Nothing here has s
     bits:    mix(mix(key ^ mix(position ^ G)) + G)
     stream:  mix((key ^ position) G)
 
-with G the golden ratio's 64 bits; everything modulo 2^64, shifts logical. (Positions enter by
-xor: a compiler that folds `position * G` into an index does so without wrapping around.)
+with G the golden ratio's 64 bits; all arithmetic is modulo 2^64, shifts are logical. Positions
+enter by xor because a compiler may fold `position * G` into an index, which does not wrap.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # as signed 64-bit; tensor arithmetic wraps
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # as signed int64; tensor arithmetic wraps
 _M1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _M2 = 0x94D049BB133111EB - (1 << 64)
 _WORD = (1 << 64) - 1
@@ -32,27 +32,27 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 
 
 def mix(z: Tensor) -> Tensor:
-    """Scramble int64 values; a bijection in which each input bit reaches each output bit."""
+    """Mix int64 values: a bijection in which every input bit affects every output bit."""
     z = _shift(z, 30).bitwise_xor_(z).mul_(_M1)
     z = _shift(z, 27).bitwise_xor_(z).mul_(_M2)
     return _shift(z, 31).bitwise_xor_(z)
 
 
-def _mixed(z: int) -> int:
-    """Scramble one number as `mix` does, in Python's own arithmetic, which is faster for one."""
+def _mix_int(z: int) -> int:
+    """Return `mix` of one int; Python's arithmetic is faster for one number."""
     z &= _WORD
     z = (z ^ (z >> 30)) * _M1 & _WORD
     z = (z ^ (z >> 27)) * _M2 & _WORD
     return z ^ (z >> 31)
 
 
-def _signed(z: int) -> int:
+def _to_signed(z: int) -> int:
     return z - (1 << 64) if z >> 63 else z
 
 
 @lru_cache
 def purpose(name: str) -> int:
-    """Return the number that stands for a purpose, the same in every process."""
+    """Return the int64 of a purpose; the same in every process."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True)
 
 
@@ -64,16 +64,16 @@ def key(seed: int, name: str, *parts: int | Tensor) -> Tensor:
     >>> key(0, "batch", 3, torch.arange(5)).shape
     torch.Size([5])
     """
-    one = _mixed(_mixed(seed) + _GOLDEN + _mixed(purpose(name)))  # as long as parts are numbers
+    one = _mix_int(_mix_int(seed) + _GOLDEN + _mix_int(purpose(name)))  # while parts are ints
     out: Tensor | None = None
     for part in parts:
         if out is None and not isinstance(part, Tensor):
-            one = _mixed((one ^ _mixed(int(part) + _GOLDEN)) + _GOLDEN)
+            one = _mix_int((one ^ _mix_int(int(part) + _GOLDEN)) + _GOLDEN)
             continue
         value = torch.as_tensor(part, dtype=torch.int64)
-        before = _signed(one) if out is None else out.to(value.device)
+        before = _to_signed(one) if out is None else out.to(value.device)
         out = mix((before ^ mix(value + _GOLDEN)) + _GOLDEN)
-    return torch.tensor(_signed(one)) if out is None else out
+    return torch.tensor(_to_signed(one)) if out is None else out
 
 
 def bits(key: Tensor, position: Tensor) -> Tensor:
@@ -82,15 +82,15 @@ def bits(key: Tensor, position: Tensor) -> Tensor:
 
 
 def stream(key: Tensor, position: Tensor) -> Tensor:
-    """Return 64 random bits (int64) for each position under a key that is itself scrambled.
+    """Return 64 random bits (int64) for each position under a key that is already mixed.
 
-    A third of the work of `bits`, which also serves keys that are alike.
+    Takes a third of the work of `bits`, which also accepts similar keys.
     """
     return mix((key ^ position) * _GOLDEN)
 
 
 def uniform(key: Tensor, position: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return numbers in [0, 1): 53 bits of them in float64, 24 in float32.
+    """Return numbers in [0, 1) with 53 random bits in float64, 24 in float32.
 
     >>> u = uniform(key(0, "demo"), torch.arange(10_000))
     >>> bool((u >= 0).all() and (u < 1).all()), round(float(u.mean()), 2)
@@ -101,7 +101,7 @@ def uniform(key: Tensor, position: Tensor, dtype: torch.dtype = torch.float64) -
 
 
 def below(key: Tensor, position: Tensor, limit: int) -> Tensor:
-    """Return whole numbers in 0 .. limit-1 (bias at most limit / 2**53)."""
+    """Return ints in 0 .. limit-1 (bias at most limit / 2**53)."""
     return (uniform(key, position) * limit).to(torch.int64).clamp(max=limit - 1)
 
 
@@ -124,13 +124,13 @@ def cohort(seed: int, round: int, clients: int, size: int) -> Tensor:
     return few(k, clients, size) if many else subset(k, clients, size)
 
 
-MANY = 10_000  # with more clients than this, a round must not look at each of them
+MANY = 10_000  # with more clients than this, a round does not visit all of them
 
 
 def few(key: Tensor, population: int, size: int) -> Tensor:
-    """Return a subset as `subset` does (another one), in time that does not grow with N.
+    """Return a random subset as `subset` does, in time independent of the population.
 
-    The first `size` distinct ones among draws with replacement.
+    It consists of the first `size` distinct draws with replacement; `subset` returns another one.
 
     >>> few(key(0, "demo"), 10**6, 4).shape
     torch.Size([4])

@@ -1,4 +1,4 @@
-"""Text that stands for objects: "krum:f=2", "ef+topk:0.05", "before=0.1,after=0.2".
+"""Parsing of texts such as "krum:f=2", "ef+topk:0.05" and "before=0.1,after=0.2" to objects.
 
 A `Registry` maps names to dataclasses; its `parse` reads
 
@@ -6,7 +6,7 @@ A `Registry` maps names to dataclasses; its `parse` reads
     NAME:VALUE:VALUE            field values, in the order of the fields
     NAME:KEY=VALUE              field values by name
     NAME:FLAG                   a bool field set to True, by its name
-    PREFIX:KEY=VALUE+TEXT       a dataclass around what TEXT stands for (its field `inner`)
+    PREFIX:KEY=VALUE+TEXT       a dataclass whose field `inner` is the object of TEXT
 
 Values are converted to the type of their field. A field may convert its own text with
 `field(metadata={"read": f})`, where `f(what, text)` returns the value.
@@ -26,7 +26,7 @@ MAX_PREFIXES = 9
 
 
 class Registry(Generic[T]):
-    """Dataclasses by name, and the parser of texts that stand for them.
+    """Dataclasses by name, and a parser of texts that describe instances.
 
     Args:
         kind: What the entries are, for error messages, such as "attack".
@@ -34,7 +34,7 @@ class Registry(Generic[T]):
         constants: Objects by name that take no settings, such as {"none": None}.
         prefixes: Dataclasses with a field `inner`, by name: "PREFIX+TEXT" is one around the object
             of TEXT.
-        flags: Words that stand for the value of a field, such as {"global": ("per_layer", False)},
+        flags: Words that set a field, such as {"global": ("per_layer", False)},
             for the dataclasses with that field.
 
     >>> from dataclasses import make_dataclass
@@ -65,7 +65,7 @@ class Registry(Generic[T]):
         return [*self.constants, *self.entries, *prefixes]
 
     def parse(self, text: str) -> T:
-        """Return the object that a text stands for.
+        """Return the object that a text describes.
 
         Raises:
             ArgumentError: The name is unknown, or a setting is unknown, missing or malformed.
@@ -95,8 +95,8 @@ class Registry(Generic[T]):
         return self._make(self.entries[name], text)
 
     def _make(self, cls: Callable[..., T], text: str, **given: T) -> T:
-        name, *words = text.split(":")
-        values = parse_arguments(name, words, cls, self.flags, skip=given)
+        name, *texts = text.split(":")
+        values = parse_arguments(name, texts, cls, self.flags, skip=given)
         missing = [f for f in required_fields(cls) if f not in values and f not in given]
         if missing:
             raise ArgumentError(
@@ -107,7 +107,7 @@ class Registry(Generic[T]):
 
 def parse_arguments(
     what: str,
-    words: Sequence[str],
+    texts: Sequence[str],
     cls: Any,
     flags: Mapping[str, tuple[str, Any]] | None = None,
     skip: typing.Container[str] = (),
@@ -116,9 +116,9 @@ def parse_arguments(
 
     Args:
         what: The name of the object, for error messages.
-        words: The texts of the arguments.
+        texts: The texts of the arguments.
         cls: The dataclass.
-        flags: Words that stand for the value of a field; the name of a bool field stands for True.
+        flags: Words that set a field; the name of a bool field sets it to True.
         skip: Fields that are not given by text.
 
     >>> from dataclasses import make_dataclass
@@ -130,13 +130,13 @@ def parse_arguments(
     known_flags = {f.name: (f.name, True) for f in known.values() if f.type is bool}
     known_flags |= {word: flag for word, flag in (flags or {}).items() if flag[0] in known}
     out: dict[str, Any] = {}
-    for place, word in enumerate(words):
+    for index, word in enumerate(texts):
         key, equals, text = word.partition("=")
         flag = known_flags.get(word.strip().lower())
         if flag is not None:
             key = flag[0]
         elif not equals:
-            key, text = [*known, ""][min(place, len(known))], word
+            key, text = [*known, ""][min(index, len(known))], word
             if key in ("", *out):
                 instead = "write KEY=VALUE" if known else "it takes none"
                 raise ArgumentError(f"{what}: {word!r} is one value too many; {instead}.")
@@ -164,7 +164,7 @@ def required_fields(cls: Any) -> list[str]:
 
 
 def parse_value(what: str, text: str, kind: Any) -> Any:
-    """Return the value of a type (int, float, bool, str or a union of them) that a text stands for.
+    """Return the value of a type (int, float, bool, str or a union of them) that a text describes.
 
     >>> parse_value("lr", "0.1", float | None), parse_value("clip", "none", float | None)
     (0.1, None)
@@ -189,10 +189,10 @@ def parse_value(what: str, text: str, kind: Any) -> Any:
     return text
 
 
-def human(count: float) -> str:
-    """Return bytes in a readable unit.
+def format_bytes(count: float) -> str:
+    """Return a number of bytes with a unit.
 
-    >>> human(1536)
+    >>> format_bytes(1536)
     '1.5 kB'
     """
     for unit in ("B", "kB", "MB", "GB", "TB"):

@@ -1,4 +1,4 @@
-"""The words every room uses, and the plain data that walks between them."""
+"""Type aliases of tensors and dicts of tensors, and functions on model inputs."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -7,23 +7,23 @@ import torch
 from torch import Tensor
 
 Vector: TypeAlias = Tensor
-"""Server-side parameters or anything of their shape: (d,)."""
+"""Server parameters, or a vector of their shape: (d,)."""
 Rows: TypeAlias = Tensor
-"""One row per client of a chunk: (m, d), or (m,) for one number each."""
+"""One row per client of a chunk: (m, d), or (m,) for scalars."""
 Inputs: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 """A batch of model inputs; every tensor's first axis counts samples."""
 Pair: TypeAlias = tuple[Inputs, Tensor]
 """Inputs and targets, row by row."""
 State: TypeAlias = dict[str, Tensor]
-"""Memory of a part between rounds, by name; plain data, so that it can be saved and compared."""
+"""State of a part between rounds, by name."""
 Channels: TypeAlias = dict[str, Tensor]
-"""What crosses the network, by name: vectors and scalars."""
+"""What is transmitted, by name: vectors and scalars."""
 Trace: TypeAlias = dict[str, Tensor]
-"""A rule's own numbers for the history, by name: scalars."""
+"""A rule's entries of the history, by name: scalars."""
 
 
 def map_inputs(f: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
-    """Apply `f` to each tensor of a batch and keep the batch's form.
+    """Apply `f` to each tensor of a batch; the result has the same structure.
 
     >>> import torch
     >>> map_inputs(lambda t: t + 1, {"ids": torch.zeros(2)})
@@ -36,7 +36,7 @@ def map_inputs(f: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     return tuple(f(part) for part in inputs)
 
 
-def tensor_list(inputs: Inputs) -> list[Tensor]:
+def list_tensors(inputs: Inputs) -> list[Tensor]:
     """Return the tensors of a batch in a fixed order."""
     if isinstance(inputs, Tensor):
         return [inputs]
@@ -44,7 +44,7 @@ def tensor_list(inputs: Inputs) -> list[Tensor]:
 
 
 def to_device(t: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the host on a device; the host goes on while a GPU is still busy."""
+    """Copy a host tensor to a device, without waiting for the GPU."""
     if device.type != "cuda" or t.device.type != "cpu":
         return t.to(device)
     return t.contiguous().pin_memory().to(device, non_blocking=True)

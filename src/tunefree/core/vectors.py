@@ -1,4 +1,4 @@
-"""Arithmetic on long vectors: accurate inner products, elementwise work that stays in the cache."""
+"""Arithmetic on long vectors: accurate inner products, cache-friendly elementwise functions."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -32,23 +32,23 @@ def row_sq(rows: Rows) -> Rows:
     return squares
 
 
-_CACHE_BLOCK = 1 << 22  # bytes of each tensor: a few fit the cache, and threads meet seldom
+_CACHE_BLOCK = 1 << 22  # bytes of each tensor: a few fit the cache, and threads synchronise rarely
 Out = TypeVar("Out", Tensor, tuple[Tensor, ...])
 
 
 def blockwise(f: Callable[..., Out], *tensors: Tensor) -> Out:
-    """Return f(*tensors) for an elementwise f, computed through blocks where that is faster.
+    """Return f(*tensors) for an elementwise f, computed in blocks if that is faster.
 
     `f` gets flat pieces of the tensors, all of one shape, and returns one tensor of that shape
-    or a tuple of them; it must not write into what it is given. On other devices, for short,
-    strided or unequal tensors and where gradients are recorded, it is called once on the whole.
+    or a tuple of them; it must not modify its arguments. On other devices, for short, strided or
+    unequal tensors and if gradients are recorded, it is called once on the whole.
 
     >>> blockwise(lambda a, b: a * b + 1, torch.arange(3.0), torch.ones(3))
     tensor([1., 2., 3.])
     """
     first = tensors[0]
     size = max(_CACHE_BLOCK // first.element_size(), 1)
-    if first.numel() <= size or not all(_plain(t, first) for t in tensors):
+    if first.numel() <= size or not all(_can_split(t, first) for t in tensors):
         return f(*tensors)
     # Once glibc has seen 16 MB freed it keeps smaller temporaries for reuse; it would return them
     # to the system each time, and their page faults double the work (45 ms, not 20, for 11M).
@@ -66,7 +66,7 @@ def blockwise(f: Callable[..., Out], *tensors: Tensor) -> Out:
     return wholes[0] if isinstance(made, Tensor) else tuple(wholes)
 
 
-def _plain(t: Tensor, first: Tensor) -> bool:
+def _can_split(t: Tensor, first: Tensor) -> bool:
     recorded = t.requires_grad and torch.is_grad_enabled()
     flat = t.device.type == "cpu" and t.is_contiguous() and t.shape == first.shape
     return flat and not recorded

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError, check_int
-from ..core.types import Inputs, Pair, map_inputs, tensor_list
+from ..core.types import Inputs, Pair, list_tensors, map_inputs
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -112,8 +112,8 @@ def concatenate(parts: Sequence[Inputs]) -> Inputs:
     """Concatenate inputs of one structure along the sample axis."""
     first = parts[0]
     if isinstance(first, Tensor):
-        return torch.cat([tensor_list(part)[0] for part in parts])
-    columns = zip(*(tensor_list(part) for part in parts), strict=True)
+        return torch.cat([list_tensors(part)[0] for part in parts])
+    columns = zip(*(list_tensors(part) for part in parts), strict=True)
     joined = [torch.cat(column) for column in columns]
     return dict(zip(first, joined, strict=True)) if isinstance(first, dict) else tuple(joined)
 
@@ -153,7 +153,7 @@ def update_digest(total: "hashlib._Hash", pair: Pair | None) -> None:
     total.update(str([(name, t.dtype, tuple(t.shape)) for name, t in _named(x)]).encode())
     total.update(str((y.dtype, tuple(y.shape))).encode())
     rows = torch.linspace(0, len(y) - 1, min(len(y), _SAMPLED), dtype=torch.float64).long()
-    for t in [*(t[rows.to(t.device)] for t in tensor_list(x)), y]:
+    for t in [*(t[rows.to(t.device)] for t in list_tensors(x)), y]:
         total.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 

@@ -94,7 +94,7 @@ def draw_batches(
     plan: BatchPlan,
     *,
     width: int | None = None,
-    turn: int = 0,
+    phase: int = 0,
 ) -> BatchIndices:
     """Return the batches of clients `ids` in a round.
 
@@ -106,7 +106,7 @@ def draw_batches(
         starts: Their first rows in the federation, (m,).
         plan: Batch size, and steps or epochs.
         width: Pad batches to this many entries; by default to the largest of these clients.
-        turn: The local phase, for methods with several phases per round.
+        phase: The local phase, for methods with several phases per round.
     """
     batch = sizes if plan.batch is None else sizes.clamp(max=plan.batch)  # b_i
     steps = plan_steps(sizes, plan)
@@ -126,7 +126,7 @@ def draw_batches(
         is_full = torch.zeros_like(sizes, dtype=torch.bool)
         passes = torch.full_like(sizes, plan.epochs or 0)
     amount = amount * (k < steps[:, None])  # (m, K)
-    keys = key(seed, "batch", round, ids, *([turn] if turn else []))
+    keys = key(seed, "batch", round, ids, *([phase] if phase else []))
     stream, offset = _streams(keys, sizes, passes)
     q = torch.arange(wide)
     mask = q < amount[:, :, None]  # (m, K, B)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..training.callbacks import Event
-from ..training.folder import Folder
+from ..training.folder import RunFolder
 
 log = logging.getLogger("tunefree")
 
@@ -22,7 +22,7 @@ def log_round(event: Event) -> None:
 
 
 @contextmanager
-def log_to_folder(folder: Folder | None) -> Iterator[None]:
+def log_to_folder(folder: RunFolder | None) -> Iterator[None]:
     """Inside a `with` block, also write the log to the run's folder, if there is one."""
     if folder is None:
         yield

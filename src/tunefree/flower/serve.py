@@ -23,7 +23,7 @@ from ..rounds import ClientPool
 from ..simulation.context import ClientContext
 from ..training.bind import ClientData, bind, prepare_pair
 from ..training.config import RunConfig
-from ..training.folder import Folder
+from ..training.folder import RunFolder
 from ..training.run import Run
 from ..training.trainer import Trainer
 from .clients import FlowerClients
@@ -46,14 +46,14 @@ def serve(settings: Settings, transport: Transport) -> Run:
     """
     if settings.out is None:
         return _serve(settings, transport, None)
-    folder = Folder(settings.out)
+    folder = RunFolder(settings.out)
     folder.path.mkdir(parents=True, exist_ok=True)
     # A server whose SuperLink crashed ends once a new SuperLink rejects it, so wait for that.
     with lock_folder(folder.path, seconds=settings.wait, name=SERVER_LOCK):
         return _serve(settings, transport, folder)
 
 
-def _serve(settings: Settings, transport: Transport, folder: Folder | None) -> Run:
+def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -> Run:
     settings.resolve_method()  # refused before the nodes are waited for
     known = _read_known(folder, settings.clients)
     registry = NodeRegistry(transport, settings.clients, settings.deadline)
@@ -83,8 +83,8 @@ class _KnownClients:
     sizes: list[int]
 
 
-def _read_known(folder: Folder | None, clients: int) -> _KnownClients | None:
-    if folder is None or not (folder.started or (folder.path / "nodes.json").exists()):
+def _read_known(folder: RunFolder | None, clients: int) -> _KnownClients | None:
+    if folder is None or not (folder.is_started or (folder.path / "nodes.json").exists()):
         return None
     path = folder.path / "nodes.json"
     try:

@@ -11,7 +11,7 @@ from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..core.errors import first_line
-from ..core.types import Inputs, Rows, tensor_list
+from ..core.types import Inputs, Rows, list_tensors
 from .compiled import are_engines_enabled
 from .compiled.compiler import compile_graph
 from .compiled.descent import CompiledDescent
@@ -82,7 +82,7 @@ class VmapEngine:
         else:
             batch = load_batch(batch)
             args = (y.contiguous(), *batch.parts)
-            parts = (y, *tensor_list(batch.inputs), batch.target, batch.mask)
+            parts = (y, *list_tensors(batch.inputs), batch.target, batch.mask)
             shape = (function, *(p.shape for p in parts))
         self._calls[shape] += 1
         with self._problem.precision_context():

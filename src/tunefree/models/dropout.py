@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..core.errors import ArgumentError
 from ..core.random import mix, stream
-from ..core.types import Inputs, tensor_list
+from ..core.types import Inputs, list_tensors
 
 _UNITS = (nn.Dropout,)
 _FEATURES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -132,7 +132,7 @@ def draws_random_numbers(module: nn.Module, inputs: Inputs) -> bool:
     False
     """
     trial = copy.deepcopy(module).train()
-    gpus = sorted({t.device.index for t in tensor_list(inputs) if t.device.type == "cuda"})
+    gpus = sorted({t.device.index for t in list_tensors(inputs) if t.device.type == "cuda"})
     with torch.random.fork_rng(devices=gpus), torch.no_grad():
         before = _generators(gpus)
         if isinstance(inputs, Tensor):

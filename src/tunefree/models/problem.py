@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from ..core.errors import ArgumentError, first_line, unknown_name
 from ..core.layout import Layout
-from ..core.types import Inputs, Vector, map_inputs, tensor_list
+from ..core.types import Inputs, Vector, list_tensors, map_inputs
 from .dropout import draws_random_numbers, with_counter_dropout
 from .functional import CounterDropoutMode
 from .norms import refuse_batchnorm
@@ -257,7 +257,7 @@ class Problem:
         Raises:
             ArgumentError: Model, loss and data do not fit together, or runs could not be repeated.
         """
-        shapes = ", ".join(str(tuple(t.shape[1:])) for t in tensor_list(inputs))
+        shapes = ", ".join(str(tuple(t.shape[1:])) for t in list_tensors(inputs))
         params = self.layout.split(self.start)
         trial = CounterDropoutMode(torch.zeros((), dtype=torch.int64, device=self.device))
         try:

@@ -12,7 +12,7 @@ import torch
 
 from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.files import flatten
-from ..training.folder import INFORMATION, Folder, is_history_row, parse_history
+from ..training.folder import INFORMATION, RunFolder, is_history_row, parse_history
 from ..training.run import Run
 from .payload import method_name
 
@@ -78,7 +78,7 @@ def read_run(folder: Path, reader: HistoryReader | None = None) -> Run:
     """
     empty, reader = torch.empty(0), reader or HistoryReader()
     try:
-        settings, history = Folder(folder).settings(), reader.read(folder)
+        settings, history = RunFolder(folder).read_settings(), reader.read(folder)
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"The run in {str(folder)!r} cannot be read: {error}.") from None
     return Run(empty, empty, history, settings, _read_status(folder), folder)

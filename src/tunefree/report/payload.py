@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import CheckpointError, convert_errors
 from ..core.files import flatten
-from ..core.text import human
+from ..core.text import format_bytes
 from ..training.run import Run
 from ..version import __version__
 from .command import command
@@ -216,7 +216,12 @@ def summary_rows(run: Run, measures: Sequence[str] = MEASURES) -> list[tuple[str
     found = run.summary
     rows = [("method", method_name(run)), ("rounds", f"{found['rounds']} ({found['status']})")]
     rows += [(n.replace("_", " "), f"{found[n]:.4f}") for n in measures if found.get(n) is not None]
-    rows += [("sent up / down", f"{human(found['bytes_up'])} / {human(found['bytes_down'])}")]
+    rows += [
+        (
+            "sent up / down",
+            f"{format_bytes(found['bytes_up'])} / {format_bytes(found['bytes_down'])}",
+        )
+    ]
     rows += [("seconds", f"{found['seconds']:.1f}")]
     return rows + ([("run folder", str(run.path))] if run.path is not None else [])
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..core.text import human
+from ..core.text import format_bytes
 from ..training.callbacks import Event
 from ..training.run import Run
 from .payload import MEASURES, summary_rows
@@ -82,7 +82,7 @@ class ProgressBar:
         words = [f"loss {row['train_loss']:.4f}"]
         if self._accuracy is not None:
             words.append(f"accuracy {self._accuracy:.4f}")
-        words += [human(self._bytes), f"{rate:.1f} rounds/s"]
+        words += [format_bytes(self._bytes), f"{rate:.1f} rounds/s"]
         done = event.round + 1
         self._bar.update(self._task, completed=done, values="  ".join(words))
         if not self._console.is_terminal and done % max(1, self._rounds // 10) == 0:

@@ -32,12 +32,12 @@ class ClientTask:
         losses: Computes the clients' batch losses and gradients.
         local_batches: Returns the batches of a local phase; the second argument is its number of
             local steps, None for the plan's.
-        full: Returns losses (m,) and, if asked for, gradients (m, d) over all of a client's data.
+        full_loss: Returns losses (m,) and, on request, gradients (m, d) over all data of a client.
     """
 
     losses: Losses
     local_batches: Callable[[int, int | None], loop.LocalBatches]
-    full: Callable[[Tensor, bool], tuple[Rows, Rows]]
+    full_loss: Callable[[Tensor, bool], tuple[Rows, Rows]]
 
 
 def local_update(
@@ -61,30 +61,30 @@ def local_update(
     count, steps = direction.local_phases(t)
     phases: list[LocalResult] = []
     if direction.needs_full_grad:
-        down = down | {"own_grad": task.full(x, True)[1]}
-    for turn in range(count):
-        this = replace(t, turn=turn)
-        work = loop.run(
+        down = down | {"own_grad": task.full_loss(x, True)[1]}
+    for phase in range(count):
+        this = replace(t, phase=phase)
+        work = loop.run_local_steps(
             x,
             direction.local_problem(x, down, mine["direction"], this),
             step,
             down,
             task.losses,
-            _phase_batches(task, step.most, turn, steps),
+            _phase_batches(task, step.most, phase, steps),
             loop.GradientTransform(method.weight_decay, method.clip),
             records,
             this,
             method.descent_lr(t.factor),
         )
         phases.append(work)
-        if turn < count - 1:
+        if phase < count - 1:
             mine["direction"] = direction.between_phases(work, x, down, mine["direction"], this)
     work = _add_full_measures(phases[-1], x, task, records)
     plain = "delta" in method.vectors and not t.preparing
     sent: Channels = {"delta": work.delta} if plain else {}
     kept: State = {}
     for name, part in _parts(method):
-        channels, memory = part.upload(work, x, down, mine[name], replace(t, turn=count - 1))
+        channels, memory = part.upload(work, x, down, mine[name], replace(t, phase=count - 1))
         sent |= channels
         kept |= {f"{name}.{key}": value for key, value in memory.items()}
     unknown = set(sent) - set(method.channels(t.preparing))
@@ -97,12 +97,12 @@ def local_update(
 
 
 def _phase_batches(
-    task: ClientTask, most: int | None, turn: int, steps: int | None
+    task: ClientTask, most: int | None, phase: int, steps: int | None
 ) -> loop.LocalBatches:
     return (
-        task.local_batches(turn, steps)
+        task.local_batches(phase, steps)
         if most is None
-        else task.local_batches(turn, 1).repeated(most)
+        else task.local_batches(phase, 1).repeated(most)
     )
 
 
@@ -115,12 +115,12 @@ def _add_full_measures(
 ) -> LocalResult:
     """Fill in the fields that are measured over all of a client's data."""
     if "grad_full" in records:
-        work = replace(work, grad_full=task.full(x, True)[1])
+        work = replace(work, grad_full=task.full_loss(x, True)[1])
     if "grad_end" in records:
-        losses, grads = task.full(work.y, True)
+        losses, grads = task.full_loss(work.y, True)
         return replace(work, loss_end=losses, grad_end=grads)
     if "loss_end" in records:
-        return replace(work, loss_end=task.full(work.y, False)[0])
+        return replace(work, loss_end=task.full_loss(work.y, False)[0])
     return work
 
 

@@ -74,7 +74,7 @@ def output_model(method: Method, now: ServerState) -> Vector:
 
 
 def run_round(
-    method: Method, plan: Plan, now: ServerState, pool: ClientPool, ids: Tensor, everyone: Tensor
+    method: Method, plan: Plan, now: ServerState, pool: ClientPool, ids: Tensor, all_ids: Tensor
 ) -> tuple[ServerState, dict[str, Any]]:
     """Run one round.
 
@@ -84,7 +84,7 @@ def run_round(
         now: The server's state before the round.
         pool: All clients.
         ids: The cohort.
-        everyone: The ids of all clients, for the pass before round 0.
+        all_ids: The ids of all clients, for the pass before round 0.
 
     Returns:
         The server's state after the round, and the round's row of the history.
@@ -92,7 +92,7 @@ def run_round(
     t, ledger = now.round, Ledger()
     before: dict[str, float] = {}
     if t == 0 and method.prepares:
-        now, before = _prepare(method, plan, now, pool, everyone, ledger)
+        now, before = _prepare(method, plan, now, pool, all_ids, ledger)
     factor = method.rates.factor(t, plan.rounds)
     this = Round(plan, index=t, fraction=pool.weight_of(ids), factor=factor)
 
@@ -166,13 +166,13 @@ def _down(
 
 
 def _prepare(
-    method: Method, plan: Plan, now: ServerState, pool: ClientPool, everyone: Tensor, ledger: Ledger
+    method: Method, plan: Plan, now: ServerState, pool: ClientPool, all_ids: Tensor, ledger: Ledger
 ) -> tuple[ServerState, dict[str, float]]:
     """Let every client work once before round 0; keep their memory and pass on their uploads."""
     first = Round(plan, index=-1)
     down = _down(method, now.x, now.server, now.direction, now.step, first)
-    ledger.send_down(down, len(everyone))
-    result = pool.train(everyone, {"x": now.x, **down}, first, ledger)
+    ledger.send_down(down, len(all_ids))
+    result = pool.train(all_ids, {"x": now.x, **down}, first, ledger)
     pool.commit()
     x, server = method.server.prepare(now.x, result.mean, now.server, first)
     return replace(now, x=x, server=server), result.measured

@@ -71,31 +71,31 @@ class BatchSource:
         return draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids)
 
     def local_batches(
-        self, ids: Tensor, t: int, turn: int, steps: int | None, deferred: bool = False
+        self, ids: Tensor, t: int, phase: int, steps: int | None, deferred: bool = False
     ) -> LocalBatches:
         """Return the clients' batches of a local phase.
 
         Args:
             ids: The clients.
             t: The round.
-            turn: The phase within the round.
+            phase: The phase within the round.
             steps: Local steps; None is the plan's.
             deferred: Leave gathering the rows to the engine.
         """
         with _one_thread(self.problem.device):
-            return self._draw_local(ids, t, turn, steps, deferred)
+            return self._draw_local(ids, t, phase, steps, deferred)
 
     def _draw_local(
-        self, ids: Tensor, t: int, turn: int, steps: int | None, deferred: bool
+        self, ids: Tensor, t: int, phase: int, steps: int | None, deferred: bool
     ) -> LocalBatches:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
         cut = self.cut if steps is None else BatchPlan(batch=self.cut.batch, steps=steps)
-        draws = draw_batches(self.seed, t, ids, sizes, starts, cut, width=self.width, turn=turn)
+        draws = draw_batches(self.seed, t, ids, sizes, starts, cut, width=self.width, phase=phase)
         long = draws.index.shape[1]
         index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
         keys = ids.expand(long, -1)
         if self.problem.has_dropout or self.augment is not None:
-            spots = turn << 32 | torch.arange(long)
+            spots = phase << 32 | torch.arange(long)
             keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
         fetch: Callable[[int], Batch | DeferredBatch]
         if deferred:  # one tensor, copied to the device once per phase
@@ -173,13 +173,13 @@ class BatchPrefetcher:
         self._steps: int | None = None  # of the last request; most methods repeat it
         self._early: tuple[int, int | None, Tensor, LocalBatches] | None = None
 
-    def get(self, ids: Tensor, t: int, turn: int, steps: int | None) -> LocalBatches:
+    def get(self, ids: Tensor, t: int, phase: int, steps: int | None) -> LocalBatches:
         """Return the clients' batches of a local phase, as `BatchSource.local_batches` does."""
-        if turn == 0:
+        if phase == 0:
             self._steps, early, self._early = steps, self._early, None
             if early is not None and early[:2] == (t, steps) and torch.equal(early[2], ids):
                 return early[3]
-        return self._batches.local_batches(ids, t, turn, steps, self._deferred)
+        return self._batches.local_batches(ids, t, phase, steps, self._deferred)
 
     def prefetch(self, ids: Tensor, t: int) -> None:
         """Draw these clients' batches of round t before they are requested."""

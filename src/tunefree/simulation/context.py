@@ -49,11 +49,11 @@ class ClientContext:
         def full(at: Tensor, grad: bool) -> tuple[Rows, Rows]:
             return self.full(at, t.index, ids, grad)
 
-        def local_batches(turn: int, steps: int | None) -> LocalBatches:
-            found = self.prefetcher.get(ids, t.index, turn, steps)
+        def local_batches(phase: int, steps: int | None) -> LocalBatches:
+            found = self.prefetcher.get(ids, t.index, phase, steps)
             return found if self._limit_steps is None else self._limit_steps(found, ids, t)
 
-        return ClientTask(losses=self.losses, local_batches=local_batches, full=full)
+        return ClientTask(losses=self.losses, local_batches=local_batches, full_loss=full)
 
     def full(self, x: Tensor, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
         """Return losses (m,) and gradients (m, d) over all data of each client.

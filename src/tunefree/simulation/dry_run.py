@@ -128,7 +128,7 @@ class DryRun:
         one_step = torch.ones(1, dtype=torch.int64, device=x.device)
         batches = LocalBatches(lambda k: empty, one_step, x.new_ones((1, 1)), (1, 1))
         task = ClientTask(
-            losses=_ZeroLosses(), local_batches=lambda turn, steps: batches, full=full
+            losses=_ZeroLosses(), local_batches=lambda phase, steps: batches, full_loss=full
         )
         refs = 1 + ("ref" in self._method.direction.sets and not t.preparing)
         self.gradients += len(ids) * self._plan.steps * refs

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError, TunefreeError, check_int, unknown_name
-from ..core.lock import unused
+from ..core.lock import is_unused
 from ..core.types import State
 from .rows import MappedRows, TensorRows, width
 
@@ -277,7 +277,7 @@ def _sweep(place: Path) -> None:
     """Remove the files left by killed processes."""
     for folder in place.glob(f"{TEMPORARY}*"):
         files = [] if folder.is_symlink() else list(folder.glob("memory-*.rows"))
-        if files and all(unused(file) for file in files):
+        if files and all(is_unused(file) for file in files):
             _remove(files, folder)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..core.lock import mark
+from ..core.lock import mark_in_use
 
 
 def width(first: Tensor) -> int:
@@ -50,7 +50,7 @@ class MappedRows:
         path.unlink(missing_ok=True)  # a new file: the old one may still be mapped
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         weakref.finalize(self, os.close, self._file)
-        mark(self._file)
+        mark_in_use(self._file)
         self._first = first
         self._map(room)
 

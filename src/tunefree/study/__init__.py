@@ -1,9 +1,8 @@
 """Studies: several methods on one problem, and searches over their settings."""
 
-from .comparing import compare, contest
-from .comparison import Comparison
-from .searching import search, tune
-from .tuning import Point, Tuning
-from .work import Failure
+from .comparison import Comparison, compare
+from .search import tune
+from .tasks import FailedRun
+from .tuning import GridPoint, Tuning
 
-__all__ = ["Comparison", "Failure", "Point", "Tuning", "compare", "contest", "search", "tune"]
+__all__ = ["Comparison", "FailedRun", "GridPoint", "Tuning", "compare", "tune"]

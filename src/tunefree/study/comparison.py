@@ -1,32 +1,58 @@
-"""Several methods on one problem, seed by seed, and what came out."""
+"""Comparing methods on one problem, seed by seed: the runs and their result."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import CheckpointError, convert_errors
-from ..core.text import human
+from ..core.errors import CheckpointError, Interrupted, check_finite, convert_errors
+from ..core.text import format_bytes
+from ..methods import Method
 from ..training.run import Run
-from . import figures, text
-from .keep import keep, recall, task
+from . import measures, tables
+from .candidates import (
+    Candidate,
+    check_study_options,
+    folder_name,
+    make_seeds,
+    parse_candidates,
+)
+from .execute import make_progress, run_all
+from .folder import make_task, read_study, write_study
+from .search import make_grid, run_search
 from .significance import LEVEL
-from .work import NOT_RUN, Failure, Outcome, standing
+from .source import MakeFederation, MakeModel, PythonStudy, Study, check_candidates
+from .tasks import NOT_RUN, FailedRun, Outcome, ProgressListener, RunTask, read_outcome
+from .tuning import Tuning
 
 FILE = "compare.json"
+KEYS = ("labels", "seeds", "target", "tunings", "failures", "command")
+VERDICTS = ("best", "worse", "not told apart", "not tested")
+COLUMNS = {
+    "label": "method",
+    "final": "",  # the name of the measure
+    "best": "best",
+    "rounds": "rounds",
+    "bytes_up": "sent up",
+    "gradients": "gradients",
+    "seconds": "seconds",
+    "choose": "to choose",
+    "tuning": "tuning",
+    "against": "vs the best",
+}
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(tables.StudyResult):
     """The result of `compare`.
 
     Attributes:
-        runs: For each label one `Run` per seed, or the `Failure` in its place.
+        runs: For each label one `Run` per seed, or a `FailedRun` in its place.
         seeds: The seeds, in the order of the runs.
-        target: Score that the table counts up to; None takes 95 % of the best final mean (a loss:
-            5 % above it).
-        tunings: For each label that was tuned, what that cost: gradients, bytes_up, bytes_down,
+        target: Score up to which the table counts rounds, bytes and gradients; None takes 95 % of
+            the best final mean (for a loss, 5 % above it).
+        tunings: For each label that was tuned, the cost of that: gradients, bytes_up, bytes_down,
             seconds, runs, and the settings found.
         path: The comparison's folder, or None.
     """
@@ -39,65 +65,51 @@ class Comparison:
 
     @property
     def measure(self) -> str:
-        """What methods are judged by: test_accuracy where there is one, else a loss."""
-        return figures.measure_of(self.runs)
+        """The measure that methods are ranked by: test_accuracy if there is one, else a loss."""
+        return measures.choose_measure(self.runs)
 
     @property
     def goal(self) -> float | None:
-        """The target, the automatic one included."""
+        """The target, or the default one."""
         if self.target is not None:
             return self.target
-        return figures.automatic(self.runs, self.measure)
+        return measures.default_target(self.runs, self.measure)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one row per method as plain data: means over seeds, costs, the test's verdict."""
-        return figures.table(self.runs, self.measure, self.goal, self.tunings)
+        return measures.make_rows(self.runs, self.measure, self.goal, self.tunings)
 
     @property
     def columns(self) -> dict[str, str]:
         """The headings of the table as text, by key."""
-        word = self.measure.removeprefix("test_").replace("_", " ")
-        names = {
-            "label": "method",
-            "final": word,
-            "best": "best",
-            "rounds": "rounds",
-            "bytes_up": "sent up",
-            "gradients": "gradients",
-            "seconds": "seconds",
-            "choose": "to choose",
-            "tuning": "tuning",
-            "against": "vs the best",
-        }
-        return names if self.tunings else {k: v for k, v in names.items() if k != "tuning"}
+        columns = COLUMNS | {"final": self.measure.removeprefix("test_").replace("_", " ")}
+        return columns if self.tunings else {k: v for k, v in columns.items() if k != "tuning"}
 
     def cells(self) -> list[dict[str, str]]:
         """Return the table as text, one dict per method."""
-        return [self._cells(row) for row in self.table()]
+        return [self._format_row(row) for row in self.table()]
 
-    def _cells(self, row: Mapping[str, Any]) -> dict[str, str]:
-        score = text.spread(row["final"], row["final_sd"])
+    def _format_row(self, row: Mapping[str, Any]) -> dict[str, str]:
+        score = tables.format_mean(row["final"], row["final_sd"])
         lost = f" ({row['lost']})" if score and row["lost"] else row["lost"]
         difference, p = row["difference"], row["p"]
         against = "best" if row["verdict"] == "best" else ""
         if difference is not None:
-            sign = "−" if difference < 0 else "+"
-            said = "" if p is None else f" ({text.p_text(p)})"
-            against = (
-                f"{sign}{abs(difference):.4f}{said}{' *' if row['verdict'] == 'worse' else ''}"
-            )
-        tuned = row["tuning_gradients"]
+            against = f"{'−' if difference < 0 else '+'}{abs(difference):.4f}"
+            against += "" if p is None else f" ({tables.format_p(p)})"
+            against += " *" if row["verdict"] == "worse" else ""
+        tuning = row["tuning_gradients"]
         up, gradients = row["bytes_up_to_target"], row["gradients_to_target"]
         return {
             "label": row["label"],
             "final": score + lost,
-            "best": text.spread(row["best"], row["best_sd"]),
-            "rounds": text.rounds_cell(row),
-            "bytes_up": "–" if up is None else human(up),
+            "best": tables.format_mean(row["best"], row["best_sd"]),
+            "rounds": tables.format_rounds(row),
+            "bytes_up": "–" if up is None else format_bytes(up),
             "gradients": "–" if gradients is None else f"{gradients:,.0f}",
             "seconds": "" if row["seconds"] is None else f"{row['seconds']:.1f}",
             "choose": row["choose"],
-            "tuning": "" if tuned is None else f"{tuned:,.0f} gradients",
+            "tuning": "" if tuning is None else f"{tuning:,.0f} gradients",
             "against": against,
         }
 
@@ -105,79 +117,60 @@ class Comparison:
     def header(self) -> str:
         """What was compared, and what the columns up to the target mean."""
         seeds = ", ".join(map(str, self.seeds))
-        words = [f"Seeds {seeds}." if len(self.seeds) > 1 else f"Seed {seeds}."]
+        parts = [f"Seeds {seeds}." if len(self.seeds) > 1 else f"Seed {seeds}."]
         known = next(
             (r.settings for g in self.runs.values() for r in g if isinstance(r, Run)), None
         )
         if known is not None:
             data, steps = known["data"], known["steps"]
             local = f"{known['epochs']} epochs" if steps is None else f"{steps} local steps"
-            words.insert(
+            parts.insert(
                 0,
                 f"{data['name']}, {data['clients']} clients, {known['cohort']} a round, {local}, "
                 f"{known['rounds']} rounds.",
             )
         if self.goal is not None:
-            own = f"{figures.SHARE:.0%} of the best final mean"
-            loss = f"{1 - figures.SHARE:.0%} above the best final mean"
-            why = own if figures.rises(self.measure) else loss
-            said = "" if self.target is not None else f" ({why})"
-            word = self.measure.replace("_", " ")
-            words.append(f"Rounds, sent up, gradients: until {word} {self.goal:.4f}{said}.")
-        return " ".join(words)
+            why = ""
+            if self.target is None and measures.is_higher_better(self.measure):
+                why = f" ({measures.SHARE:.0%} of the best final mean)"
+            elif self.target is None:
+                why = f" ({1 - measures.SHARE:.0%} above the best final mean)"
+            name = self.measure.replace("_", " ")
+            parts.append(f"Rounds, sent up, gradients: until {name} {self.goal:.4f}{why}.")
+        return " ".join(parts)
 
     @property
     def sentences(self) -> list[str]:
-        """What the paired test says, and what became of seeds that were lost."""
+        """The result of the paired test, and what happened to lost seeds."""
         rows = self.table()
-        out = [self._verdict(rows)] if len(rows) > 1 else []
+        out = [self._describe_verdicts(rows)] if len(rows) > 1 else []
         return out + [f"{row['label']}: {row['note']}." for row in rows if row["note"]]
 
-    def _verdict(self, rows: Sequence[Mapping[str, Any]]) -> str:
+    def _describe_verdicts(self, rows: Sequence[Mapping[str, Any]]) -> str:
         first = next((row["label"] for row in rows if row["verdict"] == "best"), None)
         if first is None:
             return "No method finished, so there is nothing to compare."
         if len(self.seeds) == 1:
             return "One seed cannot tell which differences are real; three or more can."
-        by = {v: [r["label"] for r in rows if r["verdict"] == v] for v in VERDICTS}
-        words = [
+        labels = {v: ", ".join(r["label"] for r in rows if r["verdict"] == v) for v in VERDICTS}
+        out = (
             f"* worse than {first} beyond chance ({LEVEL:.0%}, paired t-test over "
-            f"{len(self.seeds)} seeds, Holm): {', '.join(by['worse']) or 'none'}."
-        ]
-        if by["not told apart"]:
-            words.append(f"Not told apart from {first}: {', '.join(by['not told apart'])}.")
-        if by["not tested"]:
-            words.append(
-                "Not tested (seeds lost, or the same difference in every seed): "
-                f"{', '.join(by['not tested'])}."
+            f"{len(self.seeds)} seeds, Holm): {labels['worse'] or 'none'}."
+        )
+        if labels["not told apart"]:
+            out += f" Not told apart from {first}: {labels['not told apart']}."
+        if labels["not tested"]:
+            out += (
+                " Not tested (seeds lost, or the same difference in every seed): "
+                f"{labels['not tested']}."
             )
-        return " ".join(words)
-
-    def markdown(self) -> str:
-        """Return the table in markdown, with the header above and the verdict below."""
-        lines = [text.for_markdown(line) for line in self.sentences]
-        body = text.markdown(self.cells(), self.columns)
-        return "\n\n".join([text.for_markdown(self.header), body, *lines])
-
-    def csv(self) -> str:
-        """Return the table as comma-separated plain numbers."""
-        return text.comma_separated(self.table())
-
-    def latex(self) -> str:
-        """Return the table as a LaTeX tabular; header and verdict are comments."""
-        said = [f"% {' '.join(line.split())}" for line in (self.header, *self.sentences)]
-        return "\n".join([*said, text.latex(self.cells(), self.columns)])
+        return out
 
     def _repr_html_(self) -> str:
         from ..report.page import render_frame
 
-        table = text.as_html(self.cells(), self.columns, [self.header, *self.sentences])
-        return table + render_frame(self._done()) if self._done() else table
-
-    def _done(self) -> dict[str, list[Run]]:
-        """Return the runs that there are, by label."""
-        groups = {k: [r for r in v if isinstance(r, Run)] for k, v in self.runs.items()}
-        return {k: v for k, v in groups.items() if v}
+        runs = measures.select_runs(self.runs)
+        return super()._repr_html_() + (render_frame(runs) if runs else "")
 
     def json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -193,58 +186,163 @@ class Comparison:
         }
 
     def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write a page that shows the runs side by side."""
-        from ..report.page import write as write_page
+        """Write an HTML page that shows the runs side by side."""
+        from ..report.page import write
 
-        spent = [
-            figures.on_page(row["label"], row, self.tunings.get(row["label"], {}), "final")
+        costs = [
+            measures.make_page_row(row["label"], row, self.tunings.get(row["label"], {}), "final")
             for row in self.table()
             if row["finished"]
         ]
-        return write_page(self._done(), Path(path), tuning=spent if self.tunings else None)
+        runs = measures.select_runs(self.runs)
+        return write(runs, Path(path), tuning=costs if self.tunings else None)
 
     @staticmethod
     @convert_errors("This comparison cannot be read: its folder is damaged", CheckpointError)
     def load(path: str | os.PathLike[str]) -> "Comparison":
-        """Read a comparison's folder; runs that are not there yet say so."""
+        """Read a comparison's folder; runs that are missing are `FailedRun`s."""
         folder = Path(path)
-        facts = read(folder)
-        runs = {
-            label: [_found(folder, facts, label, seed) for seed in facts["seeds"]]
-            for label in facts["labels"]
-        }
+        facts = read_study(folder, FILE, "comparison", KEYS)
+        runs: dict[str, list[Outcome]] = {}
+        for label in facts["labels"]:
+            reasons = facts["failures"].get(label, {})
+            runs[label] = [
+                FailedRun(seed, reasons[str(seed)])
+                if reasons.get(str(seed)) is not None
+                else read_outcome(make_task(folder, label, seed, 0))
+                for seed in facts["seeds"]
+            ]
         found = Comparison(runs, facts["seeds"], facts["target"], facts["tunings"], folder)
-        found.markdown()  # what is damaged shows here, not later
+        found.markdown()  # raises now if something is damaged
         return found
 
 
-VERDICTS = ("best", "worse", "not told apart", "not tested")
+def compare(
+    model: MakeModel,
+    federation: MakeFederation,
+    methods: Sequence[str | Method] | Mapping[str, str | Method | Tuning],
+    *,
+    seeds: int | Sequence[int] = 3,
+    out: str | os.PathLike[str] | None = None,
+    target: float | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Comparison:
+    """Train with several methods on the same clients, cohorts, batches and starts.
+
+    If a method fails or diverges, the table says so and the other methods are still trained. If the
+    function is called again with the same `out`, only missing runs are trained.
+
+    Args:
+        model: A module, the start of every seed; or a function f(seed) that returns one, called
+            once per seed under that torch seed.
+        federation: The clients' data; or a function f(seed).
+        methods: Names (with settings as in "fedavg:lr=0.1", or "fedavg:tuned" to search them
+            first, on the first seed) and Methods; or a dict of them by label, which may also hold
+            results of `tune`.
+        seeds: Number of seeds, or a list of them.
+        out: Folder for the runs; None writes nothing.
+        target: Score up to which the table counts costs; None takes 95 % of the best final mean.
+        progress: Show progress on standard error.
+        **settings: Further arguments of `fit`, the same for all runs.
+
+    >>> import torch
+    >>> from tunefree import Federation
+    >>> fed = Federation([[0.0], [1.0]], [0, 1], owner=[0, 1], test=([[0.0], [1.0]], [0, 1]))
+    >>> found = compare(torch.nn.Linear(1, 2), fed, ["fedavg", "auto"], seeds=2, rounds=2,
+    ...                 steps=1, device="cpu", progress=False)
+    >>> [row["label"] for row in found.table()]
+    ['fedavg', 'auto']
+    """
+    check_study_options("compare", settings)
+    tuned: dict[str, Tuning] = {}
+    if isinstance(methods, Mapping):
+        tuned = {str(k): v for k, v in methods.items() if isinstance(v, Tuning)}
+        methods = {k: v.method if isinstance(v, Tuning) else v for k, v in methods.items()}
+    return run_comparison(
+        parse_candidates(methods),
+        make_seeds(seeds),
+        PythonStudy.create(model, federation, settings),
+        out=None if out is None else Path(out),
+        target=target,
+        listener=make_progress(progress),
+        tunings={label: found.summary for label, found in tuned.items()},
+    )
 
 
-def _found(folder: Path, facts: Mapping[str, Any], label: str, seed: int) -> Outcome:
-    reason = facts["failures"].get(label, {}).get(str(seed))
-    return standing(task(folder, label, seed, 0)) if reason is None else Failure(seed, reason)
+def run_comparison(
+    candidates: list[Candidate],
+    seeds: list[int],
+    study: Study,
+    *,
+    out: Path | None,
+    target: float | None = None,
+    listener: ProgressListener,
+    jobs: int = 1,
+    tunings: dict[str, dict[str, Any]] | None = None,
+    command: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Check the candidates, tune them where asked for, train the missing runs.
+
+    `tunings` has the cost of earlier tunings by label; `command` is kept in the study's JSON file.
+
+    Raises:
+        Interrupted: After Ctrl-C; it holds the result so far.
+    """
+    if target is not None:
+        check_finite("compare", "target", target)
+    check_candidates(study, candidates, seeds[0])
+    grids = {c.label: make_grid(c) for c in candidates if c.tuned}
+    ready, spent = {c.label: c for c in candidates}, dict(tunings or {})
+    done: dict[tuple[str, int], Outcome] = {}
+
+    def make_result(read: Callable[[RunTask], Outcome] = read_outcome) -> Comparison:
+        def outcome(label: str, seed: int) -> Outcome:
+            return done.get((label, seed)) or read(make_task(out, label, seed, study.rounds))
+
+        runs = {c.label: [outcome(c.label, seed) for seed in seeds] for c in candidates}
+        result = Comparison(runs, seeds, target, spent, out)
+        _write(result, command)
+        return result
+
+    make_result(lambda task: FailedRun(task.seed, NOT_RUN))  # the folder can be resumed from now on
+    try:
+        with listener:
+            for label, points in grids.items():
+                folder = None if out is None else out / "tuning" / folder_name(label)
+                tuning = run_search(
+                    ready[label], points, seeds[:1], study, out=folder, listener=listener, jobs=jobs
+                )
+                spent[label] = tuning.summary
+                if found := tuning.ranked():
+                    ready[label] = replace(found[0].candidate, label=label)
+                else:
+                    del ready[label]
+                    done |= {(label, s): FailedRun(s, tuning.sentences[0]) for s in seeds}
+            source = study.with_candidates(list(ready.values()))
+            tasks = [make_task(out, label, s, study.rounds) for s in seeds for label in ready]
+            for task, outcome in run_all(tasks, source, listener, jobs):
+                done[task.label, task.seed] = outcome
+    except KeyboardInterrupt:
+        hint = "" if out is None else f" Call compare again with out={str(out)!r}."
+        raise Interrupted(f"Stopped by Ctrl-C.{hint}", make_result()) from None
+    return make_result()
 
 
-def write(folder: Path, comparison: Comparison, words: Mapping[str, Any] | None) -> None:
-    """Write down what is compared, so that it can be read again and continued."""
+def _write(result: Comparison, command: Mapping[str, Any] | None) -> None:
+    if result.path is None:
+        return
     failures: dict[str, dict[str, str]] = {}
-    for label, group in comparison.runs.items():
+    for label, group in result.runs.items():
         for outcome in group:
-            if isinstance(outcome, Failure) and outcome.reason != NOT_RUN:
+            if isinstance(outcome, FailedRun) and outcome.reason != NOT_RUN:
                 failures.setdefault(label, {})[str(outcome.seed)] = outcome.reason
     facts = {
-        "labels": list(comparison.runs),
-        "seeds": comparison.seeds,
-        "target": comparison.target,
-        "tunings": comparison.tunings,
+        "labels": list(result.runs),
+        "seeds": result.seeds,
+        "target": result.target,
+        "tunings": result.tunings,
         "failures": failures,
-        "command": words,
+        "command": command,
     }
-    keep(folder, FILE, facts, "compare")
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """Return what a comparison's folder says about itself."""
-    keys = ("labels", "seeds", "target", "tunings", "failures", "command")
-    return recall(folder, FILE, "comparison", keys)
+    write_study(result.path, FILE, facts, "compare")

@@ -1,7 +1,7 @@
 """A pool of processes for long tasks that report progress and can be asked to stop.
 
 Each process does one task at a time with one thread. Only the tasks, their results and messages
-cross between processes. Ctrl-C reaches the first process alone; when the pool is closed, the others
+cross between processes. Only the first process receives Ctrl-C; when the pool is closed, the others
 see `Worker.stop_requested` and end early.
 """
 
@@ -104,7 +104,7 @@ def _start_process(work: Any, stop: Any, messages: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # the terminal's Ctrl-C is for the first process, which sets `stop`
-    messages.cancel_join_thread()  # messages that nobody reads must not keep the process alive
+    messages.cancel_join_thread()  # unread messages must not keep the process alive
     _state.update(work=work, stop=stop, messages=messages)
     parent = multiprocessing.parent_process()
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()

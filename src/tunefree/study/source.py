@@ -1,13 +1,12 @@
-"""Where the runs of a study come from: a command, or a model and a federation in Python.
+"""What the runs of a study share: a command, or a model and a federation in Python.
 
-A `StudyConfig` is what all runs share; with the candidate methods it becomes a source of runs. The
-federation and the model are made once per seed, so that all methods of a seed have the same clients
-and the same start.
+With its candidates a `Study` is a source of runs. Federation and model are built once per seed, so
+that all methods of a seed have the same clients and the same start.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import nn
@@ -19,14 +18,14 @@ from ..training.bind import BoundRun, SimulatedClients, bind
 from ..training.callbacks import Callback
 from ..training.command import CommandConfig, CommandRun, build_run, make_config
 from ..training.config import RunConfig
-from .names import Entrant
-from .work import RunInputs, Source, Task
+from .candidates import Candidate
+from .tasks import RunInputs, RunSource, RunTask
 
 MakeModel = nn.Module | Callable[[int], nn.Module]
 MakeFederation = Federation | Callable[[int], Federation]
 
 
-class StudyConfig(Protocol):
+class Study(RunSource, Protocol):
     """What all runs of a study share."""
 
     @property
@@ -39,13 +38,24 @@ class StudyConfig(Protocol):
         """Rounds between evaluations."""
         ...
 
-    def source(self, entrants: Sequence[Entrant]) -> Source:
-        """Return the runs of these methods."""
+    def with_candidates(self, candidates: Sequence[Candidate]) -> Self:
+        """Return the study with these candidates; `inputs` finds them by label."""
         ...
 
-    def with_validation(self, fraction: float) -> "StudyConfig":
-        """Return the configuration with validation data: its own, or this fraction."""
+    def with_validation(self, fraction: float) -> Self:
+        """Return the study with validation data: its own, or this fraction."""
         ...
+
+
+def check_candidates(study: Study, candidates: Sequence[Candidate], seed: int) -> BoundRun:
+    """Check all methods before anything is trained; return the first run, bound."""
+    first = study.with_candidates(candidates).inputs(
+        RunTask(candidates[0].label, seed, study.rounds)
+    )
+    run = bind(first.config, first.model, SimulatedClients(first.federation))
+    for candidate in candidates:
+        candidate.method.check(run.plan)
+    return run
 
 
 @dataclass(frozen=True)
@@ -54,10 +64,12 @@ class CommandStudy:
 
     Args:
         command: What all runs share.
+        methods: Name and settings of each candidate's method, by label.
         built: Data and model of the current seed.
     """
 
     command: CommandConfig
+    methods: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     built: dict[int, CommandRun] = field(default_factory=dict, repr=False)
 
     @property
@@ -70,16 +82,32 @@ class CommandStudy:
         """Rounds between evaluations."""
         return int(self.command.options["eval_every"])
 
-    def source(self, entrants: Sequence[Entrant]) -> Source:
-        """Return the runs of these methods."""
-        named = {e.label: (e.name or "", e.words) for e in entrants}
-        return CommandSource(self.command, named, self.built)
+    def with_candidates(self, candidates: Sequence[Candidate]) -> Self:
+        """Return the study with these candidates."""
+        return replace(self, methods={c.label: (c.name or "", c.texts) for c in candidates})
 
-    def with_validation(self, fraction: float) -> StudyConfig:
-        """Return the configuration with validation data: its own, or this fraction."""
+    def with_validation(self, fraction: float) -> Self:
+        """Return the study with validation data: its own, or this fraction."""
         if self.command.options["validation"] is not None:
             return self
         return replace(self, command=self.command.replace(validation=fraction))
+
+    def inputs(self, task: RunTask) -> RunInputs:
+        """Return what a run is trained with."""
+        name, texts = self.methods[task.label]
+        command = self.command.replace(method=name, set=texts, seed=task.seed)
+        if task.seed not in self.built:
+            built = build_run(command)
+            self.built.clear()  # keeps the data of one seed only
+            self.built[task.seed] = built
+        shared = self.built[task.seed]
+        config = make_config(command, shared.federation.clients).replace(
+            cohort=shared.config.cohort  # the same for all methods of a seed
+        )
+        return RunInputs(config, shared.model, shared.federation, command=command.to_json())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"command": self.command, "methods": self.methods, "built": {}}
 
 
 @dataclass(frozen=True)
@@ -91,6 +119,7 @@ class PythonStudy:
         federation: The data; or f(seed).
         config: The options that all runs share.
         callbacks: Called after each round of every run.
+        methods: Each candidate's method, by label.
         built: Model and federation of the current seed.
     """
 
@@ -98,6 +127,7 @@ class PythonStudy:
     federation: MakeFederation
     config: RunConfig
     callbacks: Sequence[Callback] = ()
+    methods: dict[str, Method] = field(default_factory=dict)
     built: dict[int, tuple[nn.Module, Federation]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -119,17 +149,22 @@ class PythonStudy:
         """Rounds between evaluations."""
         return self.config.eval_every
 
-    def source(self, entrants: Sequence[Entrant]) -> Source:
-        """Return the runs of these methods."""
-        return PythonSource(self, {e.label: e.method for e in entrants})
+    def with_candidates(self, candidates: Sequence[Candidate]) -> Self:
+        """Return the study with these candidates."""
+        return replace(self, methods={c.label: c.method for c in candidates})
 
-    def with_validation(self, fraction: float) -> StudyConfig:
-        """Return the configuration with validation data: its own, or this fraction."""
+    def with_validation(self, fraction: float) -> Self:
+        """Return the study with validation data: its own, or this fraction."""
         if self.config.evaluate.validation is not None:
             return self
         return replace(self, config=self.config.replace(validation=fraction))
 
-    def build(self, seed: int) -> tuple[nn.Module, Federation]:
+    def inputs(self, task: RunTask) -> RunInputs:
+        """Return what a run is trained with."""
+        config = self.config.replace(method=self.methods[task.label], seed=task.seed)
+        return RunInputs(config, *self._build(task.seed), callbacks=self.callbacks)
+
+    def _build(self, seed: int) -> tuple[nn.Module, Federation]:
         """Return the model and the federation of a seed; only one seed's are kept."""
         if seed not in self.built:
             made = self._make_model(seed), self._make_federation(seed)
@@ -153,57 +188,3 @@ class PythonStudy:
         if not isinstance(federation, Federation) and callable(federation):
             return federation(seed)
         return federation
-
-
-def check(study: StudyConfig, entrants: Sequence[Entrant], seed: int) -> BoundRun:
-    """Check all methods before anything is trained; return the first run, bound."""
-    first = study.source(entrants).inputs(Task(entrants[0].label, seed, study.rounds))
-    run = bind(first.config, first.model, SimulatedClients(first.federation))
-    for entrant in entrants:
-        entrant.method.check(run.plan)
-    return run
-
-
-@dataclass
-class CommandSource:
-    """Runs of the command line: a command, and each label's method as text.
-
-    Args:
-        command: What all runs share.
-        methods: Name and settings of the method, by label.
-        built: Data and model of the current seed.
-    """
-
-    command: CommandConfig
-    methods: dict[str, tuple[str, tuple[str, ...]]]
-    built: dict[int, CommandRun] = field(default_factory=dict, repr=False)
-
-    def inputs(self, task: Task) -> RunInputs:
-        """Return what a run is trained with."""
-        name, texts = self.methods[task.label]
-        command = self.command.replace(method=name, set=texts, seed=task.seed)
-        if task.seed not in self.built:
-            built = build_run(command)
-            self.built.clear()  # one seed's data at a time
-            self.built[task.seed] = built
-        shared = self.built[task.seed]
-        config = make_config(command, shared.federation.clients).replace(
-            cohort=shared.config.cohort  # the same for all methods of a seed
-        )
-        return RunInputs(config, shared.model, shared.federation, command=command.to_json())
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"command": self.command, "methods": self.methods, "built": {}}
-
-
-@dataclass
-class PythonSource:
-    """Runs of Python: a study, and each label's method."""
-
-    study: PythonStudy
-    methods: dict[str, Method]
-
-    def inputs(self, task: Task) -> RunInputs:
-        """Return what a run is trained with."""
-        config = self.study.config.replace(method=self.methods[task.label], seed=task.seed)
-        return RunInputs(config, *self.study.build(task.seed), callbacks=self.study.callbacks)

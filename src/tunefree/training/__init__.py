@@ -1,1 +1,1 @@
-"""Training: a run is configured, bound, trained, evaluated and kept."""
+"""Training: configure, bind, train, evaluate and save a run."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.device import find_device
 from ..core.errors import ArgumentError, DataError
 from ..core.plan import Plan
-from ..core.types import Pair, Vector, map_inputs, tensor_list
+from ..core.types import Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
 from ..data.batches import BatchPlan, batch_width, plan_steps
 from ..data.federation import Federation
@@ -294,7 +294,7 @@ class SimulatedClients:
                 "digest": self._original.digest(),
                 "picture": fed.picture(),
             },
-            nbytes=sum(t.numel() * t.element_size() for t in (*tensor_list(fed.x), fed.y)),
+            nbytes=sum(t.numel() * t.element_size() for t in (*list_tensors(fed.x), fed.y)),
             has_held=fed.held is not None,
             test=fed.test,
             validation=None if held_out is None else prepare_pair(problem, held_out),
@@ -343,7 +343,7 @@ def _find_highest_label(fed: Federation) -> int:
 
 
 def _check_finite(pair: Pair, dtype: torch.dtype) -> None:
-    for part in (*tensor_list(pair[0]), pair[1]):
+    for part in (*list_tensors(pair[0]), pair[1]):
         if not all_finite(part):
             raise DataError(
                 f"The data has numbers too large for {dtype}; scale it, or use "
@@ -356,11 +356,11 @@ def estimate_cost(run: BoundRun) -> dict[str, Any]:
     plan, sizes = run.plan, run.data.sizes
     passes = -(-sizes // batch_width(sizes, run.config.batch_plan))  # batches in a pass over n_i
     pool = DryRun(run.method, plan, run.start, float(passes.double().mean()))
-    ids, everyone = torch.arange(plan.cohort), torch.arange(plan.clients)
+    ids, all_ids = torch.arange(plan.cohort), torch.arange(plan.clients)
     state = init_server_state(run.method, run.start, plan)
-    state, first = run_round(run.method, plan, state, pool, ids, everyone)
+    state, first = run_round(run.method, plan, state, pool, ids, all_ids)
     first_gradients = pool.gradients
-    _, later = run_round(run.method, plan, state, pool, ids, everyone)
+    _, later = run_round(run.method, plan, state, pool, ids, all_ids)
     gradients = first_gradients + (plan.rounds - 1) * (pool.gradients - first_gradients)
     total = {way: first[way] + (plan.rounds - 1) * later[way] for way in ("bytes_up", "bytes_down")}
     size = run.start.element_size()

@@ -48,33 +48,33 @@ class Event:
 Callback = Callable[[Event], object]
 
 
+@dataclass
 class CallbackList:
-    """The callbacks of one run; `run` is what `end` receives."""
+    """The callbacks of one run; `run` is passed to `end`."""
 
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self._callbacks = callbacks
-        self.run: Run | None = None
+    callbacks: Sequence[Callback]
+    run: Run | None = None
 
     def call(self, event: Event) -> None:
         """Call every callback."""
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             callback(event)
+
+    def end(self, callback: Any) -> None:
+        """Call `end` of a callback that has it."""
+        if hasattr(callback, "end"):
+            callback.end(self.run)
 
 
 @contextmanager
 def begin_callbacks(
     callbacks: Sequence[Callback], settings: dict[str, Any], history: Iterable[dict[str, Any]]
 ) -> Iterator[CallbackList]:
-    """Call `begin` of the callbacks that have it, and `end` when the context is left."""
-    listed = CallbackList(callbacks)
+    """Call `begin` of the callbacks that have it, and `end` on leaving the context."""
+    called = CallbackList(callbacks)
     with ExitStack() as ends:
         for callback in callbacks:
             if begin := getattr(callback, "begin", None):
                 begin(settings, list(history))
-            if end := getattr(callback, "end", None):
-                ends.callback(_call_end, end, listed)
-        yield listed
-
-
-def _call_end(end: Callable[[Run | None], object], listed: CallbackList) -> None:
-    end(listed.run)
+            ends.callback(called.end, callback)
+        yield called

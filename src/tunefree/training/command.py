@@ -17,7 +17,7 @@ from torch import nn
 from .. import methods
 from ..core.errors import ArgumentError, CheckpointError, convert_errors, unknown_name
 from ..core.text import parse_value
-from ..core.types import tensor_list
+from ..core.types import list_tensors
 from ..data import Dataset, Federation, load, partition
 from ..methods import Method
 from ..models import nets
@@ -124,7 +124,7 @@ def _has_type(value: Any, kind: Any) -> bool:
 
 
 def parse_method_settings(name: str, texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the arguments of a method that KEY=VALUE texts stand for.
+    """Return the arguments of a method from KEY=VALUE texts.
 
     >>> parse_method_settings("fedavg", ("lr=0.3", "weights=samples"))
     {'lr': 0.3, 'weights': 'samples'}
@@ -162,7 +162,7 @@ def make_federation(command: CommandConfig, dataset: Dataset) -> Federation:
 def make_model(command: CommandConfig, dataset: Dataset) -> nn.Module:
     """Return the network, initialised from the seed."""
     x, classes = dataset.x, dataset.classes or 1
-    first = tensor_list(x)[0]
+    first = list_tensors(x)[0]
     shape: Any = tuple(first.shape[1:])
     shapes = {k: tuple(v.shape[1:]) for k, v in x.items()} if isinstance(x, Mapping) else shape
     name = command.model
@@ -194,7 +194,7 @@ def make_config(command: CommandConfig, clients: int) -> RunConfig:
 
 
 class CommandRun(NamedTuple):
-    """What a command stands for."""
+    """The configuration, model and federation of a command."""
 
     config: RunConfig
     model: nn.Module

@@ -1,4 +1,4 @@
-"""When a run blows up: what is no longer finite, and what to try."""
+"""Detection of divergence, and its message."""
 
 import math
 from typing import Any
@@ -18,20 +18,20 @@ PARTS = {
 
 
 def find_nonfinite(after: ServerState, row: dict[str, Any]) -> str | None:
-    """Return what is not finite after a round, in words, or None."""
+    """Return a description of what is not finite after a round, or None."""
     if not math.isfinite(row["train_loss"]) and row.get("answered") != 0:
         return "the training loss"
     found = after.tensors()
-    fine = torch.stack([torch.isfinite(v).all() for v in found.values()]).tolist()
-    for name, good in zip(found, fine, strict=True):
-        if not good:
+    finite = torch.stack([torch.isfinite(v).all() for v in found.values()]).tolist()
+    for name, is_finite in zip(found, finite, strict=True):
+        if not is_finite:
             part, _, own = name.partition(".")
             return PARTS[part] + (f" ({own})" if own else "")
     return None
 
 
 def divergence_message(what: str, round: int, method: Method) -> str:
-    """Say what happened in a round, and what to try."""
+    """Return the warning: what is not finite, in which round, and what to try."""
     facts = method.describe()
     rates = {
         name: facts[part][name]

@@ -14,7 +14,7 @@ from ..methods import Method
 from .bind import SimulatedClients, bind
 from .callbacks import Callback
 from .config import RunConfig, check_option_names
-from .folder import Folder
+from .folder import RunFolder
 from .run import Run
 from .trainer import Trainer
 
@@ -78,15 +78,7 @@ def train(
 ) -> Run:
     """Train as `fit` does, with the options as a configuration.
 
-    Args:
-        config: The options.
-        model: The module.
-        federation: The clients' data.
-        out: Folder of the run, or None.
-        resume: Whether to continue the run in `out`.
-        checkpoint_every: Rounds between checkpoints, or None.
-        callbacks: Called after each round.
-        command: Options of the command line that started the run, for its settings.
+    `command` holds the options of the command line that started the run, for its settings.
     """
     if checkpoint_every is not None:
         check_int("fit", "checkpoint_every", checkpoint_every)
@@ -96,7 +88,7 @@ def train(
     run = replace(run, settings=run.settings | {"command": dict(command or {})})
     return Trainer(
         run,
-        None if out is None else Folder(out),
+        None if out is None else RunFolder(out),
         resume=resume,
         checkpoint_every=checkpoint_every,
         callbacks=callbacks,

@@ -1,14 +1,13 @@
-"""A run's folder: settings, history and checkpoints, written so that nothing is ever half there.
+"""The folder of a run: settings, history and checkpoints. Files are written atomically.
 
-    settings.json          what was asked for, enough to run it again
-    history.jsonl          one line per round, appended
-    state-000012.safetensors   numbers after 12 rounds
-    checkpoint.json        names the newest and the previous state file, with their sha256
-    model.safetensors      the shipped model's state dict, when the run has ended
-    lock                   who writes here, while somebody does
+    settings.json              everything that decides the run
+    history.jsonl              one line per round, appended
+    state-000012.safetensors   tensors after 12 rounds
+    checkpoint.json            the newest and the previous state file, with their SHA-256
+    model.safetensors          the shipped model's state dict, once the run has ended
+    lock                       process id of the writer, while there is one
 
-`checkpoint.json` is the point of commitment: a state file counts once it is named there. A file
-that is named there is never written again.
+A state file counts once `checkpoint.json` names it, and is not written again after that.
 """
 
 import hashlib
@@ -29,11 +28,11 @@ from ..core.lock import lock_folder
 
 log = logging.getLogger("tunefree")
 
-STATE = re.compile(r"state-[0-9]{1,18}(-[0-9a-f]{8})?\.safetensors")  # in this folder, nowhere else
+STATE = re.compile(r"state-[0-9]{1,18}(-[0-9a-f]{8})?\.safetensors")  # a name without a path
 
-# Of a history, what must be numbers.
+# Prefixes of the history's entries that must be numbers.
 MEASURED = ("round", "train_", "test_", "validation_", "client_", "bytes_", "seconds", "gradients")
-MOST = 1e300
+MAX_VALUE = 1e300
 
 # Recorded, not compared on resume.
 INFORMATION = ("tunefree", "torch", "python", "numpy", "device", "memory", "chunk", "command")
@@ -50,44 +49,44 @@ def _read_json(path: Path) -> Any:
 
 
 def is_history_row(row: Any) -> bool:
-    """Whether this is a row of a history: an object whose measurements are numbers or missing."""
+    """Whether this is a row of a history: a dict whose measurements are numbers or None."""
     if not isinstance(row, dict):
         return False
     for k, v in row.items():
-        plain = v is None or (type(v) in (float, int) and -MOST < v < MOST)
-        if not plain and k.startswith(MEASURED):
+        is_plain = v is None or (type(v) in (float, int) and -MAX_VALUE < v < MAX_VALUE)
+        if not is_plain and k.startswith(MEASURED):
             return False
     return True
 
 
 def parse_history(lines: list[bytes]) -> list[Any]:
-    """Return what the lines of a history say, in order; None for those that are damaged."""
+    """Return the rows of a history's lines; None for lines that are not JSON."""
     try:
-        found = json.loads(b"[" + b",".join(lines) + b"]")  # in one go, which is what there is
+        found = json.loads(b"[" + b",".join(lines) + b"]")  # one call is much faster
         if len(found) == len(lines):
             return list(found)
     except (ValueError, RecursionError):
         pass
-    return [_row(line) for line in lines]
+    return [_parse_line(line) for line in lines]
 
 
-def _row(line: bytes) -> Any:
+def _parse_line(line: bytes) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
 
 
-class Folder:
-    """Reads and writes one run folder."""
+class RunFolder:
+    """Reads and writes the folder of one run."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._whole: list[dict[str, Any]] = []  # checkpoints known to be whole, newest first
+        self._valid: list[dict[str, Any]] = []  # entries of usable checkpoints, newest first
 
     @property
-    def started(self) -> bool:
-        """Whether a run was begun here."""
+    def is_started(self) -> bool:
+        """Whether a run was started here."""
         return (self.path / "settings.json").exists()
 
     @property
@@ -97,9 +96,9 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder's lock in the context; remove files that a crash left half written."""
+        """Hold the folder's lock within the context; remove temporary files that a crash left."""
         with ExitStack() as held:
-            with self._writing():
+            with self._report_unwritable():
                 self.path.mkdir(parents=True, exist_ok=True)
                 held.enter_context(lock_folder(self.path))
                 for name in WRITTEN:
@@ -108,13 +107,13 @@ class Folder:
             yield
 
     def start(self, settings: dict[str, Any]) -> None:
-        """Make the folder and write the settings."""
+        """Create the folder and write the settings."""
         text = json.dumps(json.loads(to_json(settings)), indent=2) + "\n"
-        with self._writing():
+        with self._report_unwritable():
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path / "settings.json", text.encode())
 
-    def settings(self) -> dict[str, Any]:
+    def read_settings(self) -> dict[str, Any]:
         """Return the settings."""
         found = _read_json(self.path / "settings.json")
         if not isinstance(found, dict):
@@ -127,9 +126,13 @@ class Folder:
             )
         return found
 
-    def compare(self, settings: dict[str, Any]) -> None:
-        """Refuse to continue a run under other settings, and say which differ."""
-        old, new = self.settings(), json.loads(to_json(settings))
+    def check_settings(self, settings: dict[str, Any]) -> None:
+        """Check that a run can be continued with these settings.
+
+        Raises:
+            ResumeError: If settings differ; it names them.
+        """
+        old, new = self.read_settings(), json.loads(to_json(settings))
         changes = [
             f"{name} was {a!r}, now {b!r}"
             for name, a, b in _differences(old, new)
@@ -141,8 +144,8 @@ class Folder:
                 "same settings to continue it, or another folder for a new run."
             )
 
-    def history(self) -> list[dict[str, Any]]:
-        """Return the rows written so far; a line cut short is left out."""
+    def read_history(self) -> list[dict[str, Any]]:
+        """Return the rows written so far; a truncated line is left out."""
         path = self.path / "history.jsonl"
         with convert_errors(f"{path} cannot be read", CheckpointError):
             lines = path.read_bytes().split(b"\n") if path.exists() else []
@@ -154,13 +157,14 @@ class Folder:
         return [row for row in rows if is_history_row(row)]
 
     def rewrite_history(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Replace the history, as when a run goes back to its checkpoint."""
+        """Replace the history, for a run that continues from an earlier checkpoint."""
         text = "".join(to_json(row) + "\n" for row in rows)
-        with self._writing():
+        with self._report_unwritable():
             write_atomically(self.path / "history.jsonl", text.encode())
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _report_unwritable(self) -> Iterator[None]:
+        """Report that the folder cannot be created or written, before training."""
         try:
             yield
         except OSError as error:
@@ -170,53 +174,56 @@ class Folder:
             ) from None
 
     @contextmanager
-    def _going(self) -> Iterator[None]:
+    def _report_write_error(self) -> Iterator[None]:
+        """Report a write that failed during training, and what is safe."""
         try:
             yield
         except OSError as error:
-            kept = f"rounds up to {self._whole[0]['rounds']} are" if self._whole else "settings are"
+            kept = f"rounds up to {self._valid[0]['rounds']} are" if self._valid else "settings are"
             raise CheckpointError(
-                f"The run in {self.name} cannot be written: {error.strerror or error}. Its "
-                f"{kept} safe there; make room, or make it writable, and call fit again to go on."
+                f"The run in {self.name} cannot be written: {error.strerror or error}. Its {kept} "
+                "safe there; make room, or make it writable, and call fit again to continue."
             ) from None
 
-    def append(self, row: dict[str, Any]) -> None:
-        """Add one round."""
-        with self._going(), (self.path / "history.jsonl").open("a") as file:
+    def append_row(self, row: dict[str, Any]) -> None:
+        """Append the row of a round to the history."""
+        with self._report_write_error(), (self.path / "history.jsonl").open("a") as file:
             file.write(to_json(row) + "\n")
 
-    def _settle_history(self) -> None:
-        """Make sure that the rows are on disk before a checkpoint counts on them."""
+    def _sync_history(self) -> None:
+        """Flush the history to disk, before a checkpoint that needs its rows."""
         path = self.path / "history.jsonl"
         if path.exists():
             with path.open("a") as file:
                 os.fsync(file.fileno())
 
-    def save(self, rounds: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Write a checkpoint and keep the one before it."""
+    def save_checkpoint(
+        self, rounds: int, tensors: dict[str, Tensor], facts: dict[str, Any]
+    ) -> None:
+        """Write a checkpoint, and keep the previous one."""
         data = pack_tensors(tensors)
         digest, name = hashlib.sha256(data).hexdigest(), f"state-{rounds:06d}.safetensors"
-        known = {e["file"]: e["sha256"] for e in self._whole}
+        known = {e["file"]: e["sha256"] for e in self._valid}
         if known.get(name, digest) != digest:
             name = f"state-{rounds:06d}-{digest[:8]}.safetensors"
         entry = {"file": name, "rounds": rounds, "sha256": digest, "facts": facts}
-        entries = [entry, *(e for e in self._whole if e["file"] != name)][:2]
-        with self._going():
-            self._settle_history()
+        entries = [entry, *(e for e in self._valid if e["file"] != name)][:2]
+        with self._report_write_error():
+            self._sync_history()
             if name not in known:
                 write_atomically(self.path / name, data)
             write_atomically(self.path / "checkpoint.json", to_json(entries).encode())
-            self._whole = entries
+            self._valid = entries
             for stale in self.path.glob("state-*.safetensors"):
                 if stale.name not in {e["file"] for e in entries}:
                     stale.unlink(missing_ok=True)
 
-    def export(self, tensors: dict[str, Tensor]) -> None:
+    def export_model(self, tensors: dict[str, Tensor]) -> None:
         """Write the shipped model's state dict."""
-        with self._going():
+        with self._report_write_error():
             write_atomically(self.path / "model.safetensors", pack_tensors(tensors))
 
-    def _entries(self) -> list[dict[str, Any]]:
+    def _read_entries(self) -> list[dict[str, Any]]:
         path = self.path / "checkpoint.json"
         kinds = {"file": str, "rounds": int, "sha256": str, "facts": dict}
         found = _read_json(path)
@@ -230,20 +237,20 @@ class Folder:
             raise CheckpointError(f"{path} is damaged: it does not list checkpoints.")
         return found
 
-    def load(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """Return the newest checkpoint that is whole; None if there is none yet."""
+    def load_checkpoint(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+        """Return the newest usable checkpoint: rounds, tensors, facts; None if there is none."""
         path = self.path / "checkpoint.json"
         if not path.exists():
             return None
-        entries = self._entries()
+        entries = self._read_entries()
         for k, entry in enumerate(entries):
             try:
                 data = (self.path / entry["file"]).read_bytes()
                 if hashlib.sha256(data).hexdigest() != entry["sha256"]:
                     raise CheckpointError("its checksum is wrong, so it was cut short or changed")
-                found = entry["rounds"], unpack_tensors(data), entry["facts"]
-                self._whole = entries[k:]
-                return found
+                tensors = unpack_tensors(data)
+                self._valid = entries[k:]
+                return entry["rounds"], tensors, entry["facts"]
             except (OSError, CheckpointError) as error:
                 log.warning(
                     "The checkpoint %s cannot be used (%s); trying the one before it.",

@@ -1,4 +1,4 @@
-"""What a run leaves: the model, the history, and where they are kept."""
+"""The result of a run: its model, history and settings."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.files import pack_tensors, write_atomically
 from ..core.types import Vector, map_inputs
 from ..models.problem import LOSSES, Problem
-from .folder import Folder
+from .folder import RunFolder
 
 _RENDERERS: dict[str, Callable[..., Any]] = {}
 
@@ -50,10 +50,9 @@ class Run:
         history: One dict per round: round, train_loss (mean over the cohort's batches), lr (mean
             client step), gradients (minibatch gradients taken), trials (line-search evaluations per
             step), server_step, bytes_up, bytes_down (bytes_up.delta, ... by channel), seconds, and
-            refused (clients left out because of NaN or Inf, where there were any); in
-            rounds that are evaluated also test_loss, test_accuracy, validation_loss, ...,
-            client_worst, client_spread.
-        settings: What was asked for.
+            refused (clients left out because of NaN or Inf, if any); in evaluated rounds also
+            test_loss, test_accuracy, validation_loss, ..., client_worst, client_spread.
+        settings: Everything that decides the run.
         status: "finished", "stopped early", "interrupted", "diverged" or "unfinished".
         path: The run's folder, or None.
     """
@@ -126,19 +125,19 @@ class Run:
 
     @staticmethod
     def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> "Run":
-        """Read a run folder; with `model`, a module of the same form, it can also predict."""
-        folder = Folder(path)
-        settings = folder.settings()
-        found = folder.load()
+        """Read a run folder; given a module of the same architecture, the run can predict."""
+        folder = RunFolder(path)
+        settings = folder.read_settings()
+        found = folder.load_checkpoint()
         if found is None:
             raise CheckpointError(f"The run in {str(path)!r} has no checkpoint yet.")
         rounds, tensors, facts = found
         problem = None
         with convert_errors(f"The run in {str(path)!r} cannot be read", CheckpointError):
             x, output = tensors["x"], tensors["shipped"]
-            flat = x.ndim == 1 and x.shape == output.shape and x.dtype == output.dtype
-            if not (flat and x.is_floating_point() and rounds >= 0):
-                raise ValueError("x and the model that it ships must be vectors of one form")
+            is_flat = x.ndim == 1 and x.shape == output.shape and x.dtype == output.dtype
+            if not (is_flat and x.is_floating_point() and rounds >= 0):
+                raise ValueError("x and the shipped model must be vectors of one shape and dtype")
         if model is not None:
             missing = [
                 name for name in ("dtype", "loss") if not isinstance(settings.get(name), str)
@@ -146,21 +145,21 @@ class Run:
             if missing or settings["dtype"] not in ("float32", "float64"):
                 raise CheckpointError(f"The settings in {str(path)!r} lack a loss or a dtype.")
             dtype = getattr(torch, settings["dtype"])
-            known = settings["loss"] in LOSSES  # a user's own loss is not needed to predict
-            problem = Problem(model, settings["loss"] if known else "mse", dtype)
+            is_known = settings["loss"] in LOSSES  # a user's own loss is not needed to predict
+            problem = Problem(model, settings["loss"] if is_known else "mse", dtype)
             check_frozen("Run.load(model=...)", settings, problem)
             if problem.layout.size != x.numel():
                 raise ArgumentError(
-                    f"Run.load(model=...) must have the run's {x.numel()} trainable numbers, got "
-                    f"{problem.layout.size}."
+                    f"Run.load(model=...) must have the run's {x.numel()} trainable parameters, "
+                    f"got {problem.layout.size}."
                 )
         status = str(facts.get("status", "unfinished"))
-        history = folder.history()[:rounds]
+        history = folder.read_history()[:rounds]
         return Run(x, output, history, settings, status, folder.path, problem)
 
 
 def check_frozen(what: str, settings: dict[str, Any], problem: Problem) -> None:
-    """Refuse a model whose frozen parameters or buffers are not those of the run."""
+    """Check that a model has the frozen parameters and buffers of the run."""
     if settings.get("frozen", problem.frozen_digest()) != problem.frozen_digest():
         raise ArgumentError(
             f"{what} must have the frozen parameters and buffers that the run had, got other "

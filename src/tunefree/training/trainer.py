@@ -17,7 +17,7 @@ from ..simulation.heap import keep_heap
 from .bind import BoundRun
 from .callbacks import Callback, Event, begin_callbacks
 from .diverge import divergence_message, find_nonfinite
-from .folder import Folder
+from .folder import RunFolder
 from .history import History
 from .run import Run, validation_score
 
@@ -40,7 +40,7 @@ class Trainer:
     def __init__(
         self,
         run: BoundRun,
-        folder: Folder | None = None,
+        folder: RunFolder | None = None,
         *,
         resume: bool = True,
         checkpoint_every: int | None = None,
@@ -77,7 +77,7 @@ class Trainer:
             self._save(self._status)
             result = self._result()
             if self._folder is not None and self._status != "unfinished" and self._leads:
-                self._folder.export(result.model.state_dict())
+                self._folder.export_model(result.model.state_dict())
             callbacks.run = result
         if self._status == "unfinished":
             where = "" if self._folder is None else f" Call fit again with out={self._folder.name}."
@@ -98,7 +98,7 @@ class Trainer:
                 self._state = self._state.restored(rounds, tensors)
                 run.pool.load_state(tensors)
                 self._best.restore(facts["best"], tensors["best"].to(run.start.device))
-                rows = (r for r in folder.history() if r.get("round", rounds) < rounds)
+                rows = (r for r in folder.read_history() if r.get("round", rounds) < rounds)
                 self._history = History(rows)
                 self._status = str(facts["status"])
             if len(self._history) < rounds:
@@ -107,8 +107,8 @@ class Trainer:
         if self._leads:
             folder.rewrite_history(self._history)
 
-    def _open(self, folder: Folder) -> Any:
-        if not folder.started:
+    def _open(self, folder: RunFolder) -> Any:
+        if not folder.is_started:
             folder.start(self._run.settings)
             return None
         if not self._resume:
@@ -116,22 +116,22 @@ class Trainer:
                 f"fit(out={folder.name}, resume=False) needs an unused folder, but it holds a "
                 "run; choose another, or resume=True to continue it."
             )
-        folder.compare(self._run.settings)
-        return folder.load()
+        folder.check_settings(self._run.settings)
+        return folder.load_checkpoint()
 
     def _run_rounds(
         self, call: Callable[[Event], None], interrupted: Callable[[], bool]
     ) -> str | None:
         """Run rounds until the run ends or is stopped; return what stopped it."""
         run, pool = self._run, self._run.pool
-        everyone = torch.arange(run.plan.clients)
+        all_ids = torch.arange(run.plan.clients)
         cohort = pool.sample_cohort(self._state.round)
         while self._status == "unfinished":
             began, now = time.perf_counter(), self._state
             is_last = now.round + 1 == run.plan.rounds
             following = None if is_last else pool.sample_cohort(now.round + 1)
             pool.announce(following)
-            after, row = run_round(run.method, run.plan, now, pool, cohort, everyone)
+            after, row = run_round(run.method, run.plan, now, pool, cohort, all_ids)
             output = output_model(run.method, after)
             if (what := find_nonfinite(after, row)) is not None:
                 self._status = "diverged"
@@ -146,7 +146,7 @@ class Trainer:
             self._state = after
             row["seconds"] = time.perf_counter() - began
             if self._folder is not None and self._leads:
-                self._folder.append(row)
+                self._folder.append_row(row)
             event = Event(row["round"], after.x, output, row)
             call(event)
             self._history.append(row)  # with entries that callbacks added
@@ -177,7 +177,7 @@ class Trainer:
         tensors |= {"best": self._best.x, "shipped": self._shipped()}
         if self._leads:
             facts = {"status": status, "best": self._best.facts()}
-            self._folder.save(self._state.round, tensors, facts)
+            self._folder.save_checkpoint(self._state.round, tensors, facts)
         self._written = time.monotonic()
 
     def _shipped(self) -> Vector:

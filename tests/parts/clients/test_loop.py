@@ -34,7 +34,7 @@ class Bowls:
 def run(step, x, curvature, steps, local=None, school=None, records=ALL, factor=1.0):
     share = torch.full((len(steps), max(steps)), 0.5, dtype=torch.float64)
     plan = Plan(len(steps), len(steps), 1, max(steps), Layout(("w",), (tuple(x.shape),)))
-    return loop.run(
+    return loop.run_local_steps(
         x,
         LocalProblem() if local is None else local,
         step,

@@ -14,23 +14,23 @@ from experiments.text import cells, remarks, tally
 
 from tunefree.core.errors import ArgumentError, Interrupted
 from tunefree.data import load as load_data
-from tunefree.study.work import Watch
+from tunefree.study.tasks import ProgressListener
 
 from .papers import SPEC, write
 
 
-class Counter(Watch):
+class Counter(ProgressListener):
     def __init__(self):
         self.played, self.kept, self.said = [], 0, []
 
-    def end(self, task, outcome, played):
-        if played:
+    def on_end(self, task, outcome, trained):
+        if trained:
             self.played.append(f"{task.label} {task.seed}")
         else:
             self.kept += 1
 
-    def say(self, line):
-        self.said.append(line)
+    def on_message(self, text):
+        self.said.append(text)
 
 
 def play(path, out, **more):
@@ -211,8 +211,8 @@ def test_what_cannot_be_run_is_refused_before_training(tmp_path):
 
 def test_ctrl_c_leaves_what_is_done(tmp_path):
     class Impatient(Counter):
-        def end(self, task, outcome, played):
-            super().end(task, outcome, played)
+        def on_end(self, task, outcome, trained):
+            super().on_end(task, outcome, trained)
             raise KeyboardInterrupt
 
     path = write(tmp_path)
@@ -227,7 +227,7 @@ def test_a_long_run_is_continued(tmp_path):
     class Impatient(Counter):
         rounds = ()
 
-        def round(self, task, row):
+        def on_round(self, task, row):
             self.rounds = (*self.rounds, row["round"])
             if self.rounds == (0, 1):
                 signal.raise_signal(signal.SIGINT)

@@ -48,8 +48,8 @@ def test_report_of_several_folders_has_a_default_place(call, tmp_path):
     [
         (["report"], "report needs at least one run folder, such as runs/digits-auto-1."),
         (["report", "nowhere"], "'nowhere' is no folder."),
-        (["watch", "nowhere"], "watch takes folders with runs, got 'nowhere', which is none."),
-        (["watch"], "watch takes folders with runs, got 'runs', which is none."),
+        (["watch", "nowhere"], "watch takes folders with runs; 'nowhere' is not a folder."),
+        (["watch"], "watch takes folders with runs; 'runs' is not a folder."),
     ],
 )
 def test_mistakes_are_said_in_a_sentence(call, words, sentence):

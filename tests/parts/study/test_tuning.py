@@ -8,9 +8,9 @@ import torch
 
 import tunefree as tf
 from helpers import Quadratics, labelled
-from parts.study.test_comparing import SMALL, model
+from parts.study.test_comparison import SMALL, model
 from tunefree.core.errors import Interrupted
-from tunefree.study import grids, searching, work
+from tunefree.study import search, tasks
 
 WILD = 1e308  # overflows in float64
 
@@ -66,8 +66,8 @@ def test_a_method_that_breaks_is_paid_for(monkeypatch):
 
         return real(*given, callbacks=[*callbacks, break_off], **more)
 
-    real = work.train
-    monkeypatch.setattr(work, "train", train)
+    real = tasks.train
+    monkeypatch.setattr(tasks, "train", train)
     found = tune(grid={"lr": (0.1, 0.3)})
     assert found.cost["gradients"] == 2 * 2 * 2 * 2  # settings, rounds, cohort, steps
     assert found.ranked() == []
@@ -103,12 +103,12 @@ def test_losses_where_there_is_no_accuracy():
 
 
 def test_rungs():
-    assert searching.rungs(9, 90, 1) == [(9, 10), (3, 30), (1, 90)]
-    assert searching.rungs(25, 100, 1) == [(25, 12), (9, 34), (3, 100)]
-    assert searching.rungs(5, 50, 10) == [(5, 20), (2, 50)]
-    assert searching.rungs(2, 50, 1) == [(2, 50)]
-    assert searching.rungs(9, 2, 1) == [(9, 1), (3, 2)]
-    assert searching.rungs(27, 81, 100) == [(27, 81)]
+    assert search.plan_rungs(9, 90, 1) == [(9, 10), (3, 30), (1, 90)]
+    assert search.plan_rungs(25, 100, 1) == [(25, 12), (9, 34), (3, 100)]
+    assert search.plan_rungs(5, 50, 10) == [(5, 20), (2, 50)]
+    assert search.plan_rungs(2, 50, 1) == [(2, 50)]
+    assert search.plan_rungs(9, 2, 1) == [(9, 1), (3, 2)]
+    assert search.plan_rungs(27, 81, 100) == [(27, 81)]
 
 
 GRID = {"lr": (1e-6, 1e-5, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)}
@@ -136,7 +136,7 @@ def test_halving_sees_the_whole_schedule(tmp_path):
 
 def test_halving_again_decides_the_same(tmp_path, monkeypatch):
     found = tune(grid=GRID, out=tmp_path, halving=True)
-    monkeypatch.setattr(work, "train", None)  # nothing is trained
+    monkeypatch.setattr(tasks, "train", None)  # nothing is trained
     again = tune(grid=GRID, out=tmp_path, halving=True)
     assert again.table() == found.table()
     loaded = tf.Tuning.load(tmp_path)
@@ -174,9 +174,9 @@ def test_every_choice_has_a_grid(name):
     choose = tf.methods.CATALOGUE[name].choose
     if not choose:
         with pytest.raises(tf.TunefreeError, match=f"{name} has nothing to choose"):
-            grids.grid(name)
+            search.default_grid(name)
         return
-    found = grids.grid(name)
+    found = search.default_grid(name)
     assert tuple(found) == choose
     for setting, values in found.items():
         assert list(values) == sorted(set(values))
@@ -187,9 +187,9 @@ def test_every_choice_has_a_grid(name):
 
 def test_grids_of_the_feddua_paper():
     """Half-decades 1e-2 .. 1 for clients, 1e-4 .. 1e-2 for FedOpt servers, mu by decades."""
-    assert grids.grid("fedavg") == {"lr": (0.01, 0.0316, 0.1, 0.316, 1.0)}
-    assert grids.grid("fedadam")["server_lr"] == (0.0001, 0.000316, 0.001, 0.00316, 0.01)
-    assert grids.grid("fedprox")["mu"] == (0.001, 0.01, 0.1, 1.0)
+    assert search.default_grid("fedavg") == {"lr": (0.01, 0.0316, 0.1, 0.316, 1.0)}
+    assert search.default_grid("fedadam")["server_lr"] == (0.0001, 0.000316, 0.001, 0.00316, 0.01)
+    assert search.default_grid("fedprox")["mu"] == (0.001, 0.01, 0.1, 1.0)
 
 
 BAD = {
@@ -211,7 +211,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_errors_come_before_anything_is_trained(monkeypatch, case):
-    monkeypatch.setattr(work, "train", None)
+    monkeypatch.setattr(tasks, "train", None)
     settings, sentence = BAD[case]
     if case == "test":
         settings = settings | {"batch": None, "cohort": None, "loss": "mse"}

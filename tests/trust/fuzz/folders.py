@@ -25,7 +25,7 @@ from tunefree.study import compare, tune
 from tunefree.study.comparison import Comparison
 from tunefree.study.tuning import Tuning
 from tunefree.training.command import build_run
-from tunefree.training.folder import Folder
+from tunefree.training.folder import RunFolder
 from tunefree.training.run import Run
 from tunefree.training.trainer import Trainer
 
@@ -146,9 +146,9 @@ def _run() -> Target:
     kept = Kept(run_folder("run"), RUN)
 
     def read(home: Path) -> None:
-        folder = Folder(home)
-        folder.settings()
-        folder.history()
+        folder = RunFolder(home)
+        folder.read_settings()
+        folder.read_history()
         Run.load(home, model).summary  # noqa: B018
 
     return kept.target(read)
@@ -161,7 +161,7 @@ def _history() -> Target:
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        rows = Folder(home).history()
+        rows = RunFolder(home).read_history()
         assert all(isinstance(row, dict) for row in rows)
 
     def change(data: bytes, random: Random) -> bytes:
@@ -180,7 +180,7 @@ def _settings() -> Target:
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        Folder(home).settings()
+        RunFolder(home).read_settings()
 
     return Target(read, [path.read_bytes()], odd_json)
 
@@ -192,7 +192,7 @@ def _checkpoint() -> Target:
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        Folder(home).load()
+        RunFolder(home).load_checkpoint()
 
     return Target(read, [path.read_bytes()], odd_json)
 
@@ -204,7 +204,7 @@ def _resume() -> Target:
     job = bound(model=model, federation=fed, method="scaffold", **small())
 
     def read(home: Path) -> None:
-        Trainer(job, Folder(home)).train()
+        Trainer(job, RunFolder(home)).train()
 
     return kept.target(read)
 

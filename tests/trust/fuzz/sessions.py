@@ -18,7 +18,7 @@ from tunefree.flower import serve
 from tunefree.flower.secagg_client import SecAggTerms
 from tunefree.flower.store import MemoryStore
 from tunefree.privacy import ProtocolClient, ProtocolServer, ProtocolTerms, Secure
-from tunefree.training.folder import Folder
+from tunefree.training.folder import RunFolder
 
 TERMS = ProtocolTerms(bytes(16), 2, 3)
 VALUES = np.arange(3, dtype="<u8")
@@ -104,7 +104,7 @@ def _nodes() -> Target:
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        known = serve._read_known(Folder(path.parent), 3)
+        known = serve._read_known(RunFolder(path.parent), 3)
         assert known is not None
         assert torch.tensor(known.sizes).min() > 0
         MemoryStore(path.parent, known.run, 0)

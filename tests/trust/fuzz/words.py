@@ -17,12 +17,12 @@ from experiments.library import find, load
 from trust.fuzz.mutate import edited
 from trust.fuzz.target import Target, room, target
 from tunefree import attacks, faults, penalties, robust, wire
-from tunefree.cli import app, compare, flower, main, run, tune
+from tunefree.cli import app, flower, main, run, study
 from tunefree.core.errors import DataError
 from tunefree.data import partition, sources
 from tunefree.report import watch
-from tunefree.study import names
-from tunefree.study.searching import read_grid
+from tunefree.study import candidates
+from tunefree.study.search import parse_grid
 from tunefree.training import command
 
 SPLIT = b"\n"
@@ -64,7 +64,9 @@ target("words penalty")(
 )
 target("words split")(lambda: _text(partition.parse, "dirichlet:0.1:balanced", "shards:2", "iid"))
 target("words method")(
-    lambda: _text(names.parse, "fedavg:lr=0.3:wire=ef+topk:0.05", "fedprox:mu=1:tuned")
+    lambda: _text(
+        candidates.parse_candidate, "fedavg:lr=0.3:wire=ef+topk:0.05", "fedprox:mu=1:tuned"
+    )
 )
 target("words aggregation")(
     lambda: _text(robust.parse, "krum:f=2", "nnm:f=0.2+trimmed-mean:f=0.2", "norm-clip:2.0")
@@ -73,8 +75,10 @@ target("words faults")(
     lambda: _text(faults.parse, "before=0.1,after=0.2", "slow=0.3,available=24/0.5")
 )
 target("words attack")(lambda: _text(attacks.parse, "sign-flip:0.2", "large-norm:0+3:scale=10"))
-target("words seeds")(lambda: _text(lambda t: names.seeds(names.read_seeds(t)), "3", "0,4,7"))
-target("words grid")(lambda: _text(lambda t: read_grid("fedavg", [t]), "lr=0.1,1", "clip=none,1"))
+target("words seeds")(
+    lambda: _text(lambda t: candidates.make_seeds(candidates.parse_seeds(t)), "3", "0,4,7")
+)
+target("words grid")(lambda: _text(lambda t: parse_grid("fedavg", [t]), "lr=0.1,1", "clip=none,1"))
 target("words setting")(
     lambda: _text(
         lambda t: command.parse_method_settings("fedproxlod", (t,)), "weights=samples", "clip=1"
@@ -146,7 +150,12 @@ def _command_line() -> Target:
     os.chdir(home)
     os.environ |= {"TERM": "dumb", "COLUMNS": "80"}
     os.environ.pop("TUNEFREE_DATA", None)
-    owners = ((run, "train"), (compare, "contest"), (tune, "search"), (watch, "make_server"))
+    owners = (
+        (run, "train"),
+        (study, "run_comparison"),
+        (study, "run_search"),
+        (watch, "make_server"),
+    )
     owners += ((sources, "_download"), (experiments.papers, "run"), (experiments.papers, "find"))
     owners += ((App, "assemble_argument_collection"),)
     owners += ((benchmarks, "measure"),)

@@ -9,7 +9,7 @@ import torch
 import tunefree as tf
 from helpers import labelled, linear
 from tunefree.core.errors import Interrupted
-from tunefree.study import Failure, work
+from tunefree.study import FailedRun, tasks
 
 SMALL = {"rounds": 3, "cohort": 2, "steps": 2, "batch": 4, "device": "cpu", "dtype": torch.float64}
 
@@ -33,8 +33,8 @@ def fits(monkeypatch):
         calls.append(given)
         return real(*given, **more)
 
-    real = work.train
-    monkeypatch.setattr(work, "train", train)
+    real = tasks.train
+    monkeypatch.setattr(tasks, "train", train)
     return calls
 
 
@@ -122,7 +122,7 @@ def test_one_that_fails_stops_nobody(tmp_path):
     rows = {row["label"]: row for row in found.table()}
     assert {k: r["finished"] for k, r in rows.items()} == {"broken": 0, "wild": 0, "sound": 2}
     failure = found.runs["broken"][0]
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, FailedRun)
     assert failure.reason == "RuntimeError: my rule <is> broken"
     assert "in step" in failure.trace
     assert [row["round"] for row in failure.history] == [0]

@@ -1,7 +1,7 @@
-"""The engine of studies: runs that are wanted, done one after the other or in several processes.
+"""The runs of a study: what one is trained with, how it is trained, and what is left of it.
 
-A run that has ended is read, not repeated; one that was stopped is continued by `fit`. One that
-fails leaves the reason in its place, and the others go on.
+A run that has ended is read from its folder and not repeated; an interrupted run is continued. If a
+run fails, its outcome is a `FailedRun` and the study goes on.
 """
 
 import logging
@@ -20,7 +20,7 @@ from ..training.bind import SimulatedClients, bind
 from ..training.callbacks import Callback, Event
 from ..training.config import RunConfig
 from ..training.fit import train
-from ..training.folder import Folder
+from ..training.folder import RunFolder
 from ..training.run import Run
 
 log = logging.getLogger("tunefree")
@@ -31,15 +31,15 @@ NOT_RUN = "not run yet"
 
 
 @dataclass(frozen=True)
-class Task:
-    """One run that is wanted.
+class RunTask:
+    """One run of a study.
 
     Args:
-        label: Of which method or setting.
+        label: Label of its candidate.
         seed: Its seed.
-        rounds: Rounds of the whole run.
-        out: Its folder.
-        until: Stop after so many rounds, so that it can be continued; None plays them all.
+        rounds: Rounds of the complete run.
+        out: Its folder, or None.
+        until: Stop after this many rounds, to be continued later; None runs all rounds.
     """
 
     label: str
@@ -50,14 +50,14 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """In the place of a run that there is none of.
+class FailedRun:
+    """The outcome of a run that failed or was not started.
 
     Attributes:
         seed: Its seed.
-        reason: What went wrong, in a sentence.
-        trace: Where, for those who mend it.
-        history: The rounds that were played all the same; they were spent.
+        reason: What went wrong.
+        trace: The traceback.
+        history: The rows of the rounds before the failure; their cost counts.
     """
 
     seed: int
@@ -66,7 +66,7 @@ class Failure:
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
 
-Outcome = Run | Failure
+Outcome = Run | FailedRun
 
 
 class RunInputs(NamedTuple):
@@ -80,53 +80,57 @@ class RunInputs(NamedTuple):
     checkpoint_every: int | None = None
 
 
-class Source(Protocol):
-    """Where the runs of a study come from."""
+class RunSource(Protocol):
+    """Builds the runs of a study."""
 
-    def inputs(self, task: Task) -> RunInputs:
+    def inputs(self, task: RunTask) -> RunInputs:
         """Return what a run is trained with."""
         ...
 
 
-class Watch:
-    """Somebody who looks on; this one says nothing."""
+class ProgressListener:
+    """Receives the progress of a study; this class ignores it."""
 
-    def plan(self, tasks: Sequence[Task]) -> None:
-        """So many runs are to come."""
+    def on_plan(self, tasks: Sequence[RunTask]) -> None:
+        """Called before these runs are started."""
 
-    def round(self, task: Task, row: dict[str, Any]) -> None:
-        """One more round of a run."""
+    def on_round(self, task: RunTask, row: dict[str, Any]) -> None:
+        """Called after each round of a run, with its row of the history."""
 
-    def end(self, task: Task, outcome: Outcome, played: bool) -> None:
-        """A run has ended; not played: it was there already."""
+    def on_end(self, task: RunTask, outcome: Outcome, trained: bool) -> None:
+        """Called after each run; `trained` is False if it was read from its folder."""
 
-    def say(self, line: str) -> None:
-        """Something worth a line."""
+    def on_message(self, text: str) -> None:
+        """Called with warnings."""
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "ProgressListener":
         return self
 
     def __exit__(self, *error: object) -> None: ...
 
 
-def do(task: Task, source: Source, show: Callback) -> tuple[Outcome, bool]:
-    """Do one run, or read it if it has ended, and say which; a failure is an outcome too."""
+def run_one(task: RunTask, callback: Callback, source: RunSource) -> tuple[Outcome, bool]:
+    """Train one run, or read it if it has ended.
+
+    Returns:
+        The outcome, and whether the run was trained.
+    """
     rows: list[dict[str, Any]] = []
     try:
         inputs = source.inputs(task)
-        found = None if task.out is None else ended(task, inputs)
+        found = None if task.out is None else _find_finished(task, inputs)
         if found is not None:
             return found, False
-        return _train(task, inputs, [lambda event: rows.append(event.row), show]), True
+        return _train(task, inputs, [lambda event: rows.append(event.row), callback]), True
     except TunefreeError as error:
-        return Failure(task.seed, str(error), traceback.format_exc(), rows), True
+        return FailedRun(task.seed, str(error), traceback.format_exc(), rows), True
     except Exception as error:  # a user's model, loss or part may raise anything
         log.debug("%s, seed %d failed.", task.label, task.seed, exc_info=True)
         reason = f"{type(error).__name__}: {first_line(error)}"
-        return Failure(task.seed, reason, traceback.format_exc(), rows), True
+        return FailedRun(task.seed, reason, traceback.format_exc(), rows), True
 
 
-def _train(task: Task, inputs: RunInputs, callbacks: list[Callback]) -> Run:
+def _train(task: RunTask, inputs: RunInputs, callbacks: list[Callback]) -> Run:
     stop = _StopAfter(task.until)
     try:
         return train(
@@ -156,41 +160,41 @@ class _StopAfter:
             event.request_stop()
 
 
-def ended(task: Task, inputs: RunInputs) -> Run | None:
-    """Return the run if it has come as far as it should; settings that differ are refused."""
+def _find_finished(task: RunTask, inputs: RunInputs) -> Run | None:
+    """Return the run in the task's folder if it needs no more rounds; check its settings."""
     assert task.out is not None
-    folder = Folder(task.out)
-    if not folder.started:
+    folder = RunFolder(task.out)
+    if not folder.is_started:
         return None
     bound = bind(inputs.config, inputs.model, SimulatedClients(inputs.federation))
-    folder.compare(bound.settings)
-    run = standing(task)
-    if isinstance(run, Failure):
+    folder.check_settings(bound.settings)
+    run = read_outcome(task)
+    if isinstance(run, FailedRun):
         return None
-    far = run.status in ENDED or (task.until is not None and len(run.history) >= task.until)
-    return replace(run, problem=bound.problem) if far else None
+    complete = run.status in ENDED or (task.until is not None and len(run.history) >= task.until)
+    return replace(run, problem=bound.problem) if complete else None
 
 
-def standing(task: Task) -> Outcome:
-    """Return what is on disk of a run."""
-    if task.out is None or not Folder(task.out).started:
-        return Failure(task.seed, NOT_RUN)
+def read_outcome(task: RunTask) -> Outcome:
+    """Return the outcome of a run from its folder."""
+    if task.out is None or not RunFolder(task.out).is_started:
+        return FailedRun(task.seed, NOT_RUN)
     try:
         return Run.load(task.out)
     except CheckpointError as error:
-        return Failure(task.seed, str(error))
+        return FailedRun(task.seed, str(error))
 
 
 @contextmanager
-def notes(watch: Watch, task: Task) -> Iterator[None]:
-    """Send what the package logs to the watch, which knows where to print."""
-    if type(watch) is Watch:
+def forward_logs(listener: ProgressListener, task: RunTask) -> Iterator[None]:
+    """Send the package's warnings to the listener within the context."""
+    if type(listener) is ProgressListener:
         yield
         return
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            watch.say(f"{task.label}, seed {task.seed}: {record.getMessage()}")
+            listener.on_message(f"{task.label}, seed {task.seed}: {record.getMessage()}")
 
     handler, before = Handler(logging.WARNING), log.propagate
     log.addHandler(handler)

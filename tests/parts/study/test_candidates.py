@@ -3,19 +3,19 @@
 import pytest
 
 import tunefree as tf
-from tunefree.study import names
+from tunefree.study import candidates
 
 
 def test_methods_in_words():
-    found = names.parse("fedavg:lr=0.3:wire=ef+topk:0.05:weights=samples")
-    assert (found.name, found.words) == (
+    found = candidates.parse_candidate("fedavg:lr=0.3:wire=ef+topk:0.05:weights=samples")
+    assert (found.name, found.texts) == (
         "fedavg",
         ("lr=0.3", "wire=ef+topk:0.05", "weights=samples"),
     )
     assert found.method == tf.methods.get("fedavg", lr=0.3, wire="ef+topk:0.05", weights="samples")
     assert not found.tuned
-    tuned = names.parse("fedprox:mu=0.5:tuned")
-    assert (tuned.tuned, tuned.fixed) == (True, {"mu": 0.5})
+    tuned = candidates.parse_candidate("fedprox:mu=0.5:tuned")
+    assert (tuned.tuned, tuned.settings) == (True, {"mu": 0.5})
 
 
 BAD = {
@@ -30,18 +30,18 @@ BAD = {
 @pytest.mark.parametrize("word", BAD)
 def test_bad_words(word):
     with pytest.raises(tf.TunefreeError) as error:
-        names.entrants([word])
+        candidates.parse_candidates([word])
     assert BAD[word] in str(error.value)
 
 
 def test_labels_are_told_apart():
     for given in (["auto", "auto"], {"A": "auto", "a": "fedavg"}):
         with pytest.raises(tf.TunefreeError, match="must tell its methods apart"):
-            names.entrants(given)
+            candidates.parse_candidates(given)
     for given in ("auto", [], {}, None, [3]):
         with pytest.raises(tf.TunefreeError, match=r"compare\(methods=...\) must"):
-            names.entrants(given)
-    assert [e.label for e in names.entrants(["auto", tf.methods.get("fedavg")])] == [
+            candidates.parse_candidates(given)
+    assert [e.label for e in candidates.parse_candidates(["auto", tf.methods.get("fedavg")])] == [
         "auto",
         "fedavg",
     ]
@@ -54,7 +54,7 @@ LABELS = [
 
 
 def test_folders_are_safe_and_different(tmp_path):
-    places = [names.place(label) for label in LABELS]
+    places = [candidates.folder_name(label) for label in LABELS]
     assert len({p.lower() for p in places}) == len(LABELS)
     assert places[:2] == ["fedavg", "fedavg,lr=0.1"]
     assert "tuning" not in places
@@ -68,13 +68,13 @@ def test_folders_are_safe_and_different(tmp_path):
 
 
 def test_seeds():
-    assert names.seeds(3) == [0, 1, 2]
-    assert names.seeds([5, 2]) == [5, 2]
-    assert names.read_seeds("3") == 3
-    assert names.read_seeds("0, 4,7") == [0, 4, 7]
-    assert names.read_seeds("4,") == [4]
+    assert candidates.make_seeds(3) == [0, 1, 2]
+    assert candidates.make_seeds([5, 2]) == [5, 2]
+    assert candidates.parse_seeds("3") == 3
+    assert candidates.parse_seeds("0, 4,7") == [0, 4, 7]
+    assert candidates.parse_seeds("4,") == [4]
     for bad in (0, -1, 1.5, True, [], [1, 1], [-1], "3"):
         with pytest.raises(tf.TunefreeError, match=r"compare\(seeds=...\) must be"):
-            names.seeds(bad)
+            candidates.make_seeds(bad)
     with pytest.raises(tf.TunefreeError, match="--seeds must be"):
-        names.read_seeds("many")
+        candidates.parse_seeds("many")

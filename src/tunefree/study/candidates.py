@@ -1,4 +1,4 @@
-"""What a study is told: methods, labels and seeds, checked before anything is trained."""
+"""The candidates and seeds of a study, checked before anything is trained."""
 
 import hashlib
 import re
@@ -13,58 +13,61 @@ from ..training.command import parse_method_settings
 from ..training.config import RunConfig, check_option_names
 
 TUNED = "tuned"
-MOST_SEEDS = 1_000_000
+MAX_SEEDS = 1_000_000
 NEXT_SETTING = re.compile(rf":(?=[A-Za-z_]\w*=|{TUNED}$)")  # not the colon inside topk:0.05
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """A method that takes part.
+class Candidate:
+    """A method in a study.
 
     Args:
-        label: What tables call it.
+        label: Its name in tables.
         method: The method.
-        name: Its name in the catalogue; None for a method made of parts.
-        words: Its settings as the command line has them.
-        fixed: The same as values.
-        tuned: Whether what is left to choose is to be searched first.
+        name: Its name in the catalogue; None for a `Method` without one.
+        texts: Its settings as KEY=VALUE texts.
+        settings: Its settings as values.
+        tuned: Whether its other settings are searched first.
     """
 
     label: str
     method: Method
     name: str | None = None
-    words: tuple[str, ...] = ()
-    fixed: dict[str, Any] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
     tuned: bool = False
 
 
-def parse(word: str) -> Entrant:
-    """Read a method in words: NAME, NAME:KEY=VALUE:KEY=VALUE, NAME:tuned.
+def parse_candidate(text: str) -> Candidate:
+    """Return the candidate of a text: NAME, NAME:KEY=VALUE:KEY=VALUE or NAME:tuned.
 
-    >>> parse("fedavg:lr=0.3:wire=ef+topk:0.05").words
+    >>> parse_candidate("fedavg:lr=0.3:wire=ef+topk:0.05").texts
     ('lr=0.3', 'wire=ef+topk:0.05')
     """
-    name, *words = NEXT_SETTING.split(word.strip())
-    tuned = TUNED in words
-    words = [w for w in words if w != TUNED]
+    name, *parts = NEXT_SETTING.split(text.strip())
+    texts = tuple(part for part in parts if part != TUNED)
     if name not in methods.CATALOGUE:
         raise unknown_name("method", name, methods.CATALOGUE)
-    fixed = parse_method_settings(name, tuple(words))
-    return Entrant(word.strip(), methods.get(name, **fixed), name, tuple(words), fixed, tuned)
+    settings = parse_method_settings(name, texts)
+    method = methods.get(name, **settings)
+    return Candidate(text.strip(), method, name, texts, settings, tuned=TUNED in parts)
 
 
-def entrants(given: Sequence[str | Method] | Mapping[str, Any]) -> list[Entrant]:
-    """Return the methods of a comparison, each under a label of its own."""
+def parse_candidates(given: Sequence[str | Method] | Mapping[str, Any]) -> list[Candidate]:
+    """Return the candidates of a comparison; their labels must differ."""
     if isinstance(given, str) or not isinstance(given, Sequence | Mapping) or not given:
         raise ArgumentError(
             "compare(methods=...) must be a list of names and Methods, or a dict of them by label, "
             f"got {given!r}."
         )
-    pairs = given.items() if isinstance(given, Mapping) else [(_label(m), m) for m in given]
-    out = [_entrant(str(label), method) for label, method in pairs]
+    if not isinstance(given, Mapping):
+        pairs = [(m.name if isinstance(m, Method) else str(m).strip(), m) for m in given]
+    else:
+        pairs = list(given.items())
+    out = [_make_candidate(str(label), method) for label, method in pairs]
     taken: dict[str, str] = {}
-    for label in (entrant.label for entrant in out):
-        key = place(label).lower()  # folders may not tell capitals apart
+    for label in (candidate.label for candidate in out):
+        key = folder_name(label).lower()  # some file systems ignore case
         if key in taken:
             raise ArgumentError(
                 f"compare(methods=...) must tell its methods apart, got {taken[key]!r} and "
@@ -74,41 +77,37 @@ def entrants(given: Sequence[str | Method] | Mapping[str, Any]) -> list[Entrant]
     return out
 
 
-def _label(method: Any) -> str:
-    return method.name if isinstance(method, Method) else str(method).strip()
-
-
-def _entrant(label: str, method: Any) -> Entrant:
+def _make_candidate(label: str, method: Any) -> Candidate:
     if isinstance(method, Method):
-        return Entrant(label, method)
+        return Candidate(label, method)
     if not isinstance(method, str):
         raise ArgumentError(
             f"compare(methods=...) must hold names and Methods, got {method!r} for {label!r}."
         )
-    return replace(parse(method), label=label)
+    return replace(parse_candidate(method), label=label)
 
 
-def place(label: str) -> str:
-    """Return a folder name for a label: readable, and not that of another label.
+def folder_name(label: str) -> str:
+    """Return a readable folder name for a label; different labels have different names.
 
-    >>> place("fedavg:lr=0.1")
+    >>> folder_name("fedavg:lr=0.1")
     'fedavg,lr=0.1'
-    >>> place("../a b")
+    >>> folder_name("../a b")
     'a-b-2c2c791a'
     """
     name = re.sub(r"[^A-Za-z0-9._=+,-]", "-", label.replace(":", ","))[:80]
-    plain = re.fullmatch(r"[A-Za-z0-9_=+][A-Za-z0-9._=+:-]{0,79}", label) is not None
-    if plain and not label.endswith((".", ":")) and label.lower() != "tuning":
+    is_safe = re.fullmatch(r"[A-Za-z0-9_=+][A-Za-z0-9._=+:-]{0,79}", label) is not None
+    if is_safe and not label.endswith((".", ":")) and label.lower() != "tuning":
         return name
     return f"{name.lstrip('-.') or 'run'}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
-def seeds(given: int | Sequence[int], what: str = "compare") -> list[int]:
-    """Return the seeds: 0 .. n-1 for a number n, or those given."""
+def make_seeds(given: int | Sequence[int], what: str = "compare") -> list[int]:
+    """Return the seeds: 0 .. n-1 for an int n, or the given ones."""
     if not isinstance(given, Sequence):
         check_int(what, "seeds", given)
-        if given > MOST_SEEDS:
-            raise ArgumentError(f"{what}(seeds=...) must be at most {MOST_SEEDS:,}, got more.")
+        if given > MAX_SEEDS:
+            raise ArgumentError(f"{what}(seeds=...) must be at most {MAX_SEEDS:,}, got more.")
         return list(range(given))
     if not given or isinstance(given, str) or len(set(given)) < len(given):
         raise ArgumentError(
@@ -120,15 +119,15 @@ def seeds(given: int | Sequence[int], what: str = "compare") -> list[int]:
     return [int(seed) for seed in given]
 
 
-def read_seeds(text: str) -> int | list[int]:
-    """Read "3" as a number of seeds, "0,4,7" as seeds.
+def parse_seeds(text: str) -> int | list[int]:
+    """Return a number of seeds from "3", or seeds from "0,4,7".
 
-    >>> read_seeds("0,4,7")
+    >>> parse_seeds("0,4,7")
     [0, 4, 7]
     """
     try:
         if "," in text:
-            return [int(word) for word in text.split(",") if word.strip()]
+            return [int(part) for part in text.split(",") if part.strip()]
         return int(text)
     except ValueError:
         raise ArgumentError(
@@ -136,8 +135,8 @@ def read_seeds(text: str) -> int | list[int]:
         ) from None
 
 
-def check_settings(what: str, given: Mapping[str, Any]) -> None:
-    """Refuse arguments that `fit` does not have, or that the study sets itself."""
+def check_study_options(what: str, given: Mapping[str, Any]) -> None:
+    """Reject arguments that `fit` does not have, or that the study sets itself."""
     options = {name: value for name, value in given.items() if name != "callbacks"}
     for name in ("method", "seed"):
         if name in options:

@@ -6,24 +6,24 @@ import pytest
 from rich.console import Console
 
 from helpers import labelled
-from parts.study.test_comparing import SMALL, model
+from parts.study.test_comparison import SMALL, model
 from tunefree.core.errors import ArgumentError
-from tunefree.study import Failure, execute
-from tunefree.study.comparing import contest
-from tunefree.study.names import entrants
+from tunefree.study import FailedRun, execute
+from tunefree.study.candidates import parse_candidates
+from tunefree.study.comparison import run_comparison
+from tunefree.study.progress import TerminalProgress
 from tunefree.study.source import PythonStudy
-from tunefree.study.watch import Terminal
-from tunefree.study.work import Task
+from tunefree.study.tasks import RunTask
 
 
 def watched(terminal, methods=("fedavg", "auto:nope"), out=None, **settings):
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=200, highlight=False, no_color=True)
-    watch = Terminal(console)
+    watch = TerminalProgress(console)
     update = watch._bar.update  # drawn at once, not when its clock says so
     watch._bar.update = lambda *args, **more: update(*args, **more | {"refresh": True})
     setup = PythonStudy.create(model, labelled(), SMALL | settings)
-    contest(entrants(methods), [0, 1], setup, out=out, watch=watch)
+    run_comparison(parse_candidates(methods), [0, 1], setup, out=out, listener=watch)
     return watch, file.getvalue()
 
 
@@ -55,10 +55,10 @@ def test_a_line_for_each_run_elsewhere():
 
 def test_a_failure_is_a_line():
     file = io.StringIO()
-    with Terminal(Console(file=file, width=200)) as watch:
-        task = Task("a", 0, 3)
-        watch.plan([task])
-        watch.end(task, Failure(0, "It broke [here]."), played=False)
+    with TerminalProgress(Console(file=file, width=200)) as watch:
+        task = RunTask("a", 0, 3)
+        watch.on_plan([task])
+        watch.on_end(task, FailedRun(0, "It broke [here]."), trained=False)
     assert file.getvalue() == "a, seed 0: It broke [here].\n"
 
 

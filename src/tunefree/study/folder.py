@@ -1,4 +1,4 @@
-"""A study's folder: LABEL/seed-0, LABEL/seed-1, ... and one file that says what belongs to it."""
+"""The folder of a study: runs in LABEL/seed-0, LABEL/seed-1, ... and one JSON file about them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,20 @@ from typing import Any
 
 from ..core.errors import ArgumentError, first_line
 from ..core.files import to_json, write_atomically
-from .names import place
-from .work import Task
+from .candidates import folder_name
+from .tasks import RunTask
 
 
-def task(folder: Path | None, label: str, seed: int, rounds: int, until: int | None = None) -> Task:
-    """Return the run of a label and a seed, in its place."""
-    out = None if folder is None else folder / place(label) / f"seed-{seed}"
-    return Task(label, seed, rounds, out, until)
+def make_task(
+    folder: Path | None, label: str, seed: int, rounds: int, until: int | None = None
+) -> RunTask:
+    """Return the run of a label and a seed, with its folder."""
+    out = None if folder is None else folder / folder_name(label) / f"seed-{seed}"
+    return RunTask(label, seed, rounds, out, until)
 
 
-def keep(folder: Path, file: str, facts: Mapping[str, Any], what: str) -> None:
-    """Write down what a study is, so that it can be read again and continued."""
+def write_study(folder: Path, file: str, facts: Mapping[str, Any], what: str) -> None:
+    """Write the JSON file of a study, so that it can be read and continued."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / file, (to_json(facts) + "\n").encode())
@@ -29,8 +31,15 @@ def keep(folder: Path, file: str, facts: Mapping[str, Any], what: str) -> None:
         ) from None
 
 
-def recall(folder: Path, file: str, what: str, keys: Sequence[str]) -> dict[str, Any]:
-    """Return what a study's folder says about itself."""
+def read_study(folder: Path, file: str, what: str, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the content of a study's JSON file.
+
+    Args:
+        folder: The study's folder.
+        file: Name of the JSON file.
+        what: "comparison" or "search", for error messages.
+        keys: Keys that it must have.
+    """
     try:
         facts = json.loads((folder / file).read_text())
         missing = [key for key in keys if key not in facts]

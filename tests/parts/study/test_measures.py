@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tunefree.study import Comparison, Failure
+from tunefree.study import Comparison, FailedRun
 from tunefree.training.run import Run
 
 NOTHING = torch.zeros(1)
@@ -124,7 +124,7 @@ def test_one_seed_cannot_tell():
 
 def test_lost_seeds_neither_win_nor_are_tested():
     groups = {
-        "lucky": [run(0, [0.99]), run(1, [0.99], status="diverged"), Failure(2, "It broke.")],
+        "lucky": [run(0, [0.99]), run(1, [0.99], status="diverged"), FailedRun(2, "It broke.")],
         "sound": [run(s, [0.5 + s / 100]) for s in range(3)],
     }
     found = comparison(groups)
@@ -142,7 +142,7 @@ def test_lost_seeds_neither_win_nor_are_tested():
 
 
 def test_nothing_finished():
-    found = comparison({"a": [Failure(0, "No.")], "b": [run(0, [], status="diverged")]})
+    found = comparison({"a": [FailedRun(0, "No.")], "b": [run(0, [], status="diverged")]})
     assert found.goal is None
     assert found.sentences[0] == "No method finished, so there is nothing to compare."
     assert [c["final"] for c in found.cells()] == ["1 of 1 failed", "1 of 1 diverged"]
@@ -163,7 +163,7 @@ def test_what_tuning_cost_is_a_column():
 
 def test_a_label_can_be_anything():
     nasty = "<script>|&_\"',\\\n"
-    found = comparison({nasty: [Failure(0, nasty)], "b": [run(0, [0.6])]})
+    found = comparison({nasty: [FailedRun(0, nasty)], "b": [run(0, [0.6])]})
     assert "<script>" not in found._repr_html_()
     assert all(line.startswith(("%", "\\", "b &", "method &")) or " & " in line
                for line in found.latex().splitlines())  # fmt: skip

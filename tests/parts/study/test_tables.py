@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from tunefree.core.text import human
-from tunefree.study import text
+from tunefree.core.text import format_bytes
+from tunefree.study import tables
 
 NASTY = [
     "<script>alert(1)</script>", "a|b", "a & b", "a_b", 'say "x"', "it's", "a,b", "a\\b", "100 %",
@@ -23,13 +23,13 @@ def rows(label):
 
 @pytest.mark.parametrize("label", NASTY)
 def test_csv(label):
-    found = list(csv.reader(io.StringIO(text.comma_separated(rows(label)), newline="")))
+    found = list(csv.reader(io.StringIO(tables.to_csv(rows(label)), newline="")))
     assert found == [["label", "n", "none"], [label, "1", ""]]
 
 
 @pytest.mark.parametrize("label", NASTY)
 def test_markdown(label):
-    lines = text.markdown(rows(label), COLUMNS).splitlines()
+    lines = tables.to_markdown(rows(label), COLUMNS).splitlines()
     assert len(lines) == 3
     # A cell ends at a bar that no backslash escapes.
     cells = re.split(r"(?<!\\)(?:\\\\)*\|", lines[2])
@@ -42,7 +42,7 @@ def test_markdown(label):
 
 @pytest.mark.parametrize("label", NASTY)
 def test_latex(label):
-    lines = text.latex(rows(label), COLUMNS).splitlines()
+    lines = tables.to_latex(rows(label), COLUMNS).splitlines()
     assert lines[0] == r"\begin{tabular}{lr}"
     assert lines[-1] == r"\end{tabular}"
     line = lines[4]
@@ -67,7 +67,7 @@ class Reader(html.parser.HTMLParser):
 @pytest.mark.parametrize("label", NASTY)
 def test_html(label):
     reader = Reader()
-    reader.feed(text.as_html(rows(label), COLUMNS, [label]))
+    reader.feed(tables.to_html(rows(label), COLUMNS, [label]))
     reader.close()
     tags = ["table", "thead", "tr", "th", "th", "tbody", "tr", "td", "td", "p"]
     assert reader.tags == tags
@@ -75,11 +75,11 @@ def test_html(label):
 
 
 def test_numbers():
-    assert text.spread(None, None) == ""
-    assert text.spread(0.12345, None) == "0.1235"
-    assert text.spread(0.5, 0.01) == "0.5000 ± 0.0100"
-    assert [human(n) for n in (12, 1500, 2.5e6, 3e9, 4e15)] == [
+    assert tables.format_mean(None, None) == ""
+    assert tables.format_mean(0.12345, None) == "0.1235"
+    assert tables.format_mean(0.5, 0.01) == "0.5000 ± 0.0100"
+    assert [format_bytes(n) for n in (12, 1500, 2.5e6, 3e9, 4e15)] == [
         "12 B", "1.5 kB", "2.5 MB", "3.0 GB", "4000.0 TB",
     ]  # fmt: skip
-    assert text.p_text(0.0001) == "p < 0.001"
-    assert text.p_text(0.0312) == "p = 0.031"
+    assert tables.format_p(0.0001) == "p < 0.001"
+    assert tables.format_p(0.0312) == "p = 0.031"

@@ -1,0 +1,246 @@
+"""Scores and costs of a study's runs, and the significance of differences between methods.
+
+A run counts if it finished or stopped early. If some seeds of a method did not, its mean is over
+the others, and it is neither the best nor tested while another method has all of its seeds. Costs
+are sums over all rounds; the first row includes the pass before round 0. Gradients are minibatch
+gradients, without the loss evaluations of line searches.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..methods import CATALOGUE
+from ..training.run import Run
+from .significance import LEVEL, holm, two_sided_p
+from .tasks import GOOD, NOT_RUN, FailedRun, Outcome
+
+COSTS = ("gradients", "bytes_up", "bytes_down", "seconds")
+MEASURES = (
+    "test_accuracy",
+    "test_loss",
+    "validation_accuracy",
+    "validation_loss",
+    "train_loss",
+)
+SHARE = 0.95  # the default target, as a share of the best method's final score
+Groups = Mapping[str, Sequence[Outcome]]
+
+
+def to_float(value: Any) -> float | None:
+    """Return a number as float; None for other values and for numbers too large to average."""
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e100 else None
+
+
+def ended_well(outcome: Outcome) -> bool:
+    """Whether a run finished or stopped early."""
+    return isinstance(outcome, Run) and outcome.status in GOOD
+
+
+def choose_measure(groups: Groups) -> str:
+    """Return the first of `MEASURES` that every run has which ended well."""
+    runs = [r for group in groups.values() for r in group if isinstance(r, Run) and ended_well(r)]
+    for name in MEASURES:
+        if runs and all(final_value(run, name) is not None for run in runs):
+            return name
+    return MEASURES[0]
+
+
+def is_higher_better(measure: str) -> bool:
+    """Whether higher values of the measure are better."""
+    return measure.endswith("accuracy")
+
+
+def final_value(run: Run, measure: str) -> float | None:
+    """Return the measure of the model that the run ships."""
+    if measure == "train_loss":
+        return to_float(run.history[-1].get(measure)) if run.history else None
+    return to_float(run.summary.get(measure))
+
+
+def best_value(run: Run, measure: str) -> float | None:
+    """Return the best value over all rounds."""
+    found = [v for row in run.history if (v := to_float(row.get(measure))) is not None]
+    return (max if is_higher_better(measure) else min)(found, default=None)
+
+
+def total_cost(outcomes: Iterable[Outcome]) -> dict[str, float]:
+    """Return the sums of the costs of several runs, by name."""
+    costs = [run_cost(outcome) for outcome in outcomes]
+    return {name: sum(cost[name] for cost in costs) for name in COSTS}
+
+
+def run_cost(outcome: Outcome) -> dict[str, float]:
+    """Return the costs of a run, by name."""
+    return {name: sum(row.get(name) or 0 for row in outcome.history) for name in COSTS}
+
+
+def cost_to_target(run: Run, measure: str, target: float) -> dict[str, float] | None:
+    """Return rounds, bytes up and gradients until the target was reached; None if it was not."""
+    sums = {"rounds": 0.0, "bytes_up": 0.0, "gradients": 0.0}
+    for row in run.history:
+        sums["rounds"] = row["round"] + 1
+        for name in ("bytes_up", "gradients"):
+            sums[name] += row.get(name) or 0
+        value = to_float(row.get(measure))
+        if value is not None and (
+            value >= target if is_higher_better(measure) else value <= target
+        ):
+            return sums
+    return None
+
+
+def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the mean and the sample standard deviation; None if there are too few values."""
+    mean = statistics.fmean(values) if values else None
+    return mean, statistics.stdev(values) if len(values) > 1 else None
+
+
+def find_best(groups: Groups, measure: str) -> str | None:
+    """Return the method with the best final mean, among those with every seed if there is one."""
+    means: dict[str, tuple[bool, float]] = {}
+    for label, group in groups.items():
+        found = _final_values(group, measure)
+        values = [v for v in found if v is not None]
+        if values:
+            mean = statistics.fmean(values)
+            means[label] = (len(values) == len(group), mean if is_higher_better(measure) else -mean)
+    return max(means, key=lambda label: means[label], default=None)
+
+
+def select_runs(groups: Groups) -> dict[str, list[Run]]:
+    """Return the runs of each label without failures; labels without runs are left out."""
+    runs = {label: [r for r in group if isinstance(r, Run)] for label, group in groups.items()}
+    return {label: group for label, group in runs.items() if group}
+
+
+def _final_values(group: Sequence[Outcome], measure: str) -> list[float | None]:
+    return [
+        final_value(r, measure) if isinstance(r, Run) and ended_well(r) else None for r in group
+    ]
+
+
+def default_target(groups: Groups, measure: str) -> float | None:
+    """Return the target if none is given; see `SHARE`."""
+    first = find_best(groups, measure)
+    if first is None:
+        return None
+    mean = statistics.fmean(v for v in _final_values(groups[first], measure) if v is not None)
+    return SHARE * mean if is_higher_better(measure) else mean + (1 - SHARE) * abs(mean)
+
+
+def compare_with_best(groups: Groups, measure: str) -> dict[str, tuple[float | None, float | None]]:
+    """Return each method's mean difference to the best one and its p value (Holm), by label."""
+    first = find_best(groups, measure)
+    if first is None:
+        return {}
+    reference = _final_values(groups[first], measure)
+    differences: dict[str, float] = {}
+    ps: dict[str, float] = {}
+    for label, group in groups.items():
+        found = list(zip(_final_values(group, measure), reference, strict=True))
+        pairs = [(a, b) for a, b in found if a is not None and b is not None]
+        if label == first or not pairs or len(pairs) < len(group):
+            continue
+        each = [a - b for a, b in pairs]
+        differences[label] = statistics.fmean(each)
+        p = two_sided_p(each)
+        if p is not None:
+            ps[label] = p
+    raised = holm(ps)
+    return {label: (d, raised.get(label)) for label, d in differences.items()}
+
+
+def make_row(
+    label: str,
+    group: Sequence[Outcome],
+    measure: str,
+    target: float | None,
+    tuning: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return one method's row of the table: means over the seeds that ended well."""
+    runs = [r for r in group if isinstance(r, Run)]
+    ended = [r for r in runs if ended_well(r)]
+    out: dict[str, Any] = {"label": label, "seeds": len(group), "finished": len(ended)}
+    out["final"], out["final_sd"] = mean_and_sd(
+        [v for v in _final_values(group, measure) if v is not None]
+    )
+    bests = [v for r in ended if (v := best_value(r, measure)) is not None]
+    out["best"], out["best_sd"] = mean_and_sd(bests)
+    reached: list[dict[str, float]] = []
+    if target is not None:
+        reached = [u for r in ended if (u := cost_to_target(r, measure, target))]
+    out["reached"] = len(reached)
+    for name in ("rounds", "bytes_up", "gradients"):
+        all_reached = reached and len(reached) == len(group)
+        mean = statistics.fmean(u[name] for u in reached) if all_reached else None
+        out[f"{name}_to_target"] = mean
+    for name in COSTS:
+        out[name] = statistics.fmean(run_cost(r)[name] for r in ended) if ended else None
+    out["choose"] = describe_choices(runs, tuning)
+    out["tuning_gradients"] = None if tuning is None else tuning["gradients"]
+    out["note"] = "; ".join(describe_lost_seeds(group))
+    return out
+
+
+def describe_choices(runs: Sequence[Run], tuning: Mapping[str, Any] | None) -> str:
+    """Return the settings that had to be chosen, "nothing", or "" if that is not known."""
+    if tuning is not None and tuning["settings"]:
+        return "tuned: " + " ".join(f"{k}={v}" for k, v in tuning["settings"].items())
+    name = runs[0].settings["method"].get("name") if runs else None
+    if name is None or name not in CATALOGUE:
+        return ""
+    return " ".join(CATALOGUE[name].choose) or "nothing"
+
+
+def describe_lost_seeds(group: Sequence[Outcome], rounds: int | None = None) -> list[str]:
+    """Return a note for each seed that did not end well or completed fewer than `rounds` rounds."""
+    out = []
+    for outcome in group:
+        if isinstance(outcome, FailedRun):
+            out.append(f"seed {outcome.seed}: {outcome.reason.rstrip('.')}")
+            continue
+        done, asked = len(outcome.history), outcome.settings["rounds"]
+        if outcome.status == "diverged":
+            out.append(f"seed {outcome.settings['seed']}: diverged after {done} rounds")
+        elif not ended_well(outcome) and done < (rounds or asked):
+            out.append(f"seed {outcome.settings['seed']}: stopped after {done} of {asked} rounds")
+    return out
+
+
+def count_lost(group: Sequence[Outcome]) -> str:
+    """Return how many seeds diverged, failed or did not finish, as text; "" for none."""
+    diverged = sum(isinstance(r, Run) and r.status == "diverged" for r in group)
+    failed = sum(isinstance(r, FailedRun) and r.reason != NOT_RUN for r in group)
+    rest = sum(not ended_well(r) for r in group) - diverged - failed
+    found = {"diverged": diverged, "failed": failed, "not finished": rest}
+    return ", ".join(f"{count} of {len(group)} {what}" for what, count in found.items() if count)
+
+
+def make_rows(
+    groups: Groups, measure: str, target: float | None, tunings: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return one row per method, with its difference to the best one and the test's verdict."""
+    first, found = find_best(groups, measure), compare_with_best(groups, measure)
+    out = []
+    for label, group in groups.items():
+        line = make_row(label, group, measure, target, tunings.get(label))
+        difference, p = found.get(label, (None, None))
+        verdict = "best" if label == first else "not tested"
+        if p is not None:
+            verdict = "worse" if p < LEVEL else "not told apart"
+        line |= {"difference": difference, "p": p, "verdict": verdict, "lost": count_lost(group)}
+        out.append(line)
+    return out
+
+
+def make_page_row(
+    label: str, own: Mapping[str, Any], cost: Mapping[str, Any], score: str = "test"
+) -> dict[str, Any]:
+    """Return a row of the report's tuning table: score, cost of a run, and cost of tuning."""
+    return {
+        "label": label,
+        "accuracy": own[score],
+        **{name: own[name] for name in COSTS},
+        **{f"tuning_{name}": cost.get(name, 0) for name in COSTS},
+    }

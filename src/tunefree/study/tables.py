@@ -1,0 +1,158 @@
+"""Tables of a study as text: Markdown, LaTeX, CSV and HTML."""
+
+import csv
+import html
+import io
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Rows = Sequence[Mapping[str, Any]]
+MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~$&])")
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "±": r"$\pm$",
+    "−": "$-$",
+    **{c: f"\\{c}" for c in "{}$&#_%"},
+}
+
+
+def _join_lines(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def escape_markdown(text: object) -> str:
+    r"""Return text that Markdown renders literally.
+
+    >>> print(escape_markdown("a|b_c"))
+    a\|b\_c
+    """
+    return MARKDOWN.sub(r"\\\1", _join_lines(text))
+
+
+def escape_latex(text: object) -> str:
+    r"""Return text that LaTeX prints literally.
+
+    >>> print(escape_latex("top 5 % & more_"))
+    top 5 \% \& more\_
+    """
+    return "".join(LATEX.get(c, c) for c in _join_lines(text))
+
+
+def to_markdown(rows: Rows, columns: Mapping[str, str]) -> str:
+    """Return rows as a Markdown table."""
+    lines = [[escape_markdown(h) for h in columns.values()], ["---"] * len(columns)]
+    lines += [[escape_markdown(row.get(key, "")) for key in columns] for row in rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def to_latex(rows: Rows, columns: Mapping[str, str]) -> str:
+    """Return rows as a LaTeX tabular that needs no package."""
+    ends = " \\\\\n"
+    lines = [" & ".join(escape_latex(h) for h in columns.values()) + ends + "\\hline\n"]
+    lines += [" & ".join(escape_latex(r.get(key, "")) for key in columns) + ends for r in rows]
+    form = "l" + "r" * (len(columns) - 1)
+    return f"\\begin{{tabular}}{{{form}}}\n\\hline\n{''.join(lines)}\\hline\n\\end{{tabular}}"
+
+
+def to_csv(rows: Rows) -> str:
+    """Return rows as CSV of plain numbers; the columns are the keys of the first row."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    keys = list(rows[0]) if rows else []
+    writer.writerow(keys)
+    for row in rows:
+        writer.writerow(["" if row.get(key) is None else row[key] for key in keys])
+    return out.getvalue().rstrip("\n")
+
+
+def to_html(rows: Rows, columns: Mapping[str, str], below: Sequence[str] = ()) -> str:
+    """Return rows as an HTML table with paragraphs below it."""
+
+    def cells(kind: str, texts: Sequence[object]) -> str:
+        return "".join(f"<{kind}>{html.escape(str(t))}</{kind}>" for t in texts)
+
+    body = "".join(f"<tr>{cells('td', [r.get(k, '') for k in columns])}</tr>" for r in rows)
+    paragraphs = "".join(f"<p>{html.escape(line)}</p>" for line in below)
+    head = f"<thead><tr>{cells('th', list(columns.values()))}</tr></thead>"
+    return f"<table>{head}<tbody>{body}</tbody></table>{paragraphs}"
+
+
+def format_mean(mean: float | None, sd: float | None, digits: int = 4) -> str:
+    """Return mean ± standard deviation.
+
+    >>> format_mean(0.5, 0.01)
+    '0.5000 ± 0.0100'
+    """
+    if mean is None:
+        return ""
+    return f"{mean:.{digits}f}" + ("" if sd is None else f" ± {sd:.{digits}f}")
+
+
+def format_rounds(row: Mapping[str, Any]) -> str:
+    """Return the rounds to the target, or how many seeds did not reach it."""
+    if row["rounds_to_target"] is not None:
+        return f"{row['rounds_to_target']:.4g}"
+    missed = row["seeds"] - row["reached"]
+    return f"not reached ({missed} of {row['seeds']})" if row["reached"] else "not reached"
+
+
+def format_p(p: float) -> str:
+    """Return a p value as text."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+class StudyResult(ABC):
+    """The text formats of a study's result; subclasses define its table and sentences."""
+
+    @abstractmethod
+    def table(self) -> list[dict[str, Any]]:
+        """Return the rows of the table as plain data."""
+
+    @abstractmethod
+    def cells(self) -> list[dict[str, str]]:
+        """Return the rows of the table as text."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> dict[str, str]:
+        """The headings of the table of `cells`, by key."""
+
+    @property
+    @abstractmethod
+    def sentences(self) -> list[str]:
+        """What was found, one sentence or paragraph each."""
+
+    @property
+    def header(self) -> str:
+        """A line above the table; may be empty."""
+        return ""
+
+    def _lines(self) -> list[str]:
+        return [*([self.header] if self.header else []), *self.sentences]
+
+    def markdown(self) -> str:
+        """Return the table in Markdown, with the header above and the sentences below."""
+        lines = [escape_markdown(line) for line in self._lines()]
+        table = to_markdown(self.cells(), self.columns)
+        above = 1 if self.header else 0
+        return "\n\n".join([*lines[:above], table, *lines[above:]])
+
+    def csv(self) -> str:
+        """Return the table as comma-separated plain numbers."""
+        return to_csv(self.table())
+
+    def latex(self) -> str:
+        """Return the table as a LaTeX tabular; header and sentences are comments."""
+        comments = [f"% {_join_lines(line)}" for line in self._lines()]
+        return "\n".join([*comments, to_latex(self.cells(), self.columns)])
+
+    def _repr_html_(self) -> str:
+        return to_html(self.cells(), self.columns, self._lines())
