@@ -53,7 +53,7 @@ test-slow: setup  ## the tests that take minutes
 test-trust: setup  ## kills, full disks, broken clients, long runs, bad input: the long forms
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m trust tests/trust
 
-coverage: setup  ## lines and branches that the tests run, per layer; TESTS=tests/parts/wire for some of them
+coverage: setup  ## lines and branches that the tests run, per layer; TESTS=tests/unit/wire for some of them
 	rm -rf build/coverage
 	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n auto -m $(FAST) $(TESTS)
 	$(BIN)/coverage combine --quiet
@@ -78,7 +78,7 @@ audit: setup  ## known vulnerabilities of what is pinned, where the advisory dat
 test-browser: setup  ## the report page in Chromium, and the figures
 	command -v chromium >/dev/null || (apt-get update -q && apt-get install -y -q chromium)
 	$(BIN)/pip $(HASHED) -r requirements/browser.txt
-	$(BIN)/pytest tests/browser tests/parts/report/test_figures.py
+	$(BIN)/pytest tests/browser tests/unit/report/test_figures.py
 
 # Flower and dp-accounting hold packages back that everything else here may have newer, hence a room of their own.
 $(FLOWER)/ready: requirements/flower.txt constraints.txt pyproject.toml
@@ -92,7 +92,7 @@ federation: $(FLOWER)/ready  ## ten rounds over three SuperNodes on this machine
 	$(FLOWER)/bin/python -m examples.federation
 
 test-federation: $(FLOWER)/ready  ## the same, and its faults, under test; minutes
-	OMP_NUM_THREADS=1 FLWR_TELEMETRY_ENABLED=0 $(FLOWER)/bin/pytest -m "not trust" -n 2 --dist loadfile --no-loadscope-reorder tests/flower tests/parts/privacy src/tunefree/privacy tests/trust/test_fuzz_readers.py tests/trust/test_fuzz_found.py
+	OMP_NUM_THREADS=1 FLWR_TELEMETRY_ENABLED=0 $(FLOWER)/bin/pytest -m "not trust" -n 2 --dist loadfile --no-loadscope-reorder tests/flower tests/unit/privacy src/tunefree/privacy tests/trust/test_fuzz_readers.py tests/trust/test_fuzz_found.py
 
 bench-federation: $(FLOWER)/ready  ## a round over 2, 5 and 10 SuperNodes, beside Flower's simulation; minutes
 	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check -c $(FLOWER)/constraints.txt 'flwr[simulation]'

@@ -9,7 +9,7 @@ from tunefree.models import batched
 
 # Tests with recorded graphs, as longer runs have them; elsewhere recording would take longer than
 # the runs. Recorded steps have the same bits.
-RECORDED = ("oracle/test_methods.py::test_minibatches", "parts/models/", "trust/test_long")
+RECORDED = ("oracle/test_methods.py::test_minibatches", "unit/models/", "trust/test_long")
 
 
 def pytest_configure():

@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from parts.report.runs import HOSTILE, folder, row, run
 from tunefree.report.page import write
 from tunefree.report.watch import make_server
+from unit.report.runs import HOSTILE, folder, row, run
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser

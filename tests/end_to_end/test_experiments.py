@@ -12,8 +12,8 @@ from experiments import load, render
 from experiments.__main__ import app
 from experiments.record import save
 
-from parts.experiments.papers import SPEC, write
 from tunefree.cli import main
+from unit.experiments.papers import SPEC, write
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from parts.wire.cases import DTYPES, LAYOUTS, WIRES, crossed, layout, memory, rows_like, same_bits
-from parts.wire.cases import sender as from_
+from unit.wire.cases import DTYPES, LAYOUTS, WIRES, crossed, layout, memory, rows_like, same_bits
+from unit.wire.cases import sender as from_
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a GPU; the same code runs on the CPU elsewhere"

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from parts.wire.cases import LAYOUTS, rows_like, same_bits, sender
 from tunefree.core.errors import ArgumentError
 from tunefree.wire import QSGD, Choose, Dense, ErrorFeedback, RandK, Sign, TopK
+from unit.wire.cases import LAYOUTS, rows_like, same_bits, sender
 
 
 def slower(client, t):

@@ -6,7 +6,6 @@ import pytest
 from rich.console import Console
 
 from helpers import labelled
-from parts.study.test_comparison import SMALL, model
 from tunefree.core.errors import ArgumentError
 from tunefree.study import FailedRun, execute
 from tunefree.study.candidates import parse_candidates
@@ -14,6 +13,7 @@ from tunefree.study.comparison import run_comparison
 from tunefree.study.progress import TerminalProgress
 from tunefree.study.source import PythonStudy
 from tunefree.study.tasks import RunTask
+from unit.study.test_comparison import SMALL, model
 
 
 def watched(terminal, methods=("fedavg", "auto:nope"), out=None, **settings):

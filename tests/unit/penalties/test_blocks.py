@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from parts.penalties.cases import flat
 from tunefree.core import vectors as blocks
 from tunefree.core.vectors import blockwise
 from tunefree.penalties import MCP, SCAD
+from unit.penalties.cases import flat
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tunefree.advice.advise import Advice, advise, label_skew, make_method, pars
 from tunefree.advice.rules import RULES, Situation
 from tunefree.core.errors import ArgumentError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def skewed(clients=10, rows=20):

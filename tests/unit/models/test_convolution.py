@@ -7,7 +7,6 @@ from torch import nn
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from parts.plain_kernels import fake_kernels
 from tunefree.models.batched import VmapEngine
 from tunefree.models.compiled.compiler import is_in_place_safe
 from tunefree.models.compiled.mode import BatchedOpsMode
@@ -15,6 +14,7 @@ from tunefree.models.gpu import rewrite
 from tunefree.models.loop import LoopEngine
 from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
+from unit.models.plain_kernels import fake_kernels
 
 pytestmark = pytest.mark.compiled_engines
 

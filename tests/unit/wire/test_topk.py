@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from helpers import RecordedOps
-from parts.wire.cases import DTYPES, LAYOUTS, crossed, layout, pack, rows_like, same_bits, sender
 from tunefree.core.errors import ArgumentError, DataError
 from tunefree.wire import TopK
+from unit.wire.cases import DTYPES, LAYOUTS, crossed, layout, pack, rows_like, same_bits, sender
 
 NAN = float("nan")
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from parts.wire.cases import DTYPES, layout, pack, rows_like, same_bits, sender
 from tunefree.core import random
 from tunefree.core.errors import ArgumentError, DataError
 from tunefree.wire import LowRank, Sender
+from unit.wire.cases import DTYPES, layout, pack, rows_like, same_bits, sender
 
 
 def of_rank(a, b, r, m=3, seed=0):

@@ -3,10 +3,10 @@ import struct
 import pytest
 import torch
 
-from parts.wire.cases import layout, pack, sender
 from tunefree.core import random
 from tunefree.core.errors import DataError
 from tunefree.wire import Dense, Ledger, Sender, Wire
+from unit.wire.cases import layout, pack, sender
 
 
 def encode(row):

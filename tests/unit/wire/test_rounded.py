@@ -6,10 +6,10 @@ import struct
 import pytest
 import torch
 
-from parts.wire.cases import DTYPES, layout, pack, rows_like, same_bits, sender
 from tunefree.core import random
 from tunefree.core.errors import ArgumentError, DataError
 from tunefree.wire import QSGD, Natural, Sender, Sign
+from unit.wire.cases import DTYPES, layout, pack, rows_like, same_bits, sender
 
 
 def draws(count):

@@ -5,18 +5,6 @@ from dataclasses import fields, is_dataclass
 import pytest
 import torch
 
-from parts.wire.cases import (
-    DTYPES,
-    LAYOUTS,
-    WIRES,
-    crossed,
-    layout,
-    memory,
-    pack,
-    rows_like,
-    same_bits,
-    sender,
-)
 from tunefree.core import random
 from tunefree.core.errors import DataError
 from tunefree.wire import (
@@ -30,6 +18,18 @@ from tunefree.wire import (
     Sender,
     Sign,
     TopK,
+)
+from unit.wire.cases import (
+    DTYPES,
+    LAYOUTS,
+    WIRES,
+    crossed,
+    layout,
+    memory,
+    pack,
+    rows_like,
+    same_bits,
+    sender,
 )
 
 HARD = {

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-import parts.penalties.reference as ref
+import unit.penalties.reference as ref
 from helpers import assert_close, normal
-from parts.penalties.cases import LAYOUT, PENALTIES, SETS, D, flat, vector
 from tunefree.penalties import (
     L1,
     L2,
@@ -23,6 +22,7 @@ from tunefree.penalties import (
     Simplex,
     Zero,
 )
+from unit.penalties.cases import LAYOUT, PENALTIES, SETS, D, flat, vector
 
 SEPARABLE = {
     "l1": (L1(0.7), lambda t: ref.l1(t, 0.7)),

@@ -6,7 +6,6 @@ from benchmarks.workload import make_samples
 from torch import nn
 from torch.func import grad_and_value, vmap
 
-from parts.plain_kernels import fake_kernels
 from tunefree.core.types import map_inputs
 from tunefree.models import nets
 from tunefree.models.compiled import descent
@@ -14,6 +13,7 @@ from tunefree.models.compiled.descent import CompiledDescent
 from tunefree.models.loop import LoopEngine
 from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
+from unit.models.plain_kernels import fake_kernels
 
 pytestmark = pytest.mark.compiled_engines
 

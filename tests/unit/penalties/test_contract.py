@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from helpers import assert_close, normal
-from parts.penalties.cases import LAYOUT, PENALTIES, SETS, D, flat, vector
 from tunefree import penalties
 from tunefree.core.errors import ArgumentError
 from tunefree.core.layout import Layout
@@ -31,6 +30,7 @@ from tunefree.penalties import (
     sparsity,
     stationarity,
 )
+from unit.penalties.cases import LAYOUT, PENALTIES, SETS, D, flat, vector
 
 
 @pytest.fixture(params=PENALTIES)

@@ -8,9 +8,9 @@ import torch
 
 import tunefree as tf
 from helpers import Quadratics, labelled
-from parts.study.test_comparison import SMALL, model
 from tunefree.core.errors import Interrupted
 from tunefree.study import search, tasks
+from unit.study.test_comparison import SMALL, model
 
 WILD = 1e308  # overflows in float64
 
@@ -216,7 +216,7 @@ def test_errors_come_before_anything_is_trained(monkeypatch, case):
     if case == "test":
         settings = settings | {"batch": None, "cohort": None, "loss": "mse"}
         monkeypatch.setattr(
-            "parts.study.test_tuning.model", lambda seed: Quadratics().model([0, 0])
+            "unit.study.test_tuning.model", lambda seed: Quadratics().model([0, 0])
         )
     with pytest.raises(tf.TunefreeError) as error:
         tune(**settings)

@@ -3,10 +3,10 @@ import struct
 import pytest
 import torch
 
-from parts.wire.cases import LAYOUTS, layout, pack, rows_like, same_bits, sender
 from tunefree.core import random
 from tunefree.core.errors import ArgumentError, DataError
 from tunefree.wire import RandK, Sender
+from unit.wire.cases import LAYOUTS, layout, pack, rows_like, same_bits, sender
 
 
 def test_keeps_the_subset_that_the_key_draws():

@@ -3,7 +3,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from parts.wire.cases import LAYOUTS, by_turns, layout, memory, rows_like, same_bits, sender
 from tunefree.core.errors import ArgumentError
 from tunefree.wire import (
     QSGD,
@@ -18,6 +17,7 @@ from tunefree.wire import (
     TopK,
     Wire,
 )
+from unit.wire.cases import LAYOUTS, by_turns, layout, memory, rows_like, same_bits, sender
 
 INNER = [
     Dense(),
