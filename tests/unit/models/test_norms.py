@@ -86,3 +86,14 @@ def test_bad_groups():
 def test_lazy_layers_need_a_batch_first():
     with pytest.raises(ArgumentError, match="layer '0' is a LazyBatchNorm2d that has not seen"):
         groupnorm(nn.Sequential(nn.LazyBatchNorm2d()))
+
+
+def test_the_compiler_knows_the_strides_of_pixel_sums():
+    """The kernel's results are contiguous, whatever the strides of the centres that it is given."""
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.empty(2, 3, 5, 5, 8)
+        centre = torch.empty(3, 2, 8).transpose(0, 1)  # (m, B, C), not contiguous
+        found = torch.ops.tunefree.pixel_sums(x, centre, None)
+    assert [t.stride() for t in found] == [(24, 8, 1), (24, 8, 1)]

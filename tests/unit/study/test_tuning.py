@@ -215,9 +215,7 @@ def test_errors_come_before_anything_is_trained(monkeypatch, case):
     settings, sentence = BAD[case]
     if case == "test":
         settings = settings | {"batch": None, "cohort": None, "loss": "mse"}
-        monkeypatch.setattr(
-            "unit.study.test_tuning.model", lambda seed: Quadratics().model([0, 0])
-        )
+        monkeypatch.setattr("unit.study.test_tuning.model", lambda seed: Quadratics().model([0, 0]))
     with pytest.raises(tf.TunefreeError) as error:
         tune(**settings)
     assert sentence in str(error.value)
