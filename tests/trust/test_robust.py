@@ -245,7 +245,7 @@ def test_rows_that_are_not_finite_do_not_count():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: r.Krum(f=-1), r"Krum\(f=...\) must be a whole number of clients >= 0, or a share"),
+        (lambda: r.Krum(f=-1), r"Krum\(f=...\) must be an int >= 0 \(clients\), or a fraction"),
         (lambda: r.TrimmedMean(f=0.5), "below 0.5, got 0.5"),
         (lambda: r.MultiKrum(f=1, keep=0), r"MultiKrum\(keep=...\) must be an int >= 1"),
         (lambda: r.NormClip(radius=0), r"NormClip\(radius=...\) must be a finite number > 0"),

@@ -42,7 +42,7 @@ from .splitting import FedADMM, FedDR, FedPD
 from .sum import Sum
 from .za1 import ZA1
 
-__all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
+__all__ = [  # noqa: RUF022  # sorted without regard to case
     "AdaAlter",
     "Adam",
     "Armijo",

@@ -28,7 +28,7 @@ class CheckpointError(TunefreeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C was pressed; the run so far is in `run`, and on disk if it has a folder."""
+    """A run was stopped by Ctrl-C or by a callback; `run` holds it so far, as does its folder."""
 
     def __init__(self, message: str, run: object) -> None:
         super().__init__(message)

@@ -16,7 +16,7 @@ from .scaled import Scaled
 from .simplex import Simplex
 from .zero import Zero
 
-__all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
+__all__ = [  # noqa: RUF022  # sorted without regard to case
     "Box",
     "ElasticNet",
     "GroupLasso",

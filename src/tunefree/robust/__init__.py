@@ -8,7 +8,7 @@ from .krum import Krum, MultiKrum
 from .mixing import NNM, Bucketing
 from .rule import MeanContext, Robust, RobustAggregator, SelectionRule
 
-__all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
+__all__ = [  # noqa: RUF022  # sorted without regard to case
     "Bucketing",
     "CentredClip",
     "GeometricMedian",

@@ -199,8 +199,7 @@ def check_f(owner: str, f: float) -> None:
     if isinstance(f, float) and 0 <= f < 0.5:
         return
     raise ArgumentError(
-        f"{owner}(f=...) must be a whole number of clients >= 0, or a share of them below 0.5, "
-        f"got {f!r}."
+        f"{owner}(f=...) must be an int >= 0 (clients), or a fraction of them below 0.5, got {f!r}."
     )
 
 

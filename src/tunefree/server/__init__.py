@@ -22,7 +22,7 @@ from .scafcom import Scafcom
 from .splitting import Splitting
 from .za1 import ZA1
 
-__all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
+__all__ = [  # noqa: RUF022  # sorted without regard to case
     "AMSGrad",
     "Adaptive",
     "Average",

@@ -13,7 +13,7 @@ from .randk import RandK
 from .sign import Sign
 from .topk import TopK
 
-__all__ = [  # noqa: RUF022  # by letter, as in every room, whatever is a capital
+__all__ = [  # noqa: RUF022  # sorted without regard to case
     "Choose",
     "Dense",
     "ErrorFeedback",

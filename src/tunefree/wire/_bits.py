@@ -1,4 +1,4 @@
-"""Bits and bytes of messages: little-endian numbers, whole numbers of any width, sets."""
+"""Bits and bytes of messages: little-endian numbers, unsigned ints of any width, sets."""
 
 import struct
 from typing import Any
@@ -68,7 +68,7 @@ def read_bits(kind: str, data: bytes, count: int) -> Array:
 
 
 def whole_bits(values: Array, width: int) -> Array:
-    """Return whole numbers as bits, `width` each, lowest first.
+    """Return unsigned ints as bits, `width` each, lowest first.
 
     >>> whole_bits(np.array([5, 2]), 3).tolist()
     [1, 0, 1, 0, 1, 0]

@@ -39,8 +39,8 @@ class LowRank(Wire):
     """Wire that sends matrices as products of thin ones; biased, a contraction.
 
     Args:
-        rank: Columns of each factor, a whole number >= 1.
-        passes: Power iterations, a whole number >= 1.
+        rank: Columns of each factor, an int >= 1.
+        passes: Power iterations, an int >= 1.
     """
 
     rank: int = 1

@@ -25,7 +25,7 @@ from ._layers import spans
 from .compressor import Packed, Sender, Wire
 
 FORMS = {torch.float32: (torch.int32, 8, 23), torch.float64: (torch.int64, 11, 52)}
-"""By dtype: the whole numbers of the same size, bits of the exponent, bits of the fraction."""
+"""By dtype: the int dtype of the same size, bits of the exponent, bits of the fraction."""
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ class QSGD(Wire):
     """Wire that rounds to levels; unbiased, and a contraction if levels are many.
 
     Args:
-        levels: Levels above zero, s, a whole number in 1 .. 65535.
-        bucket: Entries that share a norm, B, a whole number >= 1; None is the whole vector.
+        levels: Levels above zero, s, an int in 1 .. 65535.
+        bucket: Entries that share a norm, B, an int >= 1; None is the whole vector.
     """
 
     levels: int = 15

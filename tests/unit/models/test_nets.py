@@ -281,7 +281,7 @@ def test_bad_arguments_get_a_sentence(name, args, sentence):
             (torch.ones(2, 8, 8, 3),),
             "CnnDropout takes batches of shape (B, 3, 8, 8), got (2, 8, 8, 3).",
         ),
-        ("lstm", (torch.ones(2, 5),), "Lstm takes whole numbers (int64 tokens), got torch.float32"),
+        ("lstm", (torch.ones(2, 5),), "Lstm takes int64 tokens, got torch.float32"),
         ("lstm", (torch.ones(5).long(),), "Lstm takes batches of shape (B, length), got (5,)."),
         (
             "text",

@@ -72,5 +72,5 @@ def check_tokens(who: str, ids: Tensor) -> Tensor:
     if ids.ndim != 2:
         raise ArgumentError(f"{who} takes batches of shape (B, length), got {tuple(ids.shape)!r}.")
     if ids.is_floating_point():
-        raise ArgumentError(f"{who} takes whole numbers (int64 tokens), got {ids.dtype}.")
+        raise ArgumentError(f"{who} takes int64 tokens, got {ids.dtype}.")
     return ids
