@@ -23,7 +23,7 @@ from .runner import Runner
 from .runs import RunSpec, make_run, narrow
 from .source import ExperimentSource
 from .spec import Experiment
-from .study import Study
+from .study import ExperimentStudy
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def run(
     looking = watch or _make_progress(progress)
     stopped, began = False, time.perf_counter()
     with looking, Runner(source, folder, looking, count) as runner:
-        study = Study(found, runner)
+        study = ExperimentStudy(found, runner)
         try:
             study.check()
             study.search()

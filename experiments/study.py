@@ -27,7 +27,7 @@ MISSING = (
 )
 
 
-class Study:
+class ExperimentStudy:
     """An experiment while it runs."""
 
     def __init__(self, found: Experiment, runner: Runner) -> None:

@@ -50,11 +50,11 @@ class BackwardSpec(NamedTuple):
 
 def convolve(x: Tensor, w: Tensor, b: Tensor, geometry: ConvGeometry) -> Tensor:
     """Return the convolution of images (B, C, H, W) by weights (O, C, KH, KW), plus b (O,)."""
-    out: Tensor = _Convolution.apply(x, w, b, geometry)[0]  # type: ignore[no-untyped-call]
+    out: Tensor = _CpuConvolution.apply(x, w, b, geometry)[0]  # type: ignore[no-untyped-call]
     return out
 
 
-class _Convolution(torch.autograd.Function):
+class _CpuConvolution(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, w: Tensor, b: Tensor, geometry: ConvGeometry) -> tuple[Tensor, Tensor]:
         out, cols = _convolve(x[None], w[None], b[None], geometry)
