@@ -11,6 +11,7 @@ from torch import nn
 from .. import methods
 from ..core.errors import ArgumentError, check_int, check_positive, unknown_name
 from ..methods import Method
+from ..models.engine import EngineName
 from ..privacy import Secure
 from ..training.callbacks import Callback
 from ..training.config import Engine, RunConfig, option
@@ -55,9 +56,7 @@ class Settings(RunConfig):
     clients: int
     set: Mapping[str, Any] = field(default_factory=dict)
     device: str | torch.device = option("cpu", "Device of the server.")
-    engine: Literal["auto", "vmap", "loop"] | Engine = field(
-        default_factory=lambda: Engine(precision="fp32")
-    )
+    engine: EngineName | Engine = field(default_factory=lambda: Engine(precision="fp32"))
     test: tuple[Any, Any] | None = None
     held: tuple[Any, Any] | None = None
     out: str | Path | None = None

@@ -364,8 +364,8 @@ class RunConfig:
                 groups.setdefault(group, {})[name] = value
         for group, inside in groups.items():
             base: Any = own.get(group, getattr(self, group))
-            if isinstance(base, str):  # the engine by its backend's name
-                base = Engine(**{"backend": base})  # type: ignore[arg-type]
+            if not is_dataclass(base):  # the engine by its backend's name
+                base = Engine(backend=base)
             own[group] = replace(base, **inside)
         return replace(self, **own)
 
