@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ..core.errors import check_nonnegative, check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
-from .rule import LocalObjective, LocalResult, Step, StepContext
+from .rule import LocalObjective, LocalResult, Step, StepContext, per_client
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class AdaAlter(Step):
     """
 
     consumes_grad: ClassVar[bool] = True
+    fusible: ClassVar[bool] = True
     lr: float = 0.5
     eps: float = 1.0
     b0: float = 1.0
@@ -70,7 +72,10 @@ class AdaAlter(Step):
         lr = self.lr * tick.factor
         root = (down["squares"] + (tick.index + 1) * self.eps**2).sqrt()
         after = {"squares": torch.addcmul(scratch["squares"], d, d)}
-        return torch.addcdiv(y, d, root, value=-lr), y.new_full(y.shape[:1], lr), after
+        each = per_client(y, lr)
+        if isinstance(lr, Tensor):
+            return y - lr * (d / root), each, after
+        return torch.addcdiv(y, d, root, value=-lr), each, after
 
     def upload(
         self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round

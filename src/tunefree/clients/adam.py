@@ -15,7 +15,7 @@ import torch
 
 from ..core.errors import check_in_range, check_positive
 from ..core.types import Channels, Rows, State
-from .rule import LocalObjective, Step, StepContext, descend
+from .rule import LocalObjective, Step, StepContext, descend, per_client
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Adam(Step):
     """
 
     consumes_grad: ClassVar[bool] = True
+    fusible: ClassVar[bool] = True
     lr: float = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999
@@ -55,7 +56,7 @@ class Adam(Step):
         scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Go lr along the normalised first moment."""
-        lr, k = y.new_full(y.shape[:1], self.lr * tick.factor), tick.index + 1
+        lr, k = per_client(y, self.lr * tick.factor), tick.index + 1
         m = self.beta1 * scratch["m"] + (1 - self.beta1) * d
         s = self.beta2 * scratch["s"] + (1 - self.beta2) * d.square()
         move = (m / (1 - self.beta1**k)) / ((s / (1 - self.beta2**k)).sqrt() + self.eps)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from ..core.errors import check_positive
 from ..core.types import Channels, Rows, State
-from .rule import LocalObjective, Step, StepContext, descend
+from .rule import LocalObjective, Step, StepContext, descend, per_client
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Constant(Step):
     """
 
     consumes_grad: ClassVar[bool] = True
+    fusible: ClassVar[bool] = True
     lr: float = 0.1
     balanced: bool = False
 
@@ -45,7 +46,7 @@ class Constant(Step):
     ) -> tuple[Rows, Rows, State]:
         """Go lr along -d."""
         lr = self.lr * tick.factor
-        each = y.new_full(y.shape[:1], lr)
+        each = per_client(y, lr)
         if self.balanced:
             each = each * (tick.round.plan.steps / tick.steps)
         return descend(y, d, each if self.balanced else lr), each, scratch

@@ -50,6 +50,7 @@ class DoG(Step):
     needs: ClassVar[tuple[str, ...]] = ("delta",)
     sets_lr: ClassVar[bool] = True
     consumes_grad: ClassVar[bool] = True
+    fusible: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive("DoG", "r_rel", self.r_rel)

@@ -62,6 +62,7 @@ class Follow(Step):
     reads: ClassVar[tuple[str, ...]] = ("mu", "lr")
     sets_lr: ClassVar[bool] = True
     consumes_grad: ClassVar[bool] = True
+    fusible: ClassVar[bool] = True
 
     @property
     def records(self) -> tuple[str, ...]:

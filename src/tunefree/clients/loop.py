@@ -10,17 +10,17 @@ A client with fewer steps than others, or whose step says that it is done, stops
 no longer changes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..core.plan import Round
+from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import row_sq
-from ..models.losses import Batch, DeferredBatch, FusedDescent, Losses
-from .rule import LocalObjective, LocalProblem, LocalResult, Step, StepContext
+from ..models.losses import Batch, DeferredBatch, Evaluate, FusedDescent, Losses
+from .rule import FusedContext, LocalObjective, LocalProblem, LocalResult, Step, StepContext
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,13 @@ class GradientTransform:
         With `reuse_buffer`, the gradients may be overwritten by the next call.
         """
         loss, g = losses.value_and_grad(y, batch, reuse_buffer)
+        return loss, self.transform(g, y)
+
+    def transform(self, g: Rows, y: Rows) -> Rows:
+        """Return the transformed gradients (m, d) at y."""
         if self.clip is not None:
             g = g * (self.clip / row_sq(g).sqrt().clamp(min=self.clip))[:, None]
-        return loss, g + self.weight_decay * y if self.weight_decay else g
+        return g + self.weight_decay * y if self.weight_decay else g
 
 
 @dataclass(frozen=True)
@@ -99,13 +103,19 @@ def run_local_steps(
     """
     start = x if problem.start is None else problem.start
     start = start.expand(batches.steps.shape[0], -1)
+    scratch = step.begin(start, down)
     if descent_lr is not None:
         descent = losses.descent(len(batches.steps))
         if descent is not None:
-            return _run_descent(start, descent, batches, descent_lr, step.begin(start, down))
+            return _run_descent(start, descent, batches, descent_lr, scratch)
+    if step.is_fusible and not problem.maps and not t.preparing:
+        update = FusedUpdate(step, transform, records, problem.scale, problem.ref_scale, t.plan)
+        found = _run_fused(start, update, problem, scratch, down, losses, batches, t.factor)
+        if found is not None:
+            return found
     steps, counts = batches.steps, batches.steps.to(x.dtype)
     ref = None if problem.ref is None else problem.ref.expand_as(start)
-    y, scratch = start, step.begin(start, down)
+    y = start
     sums: dict[str, Rows] = {}  # of vectors
     each: dict[str, list[Rows]] = {}  # of numbers, added up at the end
     shortest, longest = batches.span
@@ -142,18 +152,118 @@ def run_local_steps(
         del new, parts
     numbers = {name: torch.stack(found).sum(0) for name, found in each.items()}
     taken = _taken(numbers, len(each["lr"]), len(each.get("taken", [])))
-    means = {n: v / taken[:, None] for n, v in sums.items()}
+    return _result(start, y, taken, numbers | sums, scratch)
+
+
+def _result(
+    start: Rows, y: Rows, taken: Rows, sums: Mapping[str, Rows], scratch: State
+) -> LocalResult:
+    """Return the record of a local phase from the sums over its steps."""
+    means = {n: sums[n] / taken[:, None] for n in ("grad_mean", "point_mean") if n in sums}
     return LocalResult(
         y=y,
         delta=y - start,
         steps=taken,
-        loss=numbers["loss"] / taken,
-        lr=numbers["lr"] / taken,
+        loss=sums["loss"] / taken,
+        lr=sums["lr"] / taken,
         trials=scratch.get("trials", torch.zeros_like(taken)),
         scratch=scratch,
-        grad_sq=numbers.get("grad_sq"),
+        grad_sq=sums.get("grad_sq"),
         **means,
     )
+
+
+@dataclass(frozen=True)
+class FusedUpdate:
+    """A local step as a pure function of tensors, for engines that compile it as a whole.
+
+    Its state is y, the index of the step, each client's number of steps, the step's scratch memory
+    ("scratch.NAME") and the sums of what is recorded ("sum.NAME"). Its constants are the tensors of
+    the local problem ("problem.NAME"), those that the server sent ("down.NAME") and the schedule's
+    factor. Everything else is equal in all rounds of a run.
+    """
+
+    step: Step
+    transform: GradientTransform
+    records: frozenset[str]
+    scale: float
+    ref_scale: float
+    plan: Plan
+
+    def __call__(
+        self, evaluate: Evaluate, state: Mapping[str, Tensor], constants: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return the state after one step."""
+        y, index, steps = state["y"], state["index"], state["steps"]
+        scratch, down = _under("scratch", state), _under("down", constants)
+        fields = _under("problem", constants)
+        problem = LocalProblem(scale=self.scale, ref_scale=self.ref_scale, **fields)  # type: ignore[arg-type]
+        loss, g = evaluate(y)
+        g = self.transform.transform(g, y)
+        at_ref = None
+        if problem.ref is not None:
+            at_ref = self.transform.transform(evaluate(problem.ref)[1], problem.ref)
+        phi = _objective(y, loss, None, None, problem, self.transform, at_ref)
+        tick = FusedContext(index, Round(self.plan, 0), steps, steps, constants["factor"])
+        d = problem.correct(g, y, at_ref)
+        new, lr, after = self.step.take(y, d, phi, tick, down, scratch)
+        parts = {"loss": loss, "lr": lr, "taken": torch.ones_like(steps)}
+        parts |= _recorded(self.records, g, y)
+        active = index < steps  # (m,)
+        changed = {"y": new} | {f"scratch.{n}": v for n, v in after.items()}
+        changed |= {f"sum.{n}": state[f"sum.{n}"] + v for n, v in parts.items()}
+        out = {n: v if v is state[n] else _pick(active, v, state[n]) for n, v in changed.items()}
+        return out | {"index": index + 1, "steps": steps}
+
+
+def _run_fused(
+    start: Rows,
+    update: FusedUpdate,
+    problem: LocalProblem,
+    scratch: State,
+    down: Channels,
+    losses: Losses,
+    batches: LocalBatches,
+    factor: float,
+) -> LocalResult | None:
+    """Run steps that the engine has compiled as a whole; None if it has not."""
+    if any(v.ndim == 0 for v in scratch.values()):
+        return None
+    steps = batches.steps.to(start.dtype)
+
+    def scalar(value: float) -> Tensor:
+        return torch.full((), value, dtype=torch.float64, device=start.device)
+
+    state = {"y": start, "index": scalar(0), "steps": steps}
+    state |= {f"scratch.{name}": v for name, v in scratch.items()}
+    rows = {"grad_mean", "point_mean"} & update.records
+    names = ("loss", "lr", "taken", *({"grad_sq"} & update.records), *sorted(rows))
+    nothing = torch.zeros_like(steps)
+    sums = {n: nothing[:, None].expand_as(start) if n in rows else nothing for n in names}
+    state |= {f"sum.{name}": v for name, v in sums.items()}
+    fields = {n: getattr(problem, n) for n in ("shift", "anchor", "mu")}
+    if problem.ref is not None:
+        fields["ref"] = problem.ref.expand_as(start)
+    constants = {f"problem.{n}": v for n, v in fields.items() if isinstance(v, Tensor)}
+    if problem.anchor is not None and not isinstance(problem.mu, Tensor):
+        constants["problem.mu"] = scalar(problem.mu)
+    constants |= {f"down.{n}": v for n, v in down.items() if n != "x" and v.ndim < 2}
+    constants["factor"] = scalar(factor)
+    fused = losses.fuse(update, state, constants, batches.fetch(0))
+    if fused is None:
+        return None
+    fused.begin(state, constants)
+    for k in range(batches.span[1]):
+        fused.step(batches.fetch(k))
+    end = fused.end()
+    sums = _under("sum", end)
+    return _result(start, end["y"], sums["taken"], sums, _under("scratch", end))
+
+
+def _under(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the entries "PREFIX.NAME" by NAME."""
+    head = f"{prefix}."
+    return {name[len(head) :]: v for name, v in named.items() if name.startswith(head)}
 
 
 def _run_descent(
@@ -175,16 +285,9 @@ def _run_descent(
         each["lr"].append(used)
     y, loss = descent.end()
     numbers = {name: torch.stack(found).sum(0) for name, found in each.items() if found}
-    taken = _taken(numbers | {"loss": loss}, longest, len(each["taken"]))
-    return LocalResult(
-        y=y,
-        delta=y - start,
-        steps=taken,
-        loss=loss / taken,
-        lr=numbers["lr"] / taken,
-        trials=torch.zeros_like(taken),
-        scratch=scratch,
-    )
+    numbers["loss"] = loss
+    taken = _taken(numbers, longest, len(each["taken"]))
+    return _result(start, y, taken, numbers, scratch)
 
 
 def _recorded(records: frozenset[str], g: Rows, point: Rows) -> dict[str, Rows]:
@@ -207,12 +310,13 @@ def _pick(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
 def _objective(
     y: Rows,
     loss: Rows,
-    batch: Batch | DeferredBatch,
-    losses: Losses,
+    batch: Batch | DeferredBatch | None,
+    losses: Losses | None,
     problem: LocalProblem,
     transform: GradientTransform,
     at_ref: Rows | None,
 ) -> LocalObjective:
+    """Return the objective of a step; without `losses` it can be evaluated at y only."""
     scale, weight_decay = problem.scale, transform.weight_decay
 
     def extra(z: Rows) -> Rows | float:
@@ -224,9 +328,13 @@ def _objective(
         return out
 
     def value(z: Rows) -> Rows:
+        if losses is None or batch is None:
+            raise NotImplementedError("A fused step has the loss at its own iterate only.")
         return _times(scale, losses.value(z, batch))
 
     def slope(z: Rows) -> Rows:
+        if losses is None or batch is None:
+            raise NotImplementedError("A fused step has the gradient at its own iterate only.")
         return problem.correct(transform.gradient(losses, z, batch)[1], z, at_ref)
 
     return LocalObjective(_times(scale, loss), extra, value, y, slope)

@@ -12,7 +12,7 @@ import torch
 
 from ..core.errors import check_in_range, check_positive
 from ..core.types import Channels, Rows, State
-from .rule import LocalObjective, Step, StepContext, descend
+from .rule import LocalObjective, Step, StepContext, descend, per_client
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Momentum(Step):
     """
 
     consumes_grad: ClassVar[bool] = True
+    fusible: ClassVar[bool] = True
     lr: float = 0.1
     momentum: float = 0.9
 
@@ -46,6 +47,6 @@ class Momentum(Step):
         scratch: State,
     ) -> tuple[Rows, Rows, State]:
         """Go lr along the running sum."""
-        lr = y.new_full(y.shape[:1], self.lr * tick.factor)
+        lr = per_client(y, self.lr * tick.factor)
         v = self.momentum * scratch["v"] + d
         return descend(y, v, lr), lr, {"v": v}

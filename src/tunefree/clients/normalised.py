@@ -27,6 +27,7 @@ class Normalised(Step):
     rates: Rates = field(default_factory=Rates)
     sets_lr: ClassVar[bool] = True
     consumes_grad: ClassVar[bool] = True
+    fusible: ClassVar[bool] = True
 
     def take(
         self,

@@ -37,6 +37,7 @@ class Polyak(Step):
     lower: float = 0.0
     sets_lr: ClassVar[bool] = True
     consumes_grad: ClassVar[bool] = True
+    fusible: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

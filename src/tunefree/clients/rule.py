@@ -24,15 +24,27 @@ from .local_problem import LocalProblem as LocalProblem
 class StepContext:
     """The position of a local step in the run."""
 
-    index: int  # k
+    index: int | Tensor  # k; a scalar tensor in a fused step
     round: Round
     share: Rows  # (m,) batch size over the client's samples
     steps: Rows  # (m,) local steps of each client
 
     @property
-    def factor(self) -> float:
-        """The schedule's factor in this round."""
+    def factor(self) -> float | Tensor:
+        """The schedule's factor in this round; a scalar tensor in a fused step."""
         return self.round.factor
+
+
+@dataclass(frozen=True)
+class FusedContext(StepContext):
+    """The position of a fused step; its round tells the plan and nothing else."""
+
+    scheduled: Tensor  # ()
+
+    @property
+    def factor(self) -> Tensor:
+        """The schedule's factor in this round."""
+        return self.scheduled
 
 
 @dataclass(frozen=True)
@@ -201,11 +213,22 @@ class Step(ClientPart, ABC):
         exact: Whether the step relies on `d` being the gradient of `phi`; clipping would break it.
         consumes_grad: Whether `take` keeps no reference to `d` and evaluates no gradient of `phi`;
             the engine then does not copy `d` out of its own memory.
+        fusible: Whether `take` can be compiled together with the gradient: it consists of
+            elementwise operations and sums over rows, has no branch on a tensor, evaluates phi at
+            y only, and of `tick` reads index, factor, steps and round.plan. Holds for the class
+            that defines `take`, not for subclasses that define their own.
     """
 
     sets_lr: ClassVar[bool] = False
     exact: ClassVar[bool] = False
     consumes_grad: ClassVar[bool] = False
+    fusible: ClassVar[bool] = False
+
+    @property
+    def is_fusible(self) -> bool:
+        """Whether the class that defines `take` is `fusible`."""
+        owner = next(c for c in type(self).__mro__ if "take" in vars(c))
+        return bool(vars(owner).get("fusible", False))
 
     @property
     def most(self) -> int | None:
@@ -253,5 +276,12 @@ def apply_arrived(old: Rows, new: Rows, sent: Rows, arrived: Rows) -> Rows:
 def descend(y: Rows, d: Rows, lr: Rows | float) -> Rows:
     """Return y - lr d in one pass, with one step size for all or one per row (m,)."""
     if isinstance(lr, Tensor):
-        return torch.addcmul(y, d, lr[:, None], value=-1)
+        return torch.addcmul(y, d, lr[:, None] if lr.ndim else lr, value=-1)
     return torch.add(y, d, alpha=-float(lr))
+
+
+def per_client(y: Rows, lr: float | Tensor) -> Rows:
+    """Return one step size for each row of y: (m,)."""
+    if isinstance(lr, Tensor):
+        return lr.to(y.dtype).expand(y.shape[:1])
+    return y.new_full(y.shape[:1], lr)

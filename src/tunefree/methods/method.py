@@ -127,6 +127,11 @@ class Method:
         return self.step.descent_lr(factor)
 
     @property
+    def is_fusible(self) -> bool:
+        """Whether an engine can compile local steps as a whole, with their direction and step."""
+        return self.step.is_fusible and not {"grad_at", "project"} & set(self.direction.sets)
+
+    @property
     def echo(self) -> tuple[str, ...]:
         """Means that are sent back to the cohort."""
         return tuple(dict.fromkeys((*self.direction.echo, *self.step.echo)))

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ from .compiled.compiler import compile_graph
 from .compiled.descent import CompiledDescent
 from .compiled.matmul import bmm_decompositions
 from .compiled.mode import BatchedOpsMode
+from .compiled.steps import CompiledSteps
 from .gpu.capture import CudaGraphFunction, is_on_gpu
-from .losses import Batch, DeferredBatch, load_batch
+from .losses import Batch, DeferredBatch, LocalUpdate, load_batch
 from .problem import Problem
 
 log = logging.getLogger("tunefree")
@@ -69,6 +70,8 @@ class VmapEngine:
 
         self._values, self._gradients, self._both = values, gradients, both
         self._descent: CompiledDescent | None = None
+        self._steps: CompiledSteps | None = None
+        self._fuses = False  # whether `fuse` compiles
 
     def _run(
         self, function: Callable[..., Any], y: Rows, batch: Batch | DeferredBatch
@@ -141,7 +144,7 @@ class VmapEngine:
         """Free the memory that recorded graphs hold."""
         self._recorded.clear()
         self._compiled.clear()
-        self._descent = None
+        self._descent = self._steps = None
 
     def compile_descent(self, probe: Batch | DeferredBatch) -> None:
         """Compile whole steps of gradient descent, for batches of this shape."""
@@ -151,6 +154,36 @@ class VmapEngine:
     def descent(self, m: int) -> CompiledDescent | None:
         """Return the compiled descent, if there is one for m clients."""
         return self._descent if self._descent is not None and self._descent.fits(m) else None
+
+    def enable_fusing(self) -> None:
+        """Compile local steps as a whole when `fuse` is first called, and gradients no longer."""
+        self._compiled.add(self._gradients)
+        self._fuses = True
+
+    def fuse(
+        self,
+        update: LocalUpdate,
+        state: Mapping[str, Tensor],
+        constants: Mapping[str, Tensor],
+        batch: Batch | DeferredBatch,
+    ) -> CompiledSteps | None:
+        """Return the compiled steps; compile the first ones that are asked for."""
+        if self._fuses and self._steps is None:
+            try:
+                self._steps = CompiledSteps(
+                    self._problem, self._both, batch, update, state, constants
+                )
+            except Exception as error:
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise
+                self._fuses = False
+                log.warning(
+                    "Local steps cannot be compiled as a whole (%s); only gradients are.",
+                    first_line(error),
+                )
+                self._compiled.discard(self._gradients)
+        steps = self._steps
+        return steps if steps is not None and steps.fits(update, state, constants) else None
 
     def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
         """Return the losses (m,)."""

@@ -1,10 +1,12 @@
 """Shapes and tensor helpers that the GPU's and the CPU's batched convolutions share."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 Pair: TypeAlias = tuple[int, int]
 ConvGeometry: TypeAlias = tuple[Pair, Pair, Pair]
@@ -49,6 +51,21 @@ def clients_first(info: Any, dims: Any, *values: Tensor) -> list[Tensor]:
 
 
 def materialize(x: Tensor) -> Tensor:
-    """Return `x` contiguous, and make the compiler write it to memory instead of recomputing it."""
+    """Return `x` contiguous, and make the compiler write it to memory instead of recomputing it.
+
+    `as_strided` would do so too, but PyTorch 2.11 ignores where the compiler has placed its input:
+    inside a concatenation, it reads other numbers.
+    """
     x = x.contiguous()
-    return x.as_strided(x.shape, x.stride())
+    if get_proxy_mode() is None:  # not traced for the compiler
+        return x
+    written: Tensor = force_strides_op()(x, x.stride())
+    return written
+
+
+@lru_cache
+def force_strides_op() -> Any:
+    """Return the compiler's operation that writes a tensor to memory with given strides."""
+    from torch._inductor import inductor_prims  # takes a second
+
+    return inductor_prims.force_stride_order

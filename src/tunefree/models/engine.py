@@ -14,6 +14,7 @@ from .problem import Problem
 log = logging.getLogger("tunefree")
 
 EngineName = Literal["auto", "vmap", "loop"]
+StepKind = Literal["descent", "fusible", "other"]
 
 
 def select_engine(
@@ -22,7 +23,7 @@ def select_engine(
     engine: EngineName,
     compile: bool,
     prefer_loop: bool = False,
-    plain_descent: bool = False,
+    steps: StepKind = "other",
 ) -> Losses:
     """Return the fastest engine that can evaluate this problem; log a warning if it falls back.
 
@@ -32,7 +33,8 @@ def select_engine(
         engine: "vmap" or "loop" for that engine; "auto" is vmap where the model can be batched.
         compile: Whether to compile where that works. Ignored if TUNEFREE_ENGINES is "plain".
         prefer_loop: Whether "auto" takes the loop rather than vmap without a compiler.
-        plain_descent: Whether training is plain gradient descent, so that whole steps are compiled.
+        steps: What is compiled: whole steps of plain gradient descent ("descent"), whole steps of
+            the method when they are first taken ("fusible"), or gradients ("other").
 
     Raises:
         ArgumentError: The name is unknown, or "vmap" cannot batch the model.
@@ -59,8 +61,10 @@ def select_engine(
     elif compile:
         try:
             fast = VmapEngine(problem, compile=True)
-            if plain_descent and is_in_place_safe(problem.device):
+            if steps == "descent" and is_in_place_safe(problem.device):
                 fast.compile_descent(probe)
+            elif steps == "fusible" and is_in_place_safe(problem.device):
+                fast.enable_fusing()
             else:
                 fast.value_and_grad(y, probe)
             if problem.device.type == "cpu":  # on a GPU compiling takes long: at first use instead

@@ -13,14 +13,14 @@ on all threads.
 import copy
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import torch
 from torch import Tensor
 
 from ..core.types import Inputs, Rows, map_inputs
-from .losses import Batch, DeferredBatch, load_batch
+from .losses import Batch, DeferredBatch, LocalUpdate, load_batch
 from .problem import Problem
 
 RowTask = Callable[[Problem, int], None]
@@ -74,6 +74,15 @@ class LoopEngine:
         return (
             InPlaceDescent(self._problem, self._run) if self._problem.device.type == "cpu" else None
         )
+
+    def fuse(
+        self,
+        update: LocalUpdate,
+        state: Mapping[str, Tensor],
+        constants: Mapping[str, Tensor],
+        batch: Batch | DeferredBatch,
+    ) -> None:
+        """Return None: nothing is compiled here."""
 
     def release(self) -> None:
         """Do nothing: only threads and their modules are held between calls."""

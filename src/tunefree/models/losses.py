@@ -4,7 +4,7 @@
 client after another in plain PyTorch. Their results agree up to rounding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -77,6 +77,32 @@ class FusedDescent(Protocol):
         ...
 
 
+Evaluate = Callable[[Rows], tuple[Rows, Rows]]
+"""Returns the batch losses (m,) and their gradients (m, d) at a point (m, d)."""
+
+LocalUpdate = Callable[[Evaluate, Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]]
+"""A local step as a pure function: (losses and gradients, state, constants) -> the next state.
+
+Updates that are equal (==) do the same. In a compiled step, rows are `compiled.rows.TensorRows`.
+"""
+
+
+class FusedSteps(Protocol):
+    """Local steps of m clients whose state is available only at the end."""
+
+    def begin(self, state: Mapping[str, Tensor], constants: Mapping[str, Tensor]) -> None:
+        """Set the state and the constants of a local phase."""
+        ...
+
+    def step(self, batch: Batch | DeferredBatch) -> None:
+        """Take one step."""
+        ...
+
+    def end(self) -> dict[str, Tensor]:
+        """Return the state, as rows."""
+        ...
+
+
 class Losses(Protocol):
     """The batch loss of each client at its own iterate.
 
@@ -103,6 +129,23 @@ class Losses(Protocol):
 
     def descent(self, m: int) -> "FusedDescent | None":
         """Return fused gradient descent for m clients, or None where it is not faster."""
+        ...
+
+    def fuse(
+        self,
+        update: LocalUpdate,
+        state: Mapping[str, Tensor],
+        constants: Mapping[str, Tensor],
+        batch: Batch | DeferredBatch,
+    ) -> "FusedSteps | None":
+        """Return local steps that are compiled as a whole, or None where they are not.
+
+        Args:
+            update: What a step does.
+            state: Tensors that steps change: rows (m, d), with the iterates as "y", or smaller.
+            constants: Tensors that steps read: rows (m, d), vectors (d,) or scalars.
+            batch: A batch as steps will have it.
+        """
         ...
 
     def release(self) -> None:

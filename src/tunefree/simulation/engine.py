@@ -7,7 +7,7 @@ import torch
 from ..core.plan import Plan
 from ..methods import Method
 from ..models.augment import CropFlip
-from ..models.engine import EngineName, select_engine
+from ..models.engine import EngineName, StepKind, select_engine
 from ..models.losses import Losses
 from ..models.problem import Problem
 from ..server.aggregate import Aggregation, weighted_mean
@@ -61,8 +61,12 @@ def choose_engine(
         chunk = in_cache(chunk, problem.start.nbytes)
     everyone = torch.arange(chunk)
     probe = batches.probe(everyone) if on_cpu else batches.order(everyone)
-    descends = method.descent_lr(1.0) is not None
-    losses = select_engine(problem, probe, options.engine, compile, turns, descends)
+    steps: StepKind = "other"
+    if method.descent_lr(1.0) is not None:
+        steps = "descent"
+    elif method.is_fusible:
+        steps = "fusible"
+    losses = select_engine(problem, probe, options.engine, compile, turns, steps)
     if compile and on_cpu and losses.name == "vmap":  # it could not be compiled
         return choose_engine(method, problem, batches, plan, replace(options, compile=False))
     return losses, Chunks(chunk, losses.release)

@@ -22,6 +22,9 @@ class Bowls:
     def __init__(self, curvature, steps):
         self.a, self.steps = tensor(*curvature), torch.tensor(steps)
 
+    def fuse(self, *args):
+        pass
+
     def value(self, y, k):
         real = torch.where(k < self.steps, 1.0, float("nan"))
         return real * self.a / 2 * y.square().sum(1)

@@ -148,7 +148,9 @@ def test_places_that_come_again_get_recordings(by_hand, monkeypatch):
     assert recordings([*range(10, 40)] * 3) == 0  # too many places: all are copied
 
 
-@pytest.mark.parametrize(("method", "shape"), [("scaffold", [True, True]), ("fedavg", [True])])
+@pytest.mark.parametrize(
+    ("method", "shape"), [("fedmid", [True, True]), ("scaffold", [True]), ("fedavg", [True])]
+)
 def test_what_is_compiled_is_the_form_of_training(method, shape, by_hand, monkeypatch):
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda graph, **options: compiled.append(graph) or graph)
@@ -161,5 +163,5 @@ def test_what_is_compiled_is_the_form_of_training(method, shape, by_hand, monkey
         batched.VmapEngine, "_record", lambda *args: shapes.append(args[-1]) or real(*args)
     )
     fit(method, compile=True)
-    assert len(compiled) == 2  # gradients or descent, and the losses that nobody asks for here
+    assert len(compiled) == 2  # gradients or whole steps, and the losses that nobody asks for here
     assert shapes == shape  # training has met no shape but the one that was compiled

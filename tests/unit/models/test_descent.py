@@ -8,7 +8,7 @@ from torch.func import grad_and_value, vmap
 
 from tunefree.core.types import map_inputs
 from tunefree.models import nets
-from tunefree.models.compiled import descent
+from tunefree.models.compiled import descent, gradient
 from tunefree.models.compiled.descent import CompiledDescent
 from tunefree.models.loop import LoopEngine
 from tunefree.models.losses import Batch
@@ -45,7 +45,8 @@ def batch(seed):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Descent as on a GPU from now on, uncompiled; the calls of its kernels."""
-    monkeypatch.setattr(descent, "is_on_gpu", lambda problem: True)
+    for module in (descent, gradient):
+        monkeypatch.setattr(module, "is_on_gpu", lambda problem: True)
     monkeypatch.setattr(descent, "compile_graph", lambda graph, device: graph)
     monkeypatch.setattr(descent, "CudaGraphFunction", lambda function, *args: function)
     return fake_kernels(monkeypatch)
@@ -71,7 +72,7 @@ def test_steps(precision, tolerance, inplace, as_on_a_gpu):
     problem.precision = precision  # which a CPU does not have
     calls = as_on_a_gpu
     fused = CompiledDescent(problem, vmap(grad_and_value(problem.value)), batch(0))
-    assert list(fused._columns) == [6]  # the large layer's columns lie as images do
+    assert list(fused._gradient._columns) == [6]  # the large layer's columns lie as images do
     fused.begin(y)
     for seed in range(3):
         calls.clear()
@@ -90,7 +91,7 @@ def test_steps(precision, tolerance, inplace, as_on_a_gpu):
     assert bool((error < tolerance).all()), error
     torch.testing.assert_close(losses, total, rtol=tolerance, atol=tolerance)
     weight = problem.layout.split(found)[6]
-    again = fused._in_model_order(6).flatten(2)
+    again = fused._gradient.in_model_order(fused._gradient.parts, 6).flatten(2)
     assert torch.equal(weight, again)
 
 
@@ -161,7 +162,7 @@ def test_one_client_alone(as_on_a_gpu):
     _, slope = LoopEngine(problem).value_and_grad(rows, one)
     problem.precision = "tf32"
     fused = CompiledDescent(problem, vmap(grad_and_value(problem.value)), one)
-    assert list(fused._columns) == [6]
+    assert list(fused._gradient._columns) == [6]
     fused.begin(rows)
     fused.step(one, torch.tensor([0.5]))
     torch.testing.assert_close(fused.end()[0], rows - 0.5 * slope, rtol=1e-4, atol=1e-6)
@@ -207,7 +208,7 @@ def test_a_step_of_reference_networks(name, as_on_a_gpu):
     problem.precision = "tf32"
     axes = (0, 0, 0, 0, 0 if problem.has_dropout else None)
     fused = CompiledDescent(problem, vmap(grad_and_value(problem.value), in_dims=axes), given)
-    assert list(fused._columns) == reordered
+    assert list(fused._gradient._columns) == reordered
     assert ("descend" in as_on_a_gpu) == factored
     fused.begin(rows)
     fused.step(given, torch.tensor([0.05, 0.02]))

@@ -215,7 +215,7 @@ def uncompiled(monkeypatch):
 @pytest.mark.usefixtures("uncompiled")
 def test_a_descent_follows_the_gradient():
     p, lr = problem(), torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
-    engine = select_engine(p, batch(), "auto", True, plain_descent=True)
+    engine = select_engine(p, batch(), "auto", True, steps="descent")
     start = p.start + torch.arange(3, dtype=torch.float64)[:, None]
     fused = engine.descent(3)
     for _ in range(2):
@@ -239,7 +239,7 @@ def test_a_descent_follows_the_gradient():
 def test_clients_with_lr_0_keep_their_iterate():
     p, given = problem(), batch()
     given.inputs[1] = torch.nan
-    fused = select_engine(p, batch(), "auto", True, plain_descent=True).descent(3)
+    fused = select_engine(p, batch(), "auto", True, steps="descent").descent(3)
     fused.begin(p.start.expand(3, -1))
     fused.step(given, torch.tensor([0.1, 0.0, 0.1], dtype=torch.float64))
     y, total = fused.end()
@@ -272,12 +272,13 @@ def test_in_bfloat16_tensors_are_cast_once(monkeypatch):
     found = []
     for cast in (rewrite.use_cast_inputs, lambda graph, count: []):
         monkeypatch.setattr(rewrite, "use_cast_inputs", cast)
-        fused = select_engine(p, given, "auto", True, plain_descent=True).descent(3)
+        fused = select_engine(p, given, "auto", True, steps="descent").descent(3)
         fused.begin(p.start + 0.1 * torch.arange(3)[:, None])
         for _ in range(4):
             fused.step(given, torch.tensor([0.1, 0.0, 0.3]))
         found.append(fused.end())
-        low = [torch.equal(a, b.bfloat16()) for a, b in zip(fused._low, fused._parts, strict=True)]
+        held = fused._gradient
+        low = [torch.equal(a, b.bfloat16()) for a, b in zip(held.low, held.parts, strict=True)]
         found[-1] += (low,)
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
@@ -296,7 +297,7 @@ def test_every_descent_is_compiled_by_itself(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", compile)
     for _ in range(2):
-        select_engine(problem(), batch(), "auto", True, plain_descent=True)
+        select_engine(problem(), batch(), "auto", True, steps="descent")
     assert len(codes) >= 2
     assert len({id(code) for code in codes}) == len(codes)
 
@@ -348,6 +349,7 @@ def plain(monkeypatch):
         (batched, "CudaGraphFunction"),
         (batched, "BatchedOpsMode"),
         (batched, "CompiledDescent"),
+        (batched, "CompiledSteps"),
     ):
         monkeypatch.setattr(module, name, fail)
 
@@ -359,7 +361,7 @@ def test_plain_engines_neither_compile_nor_record(device, request, monkeypatch):
     expected = VmapEngine(p).value_and_grad(y, given)
     request.getfixturevalue("plain")
     monkeypatch.setattr(batched, "is_on_gpu", lambda problem: device == "cuda")
-    engine = select_engine(p, given, "auto", compile=True, plain_descent=True)
+    engine = select_engine(p, given, "auto", compile=True, steps="descent")
     assert (engine.name, engine.wants_deferred, engine.descent(3)) == ("vmap", False, None)
     for _ in range(batched.TRACE_AFTER + 2):
         assert torch.equal(engine.value(y, given), expected[0])

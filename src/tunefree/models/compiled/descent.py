@@ -2,9 +2,7 @@
 
     y <- y - lr grad F(y)          in place, tensor by tensor, in the kernels that end the gradient
 
-During a local phase the clients' rows are held as the model's tensors: each is aligned, in the
-order in which products read it, and written once per step instead of three times. With bfloat16
-products, bfloat16 copies are held beside them, so that no step starts with a cast. On a GPU, a
+Each tensor (`gradient.TensorGradient`) is written once per step instead of three times. On a GPU, a
 gradient that is a product with a short sum is computed by the kernel that updates its weight
 (`kernels.descend`).
 """
@@ -14,20 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from ...core.types import Inputs, Rows
-from ..gpu import flatten, graphs, kernels, rewrite
+from ...core.types import Rows
+from ..gpu import kernels
 from ..gpu.capture import CudaGraphFunction, is_on_gpu
-from ..losses import Batch, DeferredBatch, load_batch
+from ..losses import Batch, DeferredBatch
 from ..problem import Problem
 from .compiler import compile_graph
-from .matmul import bmm_decompositions
-from .mode import BatchedOpsMode
-
-Gradients = Callable[[tuple[Tensor, ...], Inputs, Tensor, Tensor, Tensor], tuple[Any, Rows]]
+from .gradient import Gradients, TensorGradient
 
 
 class CompiledDescent:
@@ -42,57 +36,22 @@ class CompiledDescent:
     def __init__(
         self, problem: Problem, gradients: Gradients, probe: Batch | DeferredBatch
     ) -> None:
-        self._problem, self._gpu = problem, is_on_gpu(problem)
-        self._gather = probe.gather if isinstance(probe, DeferredBatch) and self._gpu else None
-        batch = self._arguments(probe)
-        self._clients = m = len(batch[-1])
-        y = problem.start.expand(m, -1)
-        order = _outputs_last if self._gpu else Tensor.contiguous
-        self._parts = [order(p.clone()) for p in problem.layout.split(y.contiguous())]
-        low = problem.precision == "bf16"
-        self._low = [p.to(torch.bfloat16) for p in self._parts] if low else []
-        self._total, self._lr = y.new_zeros(m), y.new_zeros(m)  # lr 0: setting up moves nothing
-        self._given_lr: Rows | None = None  # what was last copied to _lr
-        self._columns: dict[int, flatten.ColumnOrder] = {}  # of weights whose columns are reordered
-        self._factored: list[int] = []  # tensors whose gradients are returned as two factors
+        self._problem = problem
         with problem.precision_context():
-            graph = self._trace_gradients(gradients, batch)
-            self._cast = rewrite.use_cast_inputs(graph, len(self._low))  # tensors read in bfloat16
-            if self._gpu:
-                self._rewrite_for_gpu(graph)
-            step = self._compile_step(graph, batch)
+            self._gradient = TensorGradient(problem, gradients, probe, factors=True)
+            batch = self._gradient.arguments(probe)
+            # lr 0: setting up moves nothing
+            self._total, self._lr = problem.start.new_zeros(2, self._gradient.clients)
+            self._given_lr: Rows | None = None  # what was last copied to _lr
+            step = self._compile_step(batch)
             step(self._total, *batch)
-            self._step = CudaGraphFunction(step, self._total, *batch) if self._gpu else step
+            gpu = is_on_gpu(problem)
+            self._step = CudaGraphFunction(step, self._total, *batch) if gpu else step
 
-    def _trace_gradients(self, gradients: Gradients, batch: tuple[Any, ...]) -> GraphModule:
-        """Return the graph of (parts, low, batch) -> [loss, *gradients]."""
-        gather = self._gather
-
-        def losses_and_gradients(
-            parts: list[Tensor], low: list[Tensor], *args: Any
-        ) -> list[Tensor]:
-            batch = args if gather is None else gather(*args).parts
-            with BatchedOpsMode(samples_last=not self._gpu, pools=True):
-                grads, loss = gradients(tuple(parts), *batch)
-            return [loss, *grads]
-
-        trace = make_fx(losses_and_gradients, decomposition_table=bmm_decompositions())
-        graph = trace(self._parts, self._low, *batch)
-        graphs.flatten_signature(graph)
-        return graph
-
-    def _rewrite_for_gpu(self, graph: GraphModule) -> None:
-        count, given = len(self._parts), len(self._parts) + len(self._low)
-        rewrite.merge_copies(graph)
-        rewrite.fuse_conv_relu(graph)
-        self._columns = flatten.flatten_in_memory_order(graph, count, given)
-        low = self._problem.precision in ("tf32", "bf16")
-        if low and kernels.is_available(self._problem.device):
-            self._factored = rewrite.return_factors(graph, given, kernels.MAX_FACTOR_TERMS)
-
-    def _compile_step(self, graph: GraphModule, batch: tuple[Any, ...]) -> Callable[..., Tensor]:
+    def _compile_step(self, batch: tuple[Any, ...]) -> Callable[..., Tensor]:
         """Return one step in place as a function of (loss sums, *batch)."""
-        cast, factored = self._cast, self._factored
+        gradient = self._gradient
+        graph, cast, factored = gradient.graph, gradient.cast, gradient.factored
 
         def step(
             parts: list[Tensor], low: list[Tensor], total: Rows, lr: Rows, *args: Any
@@ -111,35 +70,28 @@ class CompiledDescent:
             return total, [grads[k] for k in factored]
 
         # a graph of its own: the compiler caches few versions of one function, then gives up
-        whole = make_fx(step)(self._parts, self._low, self._total, self._lr, *batch)
+        whole = make_fx(step)(gradient.parts, gradient.low, self._total, self._lr, *batch)
         fast = compile_graph(whole, self._problem.device)
 
         def run(first: Tensor, *args: Any) -> Tensor:
             total: Tensor
-            total, pairs = fast(self._parts, self._low, self._total, self._lr, *args)
+            total, pairs = fast(gradient.parts, gradient.low, self._total, self._lr, *args)
             for k, (left, right) in zip(factored, pairs, strict=True):
-                low = self._low[k] if k in cast else None
-                kernels.descend(self._parts[k], low, left, right, self._lr)
+                low = gradient.low[k] if k in cast else None
+                kernels.descend(gradient.parts[k], low, left, right, self._lr)
             return total
 
         return run
 
-    def _arguments(self, batch: Batch | DeferredBatch) -> tuple[Any, ...]:
-        if self._gather is not None:
-            assert isinstance(batch, DeferredBatch)
-            return (batch.code,)
-        return load_batch(batch).parts
-
     def fits(self, m: int) -> bool:
         """Return whether this was compiled for m clients."""
-        return m == self._clients
+        return m == self._gradient.clients
 
     def begin(self, y: Rows) -> None:
         """Set the clients' iterates to y (m, d) and their loss sums to zero."""
-        for k, new in enumerate(self._problem.layout.split(y)):
-            part = self._in_model_order(k)
-            part.copy_(new.reshape(part.shape))
-        for low, part in zip(self._low, self._parts, strict=False):
+        gradient = self._gradient
+        gradient.load(gradient.parts, y)
+        for low, part in zip(gradient.low, gradient.parts, strict=False):
             low.copy_(part)
         self._total.zero_()
 
@@ -149,21 +101,8 @@ class CompiledDescent:
             self._lr.copy_(lr)
             self._given_lr = lr
         with self._problem.precision_context():
-            self._step(self._total, *self._arguments(batch))
+            self._step(self._total, *self._gradient.arguments(batch))
 
     def end(self) -> tuple[Rows, Rows]:
         """Return the iterates (m, d) and each client's sum of losses (m,)."""
-        parts = [self._in_model_order(k) for k in range(len(self._parts))]
-        return self._problem.layout.join(parts, lead=1), self._total.clone()
-
-    def _in_model_order(self, k: int) -> Tensor:
-        """Return a view of the model's k-th tensor whose columns are in the model's order."""
-        part = self._parts[k]
-        return self._columns[k].in_model_order(part) if k in self._columns else part
-
-
-def _outputs_last(weights: Tensor) -> Tensor:
-    """Store weights of convolutions (m, O, C, ...) as (m, ..., C, O) in memory; others as is."""
-    if weights.ndim < 4:
-        return weights.contiguous()
-    return weights.movedim((2, 1), (-2, -1)).contiguous().movedim((-2, -1), (2, 1))
+        return self._gradient.join(self._gradient.parts), self._total.clone()

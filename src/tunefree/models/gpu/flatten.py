@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.fx import GraphModule
 
+from ..conv2d import force_strides_op
 from .graphs import (
     VIEWS,
     Node,
@@ -81,7 +82,7 @@ def flatten_in_memory_order(graph: GraphModule, count: int, given: int) -> dict[
         with graph.graph.inserting_before(row):
             permuted = add_call(graph, aten.permute.default, source, axes)
             strides = _contiguous_strides(shape)
-            whole = add_call(graph, aten.as_strided.default, permuted, shape, strides)
+            whole = add_call(graph, force_strides_op(), permuted, strides)
             flat = add_call(graph, aten.view.default, whole, [*lead, prod(columns.memory_sides)])
         flat.meta = row.meta
         row.replace_all_uses_with(flat)

@@ -9,6 +9,7 @@ from math import prod
 import torch
 from torch.fx import GraphModule
 
+from ..conv2d import force_strides_op
 from .graphs import (
     VIEWS,
     Node,
@@ -25,7 +26,7 @@ from .graphs import (
 
 _RESHAPES = VIEWS | {aten.expand.default, aten.permute.default}
 _MOVES = _RESHAPES | {aten.t.default, aten.transpose.int, aten.unsqueeze.default}
-_COPIES = _MOVES | {aten.as_strided.default, aten.clone.default, aten._to_copy.default}
+_COPIES = _MOVES | {aten.clone.default, aten._to_copy.default}
 
 MIN_FACTORED = 1 << 14  # elements per client of a gradient that is worth returning as factors
 FACTOR_DTYPES = (torch.float32, torch.bfloat16)
@@ -62,9 +63,9 @@ def merge_copies(graph: GraphModule) -> None:
     Tensors that are changed in place are left alone. Views that change nothing are removed.
     """
     seen: dict[object, Node] = {}
-    mutated = mutated_nodes(graph)
+    mutated, copies = mutated_nodes(graph), _COPIES | {force_strides_op()}
     for node in list(graph.graph.nodes):
-        if node.target not in _COPIES or not isinstance(node.args[0], torch.fx.Node):
+        if node.target not in copies or not isinstance(node.args[0], torch.fx.Node):
             continue
         source = node.args[0]
         if mutated & {storage_node(node), storage_node(source)}:

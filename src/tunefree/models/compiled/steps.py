@@ -1,0 +1,178 @@
+"""Compiled local steps of any method whose rules are tensor operations.
+
+Steps of plain gradient descent are compiled by `descent`. Here the direction, the step and the sums
+that a method records are traced together with the gradient (`rows.TensorRows`), and the compiler
+fuses them. All state is updated in place, tensor by tensor; clients' rows are read and written only
+at the beginning and at the end of a local phase.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
+
+from ...core.types import Rows
+from ..gpu.capture import CudaGraphFunction, is_on_gpu
+from ..gpu.graphs import placeholders
+from ..losses import Batch, DeferredBatch, LocalUpdate
+from ..problem import Problem
+from .compiler import compile_graph
+from .gradient import Gradients, TensorGradient
+from .rows import TensorRows
+
+Buffers = dict[str, list[Tensor]]
+
+
+class CompiledSteps:
+    """Local steps of m clients on batches of one shape.
+
+    Args:
+        problem: Model and loss.
+        gradients: Gradients and losses of m clients: (parts, inputs, target, mask, key).
+        probe: A batch as training uses it.
+        update: What a step does; it is traced once.
+        state: Tensors that steps change: rows (m, d), with the iterates as "y", or smaller ones.
+        constants: Tensors that they read: rows (m, d), vectors (d,) or scalars.
+
+    Raises:
+        NotImplementedError: The update uses an operation that `TensorRows` does not have.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        gradients: Gradients,
+        probe: Batch | DeferredBatch,
+        update: LocalUpdate,
+        state: Mapping[str, Tensor],
+        constants: Mapping[str, Tensor],
+    ) -> None:
+        self._problem = problem
+        self._long = {n for n, v in state.items() if v.ndim == 2}
+        self._long |= {n for n, v in constants.items() if v.ndim > 0}
+        self._shapes = {n: v.shape for n, v in (*state.items(), *constants.items())}
+        self._vectors = {n for n, v in constants.items() if v.ndim == 1}
+        self._update, self._changed = update, _describe(state)
+        with problem.precision_context():
+            self._gradient = TensorGradient(problem, gradients, probe)
+            self._state = {name: self._allocate(name, v) for name, v in state.items()}
+            self._state["y"] = self._gradient.parts
+            self._constants = {name: self._allocate(name, v) for name, v in constants.items()}
+            self.begin(state, constants)
+            batch = self._gradient.arguments(probe)
+            step = self._compile(update, batch)
+            self._read = {n: v for n, v in _describe(constants).items() if n in self._used}
+            first = self._gradient.parts[0]
+            step(first, *batch)
+            self._step = CudaGraphFunction(step, first, *batch) if is_on_gpu(problem) else step
+
+    def _allocate(self, name: str, value: Tensor) -> list[Tensor]:
+        if name not in self._long:  # scalars as (1,): compiled for a CPU, writes to () are lost
+            return [torch.empty_like(value.reshape(value.shape or 1)).contiguous()]
+        lead = slice(None) if value.ndim == 2 else slice(1)
+        return [torch.empty_like(p[lead]) for p in self._gradient.parts]
+
+    def _wrap(self, buffers: Buffers) -> dict[str, Tensor]:
+        return {
+            name: TensorRows(parts, name in self._vectors)
+            if name in self._long
+            else parts[0].reshape(self._shapes[name])
+            for name, parts in buffers.items()
+        }
+
+    def _compile(self, update: LocalUpdate, batch: tuple[Any, ...]) -> Callable[..., Any]:
+        """Return one step in place as a function of (any tensor, *batch)."""
+        gradient = self._gradient
+
+        def step(state: Buffers, low: list[Tensor], constants: Buffers, *args: Any) -> None:
+            before = self._wrap(state)
+
+            def evaluate(point: Rows) -> tuple[Rows, Rows]:
+                assert isinstance(point, TensorRows)
+                parts, copies = state["y"], low
+                if point is not before["y"]:
+                    parts = [p.expand_as(y) for p, y in zip(point.parts, parts, strict=True)]
+                    copies = [p.to(torch.bfloat16) for p in parts] if low else []
+                loss, *grads = gradient.graph(*parts, *copies, *tree_leaves(args))
+                return loss, TensorRows(grads)
+
+            after = update(evaluate, before, self._wrap(constants))
+            moves = _moves(state, after)
+            for buffer, value in moves:
+                buffer.copy_(value)
+            for k in gradient.cast:
+                low[k].copy_(state["y"][k])
+
+        # a graph of its own: the compiler caches few versions of one function, then gives up
+        whole = make_fx(step)(self._state, gradient.low, self._constants, *batch)
+        self._used = self._find_used(whole)
+        fast = compile_graph(whole, self._problem.device)
+
+        def run(first: Tensor, *args: Any) -> Any:
+            return fast(self._state, gradient.low, self._constants, *args)
+
+        return run
+
+    def _find_used(self, graph: GraphModule) -> set[str]:
+        """Return the names of the constants that a traced step reads."""
+        names = [name for name, buffers in self._constants.items() for _ in buffers]
+        first = sum(map(len, self._state.values())) + len(self._gradient.low)
+        given = placeholders(graph)[first : first + len(names)]
+        return {name for name, node in zip(names, given, strict=True) if node.users}
+
+    def fits(
+        self, update: LocalUpdate, state: Mapping[str, Tensor], constants: Mapping[str, Tensor]
+    ) -> bool:
+        """Return whether these are the steps that were compiled; constants may have others too."""
+        read = {n: v for n, v in _describe(constants).items() if n in self._read}
+        return (update, _describe(state), read) == (self._update, self._changed, self._read)
+
+    def begin(self, state: Mapping[str, Tensor], constants: Mapping[str, Tensor]) -> None:
+        """Set the state and the constants of a local phase."""
+        for buffers, values in ((self._state, state), (self._constants, constants)):
+            for name, value in values.items():
+                if name not in buffers:
+                    continue  # not read by the steps
+                if name in self._long:
+                    self._gradient.load(buffers[name], value if value.ndim == 2 else value[None])
+                else:
+                    buffers[name][0].copy_(value)
+        for low, part in zip(self._gradient.low, self._gradient.parts, strict=False):
+            low.copy_(part)
+
+    def step(self, batch: Batch | DeferredBatch) -> None:
+        """Take one step."""
+        with self._problem.precision_context():
+            self._step(self._gradient.parts[0], *self._gradient.arguments(batch))
+
+    def end(self) -> dict[str, Tensor]:
+        """Return the state, as rows."""
+        return {
+            name: self._gradient.join(parts)
+            if name in self._long
+            else parts[0].clone().reshape(self._shapes[name])
+            for name, parts in self._state.items()
+        }
+
+
+def _describe(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: (v.shape, v.dtype) for name, v in tensors.items()}
+
+
+def _moves(state: Buffers, after: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Return pairs (buffer, new value); values in other buffers' memory are copied first."""
+    if set(after) != set(state):
+        raise NotImplementedError(f"The state of a step is {set(state)}, then {set(after)}.")
+    held = {b.untyped_storage().data_ptr() for buffers in state.values() for b in buffers}
+    found = []
+    for name, new in after.items():
+        parts = new.parts if isinstance(new, TensorRows) else [new.reshape(state[name][0].shape)]
+        for buffer, value in zip(state[name], parts, strict=True):
+            if value.data_ptr() != buffer.data_ptr():
+                inside = value.untyped_storage().data_ptr() in held
+                found.append((buffer, value.clone() if inside else value))
+    return found
