@@ -19,11 +19,10 @@ import torch
 
 from ..core.errors import ArgumentError, check_positive
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, State, Vector
 from ..penalties import Penalty, Zero
-from .average import Average
-from .momentum import Momentum
-from .rule import Server
+from .average import Average, Momentum
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -114,9 +113,7 @@ class Proximal(Server):
         """Send x, unless clients hold it."""
         return {} if self.silent else self.inner.down(x, state, t)
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Let the other rule move, then take the proximal map."""
         alpha, usual = self.alpha_at(t.plan), self.lr * t.plan.steps
         moved, state, trace = self.inner.step(x, mean, state, t, ask)
