@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError
-from ..core.plan import Plan, Round, What, Who
+from ..core.plan import Plan, Round
 from ..core.random import cohort
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import Secure
-from ..rounds import RoundResult, init_client_memory
+from ..rounds import QueryRequest, RoundResult, init_client_memory
 from ..server.aggregate import Aggregation, client_weights, weighted_mean
 from ..simulation.context import WORK_COUNTS, ClientContext, work_costs
 from ..simulation.ranks import Ranks
@@ -92,24 +92,16 @@ class FlowerClients:
         """Return the clients' share of the population's weight."""
         return float(self._shares[ids].sum())
 
-    def query(
-        self,
-        ids: Tensor,
-        t: int,
-        what: What,
-        at: list[Vector],
-        who: Who,
-        sent: Channels | None,
-        ledger: Ledger,
-    ) -> list[Tensor]:
-        """Return the mean of `what` at each point over the clients that answer."""
-        if who == "held":
+    def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
+        """Return the mean of `request.what` at each point over the clients that answer."""
+        t, what, at = request.t, request.what, request.at
+        if request.who == "held":
             if self._held is None:
                 raise ArgumentError(
                     "This method evaluates on the server's own sample; give Settings(held=...)."
                 )
             return [self._held.probe(x, t, None, what)[0] for x in at]
-        clients = ids.tolist() if who == "cohort" else list(range(self.plan.clients))
+        clients = request.ids(self.plan.clients).tolist()
         version = new_version(t)
         points = {f"point {j}": x for j, x in enumerate(at)}
         arrays = {name: encode_dense(x) for name, x in points.items()}

@@ -10,13 +10,14 @@ from .client import (
     update_memory,
     wire_for_round,
 )
-from .pool import ClientPool, NoClientsError, RoundResult
+from .pool import ClientPool, NoClientsError, QueryRequest, RoundResult
 from .server import ServerState, init_server_state, output_model, run_round
 
 __all__ = [
     "ClientPool",
     "ClientTask",
     "NoClientsError",
+    "QueryRequest",
     "RoundResult",
     "ServerState",
     "init_client_memory",

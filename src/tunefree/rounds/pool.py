@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ..core.plan import Round, What, Who
@@ -25,6 +26,32 @@ class RoundResult:
     loss: float
     measured: dict[str, float]
     fraction: float | None = None
+
+
+@dataclass(frozen=True)
+class QueryRequest:
+    """A query within a round, as `core.plan.Query` makes it."""
+
+    cohort: Tensor  # ids
+    t: int  # the round
+    what: What
+    at: list[Vector]
+    who: Who = "cohort"
+    sent: Channels | None = None
+
+    def ids(self, clients: int) -> Tensor:
+        """Return the ids of the queried clients, out of this number of clients."""
+        return self.cohort if self.who == "cohort" else torch.arange(clients)
+
+    def count_down(self, receivers: int, ledger: Ledger) -> None:
+        """Count the bytes that make the points known to this number of clients."""
+        points = {f"point {j}": x for j, x in enumerate(self.at)}
+        sent = points if self.sent is None else self.sent
+        ledger.send_down(sent, receivers, all=self.who == "all")
+
+    def zero_answer(self, x: Vector) -> Tensor:
+        """Return an answer of zeros at x."""
+        return torch.zeros_like(x) if self.what == "grad" else x.new_zeros(())
 
 
 class NoClientsError(Exception):
@@ -57,17 +84,8 @@ class ClientPool(Protocol):
         """Return the share of these clients in the weight of the whole population."""
         ...
 
-    def query(
-        self,
-        ids: Tensor,
-        t: int,
-        what: What,
-        at: list[Vector],
-        who: Who,
-        sent: Channels | None,
-        ledger: Ledger,
-    ) -> list[Tensor]:
-        """Return the mean of `what` at each point of `at`; see `core.plan.Query`."""
+    def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
+        """Return the mean of `request.what` at each point of `request.at`."""
         ...
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:

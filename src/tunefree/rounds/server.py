@@ -15,7 +15,7 @@ from ..core.plan import Plan, Query, Round, What, Who
 from ..core.types import Channels, State, Trace, Vector
 from ..methods import Method
 from ..wire import Ledger
-from .pool import ClientPool, NoClientsError, RoundResult
+from .pool import ClientPool, NoClientsError, QueryRequest, RoundResult
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def run_round(
     def query(
         what: What, at: list[Vector], who: Who = "cohort", sent: Channels | None = None
     ) -> list[Tensor]:
-        return pool.query(ids, t, what, at, who, sent, ledger)
+        return pool.query(QueryRequest(ids, t, what, at, who, sent), ledger)
 
     try:
         after, result, trace = _communicate(method, now, pool, ids, this, query, ledger)

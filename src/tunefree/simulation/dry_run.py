@@ -8,12 +8,13 @@ from torch import Tensor
 
 from ..clients.loop import LocalBatches
 from ..core.layout import Layout
-from ..core.plan import Plan, Round, What, Who
+from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, Vector
 from ..methods import Method
 from ..models.losses import Batch, DeferredBatch
 from ..rounds import (
     ClientTask,
+    QueryRequest,
     RoundResult,
     init_client_memory,
     init_server_state,
@@ -92,29 +93,17 @@ class DryRun:
         """Return the cohort's share under uniform weights."""
         return len(ids) / self._plan.clients
 
-    def query(
-        self,
-        ids: Tensor,
-        t: int,
-        what: What,
-        at: list[Vector],
-        who: Who,
-        sent: Channels | None,
-        ledger: Ledger,
-    ) -> list[Tensor]:
+    def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
         """Count the exchange and return zeros."""
-        whom = len(ids) if who == "cohort" else self._plan.clients
-        out = []
-        if who != "held":
-            points = {f"point {j}": x for j, x in enumerate(at)} if sent is None else sent
-            ledger.send_down(points, whom, all=who == "all")
-        for x in at:
-            value = torch.zeros_like(x) if what == "grad" else x.new_zeros(())
-            self.gradients += 0 if what == "loss" else whom * self._batches
-            if who != "held":
-                ledger.send_up(what, value.numel() * value.element_size() * whom)
-            out.append(value)
-        return out
+        clients = len(request.ids(self._plan.clients))
+        if request.who != "held":
+            request.count_down(clients, ledger)
+        answers = [request.zero_answer(x) for x in request.at]
+        for answer in answers:
+            self.gradients += 0 if request.what == "loss" else clients * self._batches
+            if request.who != "held":
+                ledger.send_up(request.what, answer.nbytes * clients)
+        return answers
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Compute the upload of one client, and count it for all."""

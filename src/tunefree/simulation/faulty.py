@@ -6,14 +6,13 @@ train on their own: their work is counted; their uploads are dropped or queued.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..attacks import Adversaries, Attack, Behaviour
 from ..core.errors import ArgumentError
-from ..core.plan import Plan, Round, What, Who
+from ..core.plan import Plan, Round
 from ..core.random import key, subset
 from ..core.types import Channels, Vector
 from ..data.batches import BatchPlan
@@ -22,7 +21,7 @@ from ..faults import DelayQueue, Fate, Faults, LateUpload
 from ..methods import Method
 from ..models.problem import Problem
 from ..robust import Robust
-from ..rounds import NoClientsError, RoundResult, init_server_state, run_round
+from ..rounds import NoClientsError, QueryRequest, RoundResult, init_server_state, run_round
 from ..server.aggregate import Aggregation, Aggregator, weighted_mean
 from ..wire import Ledger
 from .cohort import MemoryRows
@@ -199,32 +198,22 @@ class FaultyClients:
             self._sent_late.append(LateUpload(int(ids[0]), due, rows, measured, own, ledger))
         return result.measured
 
-    def query(
-        self,
-        ids: Tensor,
-        t: int,
-        what: What,
-        at: list[Vector],
-        who: Who,
-        sent: Channels | None,
-        ledger: Ledger,
-    ) -> list[Tensor]:
-        """Return the mean of `what` over the clients that answer; the points are sent to all."""
-        if who == "held":
-            return self.simulation.query(ids, t, what, at, who, sent, ledger)
-        asked = ids if who == "cohort" else torch.arange(self._plan.clients)
-        asked = self.simulation.without_refused(asked, t)
-        points = {f"point {j}": x for j, x in enumerate(at)} if sent is None else sent
-        ledger.send_down(points, len(asked), all=who == "all")
-        fates = self._fates(t, asked)
-        is_left = fates >= Fate.SLOW if self._trained == t else fates != Fate.BEFORE
-        if not bool(is_left.any()):
-            lost = {"lost": len(asked), "slow": 0, "late": 0, "stale": 0}
+    def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
+        """Return the means over the clients that answer; the points are sent to all."""
+        if request.who == "held":
+            return self.simulation.query(request, ledger)
+        ids = self.simulation.without_refused(request.ids(self._plan.clients), request.t)
+        request.count_down(len(ids), ledger)
+        fates = self._fates(request.t, ids)
+        answers = fates >= Fate.SLOW if self._trained == request.t else fates != Fate.BEFORE
+        if not bool(answers.any()):
+            lost = {"lost": len(ids), "slow": 0, "late": 0, "stale": 0}
             raise NoClientsError({"gradients": 0, "answered": 0, **lost})
         uploads = Ledger()
-        found = self.simulation.query(asked[is_left], t, what, at, "cohort", sent, uploads)
+        answering = replace(request, cohort=ids[answers], who="cohort")
+        means = self.simulation.query(answering, uploads)
         ledger.add(uploads)
-        return found
+        return means
 
     def commit(self) -> None:
         """Store the memory of the clients whose uploads arrived, and queue the late uploads."""
@@ -249,7 +238,7 @@ class _QueryError(Exception):
 class _NoQueries(DryRun):
     """A dry run of rounds in which a query is an error."""
 
-    def query(self, *args: Any) -> list[Tensor]:
+    def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
         raise _QueryError
 
 

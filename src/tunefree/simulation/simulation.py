@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..attacks import Behaviour
 from ..core.errors import ArgumentError
-from ..core.plan import Plan, Round, What, Who
+from ..core.plan import Plan, Round
 from ..core.random import cohort
 from ..core.types import Channels, Rows, State, Vector, map_inputs
 from ..core.vectors import row_sq
@@ -17,7 +17,14 @@ from ..data.batches import BatchPlan, plan_steps
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.problem import Problem
-from ..rounds import RoundResult, init_client_memory, local_update, pack_uploads, update_memory
+from ..rounds import (
+    QueryRequest,
+    RoundResult,
+    init_client_memory,
+    local_update,
+    pack_uploads,
+    update_memory,
+)
 from ..server.aggregate import Aggregation, Mean, client_weights, weighted_mean
 from ..wire import Ledger
 from .batches import BatchSource
@@ -260,38 +267,29 @@ class Simulation:
         for part, own in rows:
             self.memory.scatter(part, own)
 
-    def query(
-        self,
-        ids: Tensor,
-        t: int,
-        what: What,
-        at: list[Vector],
-        who: Who,
-        sent: Channels | None,
-        ledger: Ledger,
-    ) -> list[Tensor]:
-        """Return the mean of `what` at each point, and count the bytes.
+    def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
+        """Return the mean of `request.what` at each point, and count the bytes.
 
         "held" is the server's own sample, for which nothing is sent.
         """
-        if who == "held":
+        if request.who == "held":
             if self.federation.held is None:
                 raise ArgumentError(
                     "This method evaluates on the server's own sample; give Federation(held=...)."
                 )
-            return [self.context.probe(x, t, None, what)[0] for x in at]
-        asked = self.without_refused(ids if who == "cohort" else torch.arange(self.plan.clients), t)
-        asked = self.behaviour.order(asked)
-        points = {f"point {j}": x for j, x in enumerate(at)} if sent is None else sent
-        ledger.send_down(points, len(asked), all=who == "all")
-        out = []
-        for j, x in enumerate(at):
-            answer = self._query_point(asked, t, what, x, f"probe {j}")
-            ledger.send_up(what, len(asked) * answer.numel() * answer.element_size())
-            out.append(answer)
-        return out
+            return [self.context.probe(x, request.t, None, request.what)[0] for x in request.at]
+        ids = self.without_refused(request.ids(self.plan.clients), request.t)
+        ids = self.behaviour.order(ids)
+        request.count_down(len(ids), ledger)
+        answers = []
+        for j, x in enumerate(request.at):
+            answer = self._query_point(request, ids, x, f"probe {j}")
+            ledger.send_up(request.what, len(ids) * answer.nbytes)
+            answers.append(answer)
+        return answers
 
-    def _query_point(self, ids: Tensor, t: int, what: What, x: Vector, name: str) -> Tensor:
+    def _query_point(self, request: QueryRequest, ids: Tensor, x: Vector, name: str) -> Tensor:
+        t, what = request.t, request.what
         mean = self.aggregate(self.weight_of(ids), t, name)
         self.behaviour.start(ids)
 
@@ -306,8 +304,7 @@ class Simulation:
             mean.add(
                 self.weights[part], masked if self.aggregate is weighted_mean else {what: rows}
             )
-        empty = torch.zeros_like(x) if what == "grad" else x.new_zeros(())
-        nothing = {what: empty, MISSING: x.new_zeros(())}
+        nothing = {what: request.zero_answer(x), MISSING: x.new_zeros(())}
         found = self.ranks.totals((what, MISSING), mean.result(), nothing)
         return found[what] / (1 - found[MISSING]) if MISSING in found else found[what]
 
