@@ -148,16 +148,10 @@ class NodeSource:
         )
 
     def create_pool(
-        self,
-        config: RunConfig,
-        method: Method,
-        problem: Problem,
-        plan: Plan,
-        batches: BatchPlan,
-        start: Vector,
+        self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the nodes as a pool."""
-        s = self._settings
+        s, batches = self._settings, config.batch_plan
         width = batch_width(self._sizes, batches)
         terms = RunTerms(
             clients=s.clients,
