@@ -4,9 +4,10 @@ Jhunjhunwala, Wang & Joshi, ICLR 2023, Algorithm 1, and the appendix on FedExP w
 arXiv:2301.09604
 
     delta = mean_i delta_i,   q = mean_i |delta_i|^2
-    FedExP:   eta = max(1, q / (2 (|delta|^2 + eps))),    x <- x + eta delta
-    FedExPM:  v <- delta + momentum v,    Q <- q + (momentum / 2) Q
-              eta = Q / (2 (|v|^2 + eps)),                x <- x + eta v
+    FedExP:   eta   = max(1, q / (2 (|delta|^2 + eps)))
+              x    <- x + eta delta
+    FedExPM:  v <- mean_i delta_i + momentum v,     Q <- mean_i |delta_i|^2 + (momentum / 2) Q
+              eta = Q / (2 (|v|^2 + eps)),          x <- x + eta v
 
 Differences from the paper: the mean may be weighted; delta_i = y_i - x is the move itself, so
 the server adds; averaging the last two iterates is the method's `output`; the cap
