@@ -20,29 +20,19 @@ from torch import Tensor
 from ..core.errors import ArgumentError, DataError, check_int
 from ._arrays import Array
 from .dataset import Dataset
-from .sources import DataFolder, DatasetFile, DatasetSource, read_files
+from .sources import DataFolder, DatasetSource, published_checksums, read_files
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80
 SHAKESPEARE = DatasetSource(
     name="shakespeare",
+    files=("raw_data.txt",),
     folders=("shakespeare",),
+    licence="Text in the public domain; this electronic edition (World Library 1990-1993, Project "
+    "Gutenberg etext 100) for personal, non-commercial use only.",
     url="https://www.gutenberg.org/files/100/old/1994-01-100.zip",
-    archive="1994-01-100.zip",
-    files=(
-        DatasetFile(
-            "raw_data.txt",
-            {
-                "": "sha256:c5601d266987ac885ca96522b1b4e439feb7eca39f0fe1111f7342b63b6468f3",
-                ".xz": "sha256:ad8035a55f66437a91b0acd9e332c8da45a6b4718bd0673d26b6fb605993fedf",
-            },
-            member="100.txt",
-        ),
-    ),
-)
-LICENCE = (
-    "Text in the public domain; this electronic edition (World Library 1990-1993, Project "
-    "Gutenberg etext 100) for personal, non-commercial use only."
+    members=("100.txt",),
+    checksums=published_checksums("shakespeare"),
 )
 
 
@@ -92,7 +82,7 @@ def shakespeare(
         owner=torch.tensor(parts[0][1]),
         owners=tuple(names),
         test_owner=torch.tensor(parts[1][1]) if test else None,
-        licence=LICENCE,
+        licence=SHAKESPEARE.licence,
         note=f"Speaking roles as in LEAF, one sequence every {stride} characters.",
         words=tuple(ALPHABET),
     )

@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,10 +121,7 @@ def write_mnist(folder, images_train, labels_train):
 @pytest.fixture
 def no_sums(monkeypatch):
     """Let tiny files stand in for MNIST's own."""
-    bare = tuple(images.DatasetFile(file.name) for file in images.MNIST.files)
-    monkeypatch.setattr(
-        images, "MNIST", images.DatasetSource("mnist", bare, ("mnist", "MNIST/raw"))
-    )
+    monkeypatch.setattr(images, "MNIST", replace(images.MNIST, checksums={}, url=""))
 
 
 @pytest.mark.usefixtures("no_sums")
@@ -277,7 +275,7 @@ def test_libsvm_sentences(data, sentence):
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"index\tsentence\n", r"must start with the heading 'sentence<tab>label', got"),
+        (b"index\tsentence\n", r"must start with 'sentence<tab>label', got"),
         (b"sentence\tlabel\na film\n", r"but line 2 is not"),
         (b"sentence\tlabel\na film\t2\n", r"but line 2 is not"),
         (b"sentence\tlabel\n", r"must hold at least one phrase"),
@@ -290,8 +288,7 @@ def test_sst2_sentences(data, sentence):
 
 
 def test_sst2_words(empty, monkeypatch):
-    bare = tuple(sst2.DatasetFile(file.name) for file in sst2.SST2.files)
-    monkeypatch.setattr(sst2, "SST2", sst2.DatasetSource("sst2", bare, ("SST-2",)))
+    monkeypatch.setattr(sst2, "SST2", replace(sst2.SST2, checksums={}))
     (empty / "SST-2").mkdir()
     (empty / "SST-2/train.tsv").write_text("sentence\tlabel\nA good good film \t1\nbad film\t0\n")
     (empty / "SST-2/dev.tsv").write_text("sentence\tlabel\na dull film\t0\n")
@@ -306,8 +303,7 @@ def test_sst2_words(empty, monkeypatch):
 
 
 def write_plays(folder, monkeypatch, lines):
-    bare = (shakespeare.DatasetFile("raw_data.txt"),)
-    source = shakespeare.DatasetSource("shakespeare", bare, ("shakespeare",))
+    source = replace(shakespeare.SHAKESPEARE, checksums={})
     monkeypatch.setattr(shakespeare, "SHAKESPEARE", source)
     head = (
         "SONNETS\n\nby William Shakespeare\n\n  NOT. a role\n\nPLAY\n\nby William Shakespeare\n\n"
