@@ -17,7 +17,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError, check_int
+from ..core.errors import DataError, check_in_range, check_int
 from ._arrays import Array
 from .dataset import Dataset
 from .sources import DataFolder, DatasetSource, published_checksums, read_files
@@ -48,10 +48,7 @@ def shakespeare(
         test_fraction: Fraction of each role's text, at its end, used for testing, in [0, 1).
     """
     check_int("shakespeare", "stride", stride)
-    if not 0 <= test_fraction < 1:
-        raise ArgumentError(
-            f"shakespeare(test_fraction=...) must be at least 0 and below 1, got {test_fraction!r}."
-        )
+    check_in_range("shakespeare", "test_fraction", test_fraction, 0, 1)
     ((_, data),) = read_files(SHAKESPEARE, folder)
     parts: list[tuple[list[Array], list[int]]] = [([], []), ([], [])]  # train, test
     names: list[str] = []

@@ -336,7 +336,7 @@ def test_shakespeare_sentences(empty, monkeypatch):
         load("shakespeare", empty)
     with pytest.raises(ArgumentError, match=r"stride=...\) must be an int >= 1, got 0"):
         load("shakespeare", empty, stride=0)
-    with pytest.raises(ArgumentError, match=r"test_fraction=...\) must be at least 0 and below 1"):
+    with pytest.raises(ArgumentError, match=r"test_fraction=...\) must be a number in \[0, 1\)"):
         load("shakespeare", empty, test_fraction=1)
 
 
