@@ -43,17 +43,15 @@ def parse_libsvm(data: bytes, file: str, features: int) -> tuple[Tensor, Tensor]
             pairs = [entry.split(b":") for entry in entries]
             columns = [int(column) - 1 for column, _ in pairs]
             values = [float(value) for _, value in pairs]
+            in_range = all(0 <= column < features for column in columns)
+            is_finite = all(abs(value) <= _FLOAT32_MAX for value in values)
+            if sign not in (-1.0, 1.0) or not in_range or not is_finite:
+                raise ValueError("out of range")
         except ValueError as error:
             raise DataError(
-                f"{file} must hold lines such as '+1 3:1 11:1', but line {i + 1} is not."
+                f"{file} must hold lines such as '+1 3:1 11:1', of a label +1 or -1 and finite "
+                f"features 1..{features}, but line {i + 1} is not."
             ) from error
-        in_range = all(0 <= column < features for column in columns)
-        is_finite = all(abs(value) <= _FLOAT32_MAX for value in values)
-        if sign not in (-1.0, 1.0) or not in_range or not is_finite:
-            raise DataError(
-                f"{file} must hold labels +1 or -1 and features 1..{features}, but line {i + 1} "
-                "does not, or not as finite numbers."
-            )
         x[i, columns] = values
         y[i] = sign > 0
     return torch.from_numpy(x), torch.from_numpy(y)

@@ -260,11 +260,11 @@ def test_femnist_missing_or_not_json(empty):
     ("data", "sentence"),
     [
         (b"\n", r"rows must hold one line per row, but is empty"),
-        (b"+1 1:1\n+1 x:1\n", r"lines such as '\+1 3:1 11:1', but line 2 is not"),
+        (b"+1 1:1\n+1 x:1\n", r"lines such as '\+1 3:1 11:1', of a label .*, but line 2 is not"),
         (b"+1 1\n", r"but line 1 is not"),
-        (b"+2 1:1\n", r"labels \+1 or -1 and features 1..3, but line 1 does not"),
-        (b"+1 4:1\n", r"labels \+1 or -1 and features 1..3, but line 1 does not"),
-        (b"+1 0:1\n", r"labels \+1 or -1 and features 1..3, but line 1 does not"),
+        (b"+2 1:1\n", r"label \+1 or -1 and finite features 1..3, but line 1 is not"),
+        (b"+1 4:1\n", r"label \+1 or -1 and finite features 1..3, but line 1 is not"),
+        (b"+1 0:1\n", r"label \+1 or -1 and finite features 1..3, but line 1 is not"),
     ],
 )
 def test_libsvm_sentences(data, sentence):
