@@ -57,7 +57,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)  # NumPy numbers too
 
 
-def check_argument(is_valid: bool, owner: str, name: str, value: object, rule: str) -> None:
+def check_argument(owner: str, name: str, value: object, rule: str, is_valid: bool) -> None:
     """Raise an ArgumentError that says what an argument must be, unless it is valid."""
     if not is_valid:
         raise ArgumentError(f"{owner}({name}=...) must be {rule}, got {value!r}.")
@@ -65,14 +65,13 @@ def check_argument(is_valid: bool, owner: str, name: str, value: object, rule: s
 
 def check_positive(owner: str, name: str, value: float) -> None:
     """Check that a value is a finite number > 0."""
-    is_valid = _is_number(value) and 0 < value < math.inf
-    check_argument(is_valid, owner, name, value, "a finite number > 0")
+    check_argument(owner, name, value, "a finite number > 0", _is_number(value) and 0 < value < math.inf)
 
 
 def check_finite(owner: str, name: str, value: float) -> None:
     """Check that a value is a finite number."""
     is_valid = _is_number(value) and -math.inf < value < math.inf
-    check_argument(is_valid, owner, name, value, "a finite number")
+    check_argument(owner, name, value, "a finite number", is_valid)
 
 
 def check_nonnegative(owner: str, name: str, value: float) -> None:
@@ -82,32 +81,31 @@ def check_nonnegative(owner: str, name: str, value: float) -> None:
 
 def check_in_range(owner: str, name: str, value: float, low: float, high: float) -> None:
     """Check that a value is a number in [low, high)."""
-    is_valid = _is_number(value) and low <= value < high
-    check_argument(is_valid, owner, name, value, f"a number in [{low:g}, {high:g})")
+    rule = f"a number in [{low:g}, {high:g})"
+    check_argument(owner, name, value, rule, _is_number(value) and low <= value < high)
 
 
 def check_between(owner: str, name: str, value: float, low: float, high: float) -> None:
     """Check that a value is a number strictly between low and high."""
-    is_valid = _is_number(value) and low < value < high
-    check_argument(is_valid, owner, name, value, f"a number between {low:g} and {high:g}")
+    rule = f"a number between {low:g} and {high:g}"
+    check_argument(owner, name, value, rule, _is_number(value) and low < value < high)
 
 
 def check_fraction(owner: str, name: str, value: float) -> None:
     """Check that a value is a number in (0, 1]."""
-    is_valid = _is_number(value) and 0 < value <= 1
-    check_argument(is_valid, owner, name, value, "a number in (0, 1]")
+    check_argument(owner, name, value, "a number in (0, 1]", _is_number(value) and 0 < value <= 1)
 
 
 def check_at_least(owner: str, name: str, value: float, low: float) -> None:
     """Check that a value is a finite number >= low."""
     is_valid = _is_number(value) and low <= value < math.inf
-    check_argument(is_valid, owner, name, value, f"a finite number >= {low:g}")
+    check_argument(owner, name, value, f"a finite number >= {low:g}", is_valid)
 
 
 def check_int(owner: str, name: str, value: int, low: int = 1) -> None:
     """Check that a value is an int >= low."""
     is_valid = isinstance(value, Integral) and not isinstance(value, bool) and value >= low
-    check_argument(is_valid, owner, name, value, f"an int >= {low}")
+    check_argument(owner, name, value, f"an int >= {low}", is_valid)
 
 
 @contextmanager
@@ -122,7 +120,6 @@ def convert_errors(
         message: What failed; the first line of the exception follows in parentheses.
         kind: The class of the error.
         hint: What the user can do.
-
 
     >>> with convert_errors("The file is damaged", hint="fetch it again"):
     ...     int("x")

@@ -42,7 +42,8 @@ class Box(Penalty):
     def __post_init__(self) -> None:
         for name, value in (("low", self.low), ("high", self.high)):
             is_number = isinstance(value, Real) and not isinstance(value, bool)
-            check_argument(is_number and not math.isnan(value), "Box", name, value, "a number")
+            is_number = is_number and not math.isnan(value)
+            check_argument("Box", name, value, "a number", is_number)
         if not self.low < self.high:
             raise ArgumentError(
                 f"Box(low=..., high=...) must have low < high, got {self.low!r} and {self.high!r}."

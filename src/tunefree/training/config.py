@@ -169,9 +169,9 @@ class Scenario:
         _parse_text(self, "attack", attacks.parse)
         is_faults, is_attack = isinstance(self.faults, Faults), isinstance(self.attack, Attack)
         if self.faults is not None:
-            check_argument(is_faults, "Scenario", "faults", self.faults, "a tf.faults.Faults")
+            check_argument("Scenario", "faults", self.faults, "a tf.faults.Faults", is_faults)
         if self.attack is not None:
-            check_argument(is_attack, "Scenario", "attack", self.attack, "one of tf.attacks")
+            check_argument("Scenario", "attack", self.attack, "one of tf.attacks", is_attack)
 
     @property
     def parsed_faults(self) -> Faults | None:
@@ -288,8 +288,8 @@ class RunConfig:
             object.__setattr__(self, "engine", Engine(backend=self.engine))
         for name, kind in (("evaluate", Evaluate), ("engine", Engine), ("scenario", Scenario)):
             value = getattr(self, name)
-            check_argument(isinstance(value, kind), owner, name, value, f"a tf.{kind.__name__}")
-        check_argument(self.seed < 1 << 63, owner, "seed", self.seed, "below 2**63")
+            check_argument(owner, name, value, f"a tf.{kind.__name__}", isinstance(value, kind))
+        check_argument(owner, "seed", self.seed, "below 2**63", self.seed < 1 << 63)
         if self.steps is not None and self.epochs is not None:
             raise ArgumentError(
                 f"{owner} takes steps or epochs, got steps={self.steps} and epochs={self.epochs}."
@@ -297,7 +297,7 @@ class RunConfig:
         _parse_text(self, "aggregate", robust.parse)
         _parse_text(self, "augment", augmentations.parse)
         is_known = isinstance(self.augment, CropFlip | None)
-        check_argument(is_known, owner, "augment", self.augment, "a name or a CropFlip")
+        check_argument(owner, "augment", self.augment, "a name or a CropFlip", is_known)
         if self.engine_options.backend == "loop" and self.compile:
             raise ArgumentError(
                 "fit(engine='loop', compile=True) cannot be: only the batched engine is compiled; "
