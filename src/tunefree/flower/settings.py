@@ -15,7 +15,6 @@ from ..models.engine import EngineName
 from ..privacy import Secure
 from ..training.callbacks import Callback
 from ..training.config import Engine, RunConfig, option
-from .exchange import FailurePolicy
 
 # Options of a simulation that need all data in one process.
 UNSUPPORTED = (
@@ -40,13 +39,13 @@ class Settings(RunConfig):
         held: Inputs and targets that the server holds for methods that ask for it.
         out: Folder for settings, history and a checkpoint after every round; a run that finds one
             continues it. None writes nothing, and a run that breaks off is lost.
-        minimum: Fewest clients of a cohort that must answer; None is half of them. Methods that
-            need full participation, and the pass before round 0, need everyone.
+        minimum: Fewest clients of a cohort that must answer; None is half of the cohort. Methods
+            that need full participation, and the preparation before round 0, need all clients.
         deadline: Seconds that clients have for an answer.
-        wait: Seconds to wait for clients to connect or to return.
-        lost: "refuse" a client whose memory is lost, or "renew" it: it starts anew, though what
-            the server has of its old memory stays.
-        largest: Longest upload that is accepted, in units of 1 + |x|.
+        wait: Seconds to wait for clients to connect, and for enough answers in a round.
+        lost: "refuse" excludes a client whose memory is lost; "renew" lets it start with a new
+            memory (and prepare again), while the server keeps its share of the old memory.
+        largest: Largest norm of a vector that is accepted, in units of 1 + |x|.
         secure: Sums what clients send under masks, instead of `aggregate`; needs
             tunefree[privacy] here and on the nodes.
         callbacks: Called with an `Event` after each round.
@@ -102,8 +101,3 @@ class Settings(RunConfig):
         if isinstance(self.method, str) and self.set:
             return methods.get(self.method, **self.set)
         return super().resolve_method()
-
-    @property
-    def failure_policy(self) -> FailurePolicy:
-        """How to deal with clients that fail."""
-        return FailurePolicy(self.minimum, self.deadline, self.wait, self.lost, self.largest)

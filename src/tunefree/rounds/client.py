@@ -1,7 +1,8 @@
 """The client's half of a round, for a chunk of m clients in a simulation or one real client."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from ..core.vectors import row_sq
 from ..methods import Method
 from ..models.losses import Losses
 from ..wire import Dense, Ledger, Sender, Wire
+
+T = TypeVar("T")
 
 
 def init_client_memory(method: Method, x: Vector, plan: Plan) -> State:
@@ -124,7 +127,7 @@ def _add_full_measures(
     return work
 
 
-def select_prefix(state: State, part: str) -> State:
+def select_prefix(state: Mapping[str, T], part: str) -> dict[str, T]:
     """Return the entries under a dotted prefix, without the prefix."""
     head = f"{part}."
     return {name[len(head) :]: v for name, v in state.items() if name.startswith(head)}

@@ -66,7 +66,9 @@ def answer(method: tf.Method) -> Payload:
 def _upload() -> Target:
     def read(data: bytes) -> None:
         method = METHODS[(data[0] if data else 0) % len(METHODS)]
-        found = check.read_upload(heard(data[1:]), ASKED, method, X, ROUND, 1e4)
+        payload = heard(data[1:])
+        ASKED.check(payload)
+        found = check.read_upload(payload, method, X, ROUND, 1e4)
         assert all(bool(torch.isfinite(v).all()) for v in found.rows.values())
 
     return Target(read, chosen([said(answer(m)) for m in METHODS]), kept_head(odd_json))
@@ -80,7 +82,9 @@ def _probe() -> Target:
 
     def read(data: bytes) -> None:
         what = ("grad", "loss")[(data[0] if data else 0) % 2]
-        check.read_probe(heard(data[1:]), ASKED, what, [X], 1e4)
+        payload = heard(data[1:])
+        ASKED.check(payload)
+        check.read_probe(payload, what, [X], 1e4)
 
     return Target(read, chosen([said(grad), said(loss)]), kept_head(odd_json))
 

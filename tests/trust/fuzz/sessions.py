@@ -106,8 +106,9 @@ def _nodes() -> Target:
         path.write_bytes(data)
         known = serve._read_known(RunFolder(path.parent), 3)
         assert known is not None
-        assert torch.tensor(known.sizes).min() > 0
-        MemoryStore(path.parent, known.run, 0)
+        run, sizes = known
+        assert torch.tensor(sizes).min() > 0
+        MemoryStore(path.parent, run, 0)
 
     made = {"run": "0123456789abcdef" * 2, "sizes": [5, 7, 1]}
     return Target(read, [json.dumps(made).encode()], odd_values)
