@@ -53,6 +53,15 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ArgumentError
     return ArgumentError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")
 
 
+def cannot_use(one: str, other: str, why: str) -> ArgumentError:
+    """Return the error for a combination that is not defined.
+
+    >>> print(cannot_use("clip=1.0", "Armijo", "its line search is exact; leave clip out"))
+    Cannot use clip=1.0 with Armijo. This is because its line search is exact; leave clip out.
+    """
+    return ArgumentError(f"Cannot use {one} with {other}. This is because {why}.")
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)  # NumPy numbers too
 
@@ -65,7 +74,9 @@ def check_argument(owner: str, name: str, value: object, rule: str, is_valid: bo
 
 def check_positive(owner: str, name: str, value: float) -> None:
     """Check that a value is a finite number > 0."""
-    check_argument(owner, name, value, "a finite number > 0", _is_number(value) and 0 < value < math.inf)
+    check_argument(
+        owner, name, value, "a finite number > 0", _is_number(value) and 0 < value < math.inf
+    )
 
 
 def check_finite(owner: str, name: str, value: float) -> None:

@@ -16,7 +16,7 @@ from ..core.lock import lock_folder
 from ..core.plan import Plan
 from ..core.types import Vector
 from ..data._arrays import as_pair
-from ..data.batches import BatchPlan, batch_width
+from ..data.batches import batch_width
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.loop import LoopEngine
