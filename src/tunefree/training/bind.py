@@ -293,7 +293,6 @@ class SimulatedClients:
             self._federation,
             config.batch_plan,
             plan,
-            config.seed,
             options,
             start,
             init_ranks(),
