@@ -59,11 +59,11 @@ def fit(**given):
 def played(method, faults, rounds=12, pool=None, **given):
     """Play rounds and yield (standing, row, pool, cohort) after each."""
     job = bound(**settings(method, faults, rounds, **given))
-    now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
+    now = init_server_state(job.method, job.start, job.plan)
     ids = job.pool.sample_cohort(0)
     for t in range(rounds):
         after = job.pool.sample_cohort(t + 1)
-        now, row = run_round(job.method, job.plan, now, job.pool, ids, everyone)
+        now, row = run_round(job.method, job.plan, now, job.pool, ids)
         job.pool.commit()
         yield now, row, job.pool, ids
         ids = after

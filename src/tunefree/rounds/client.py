@@ -67,13 +67,16 @@ def local_update(
         down = down | {"own_grad": task.full_loss(x, True)[1]}
     for phase in range(count):
         this = replace(t, phase=phase)
+        batches = task.local_batches(phase, steps if step.most is None else 1)
+        if step.most is not None:
+            batches = batches.repeated(step.most)
         work = loop.run_local_steps(
             x,
             direction.local_problem(x, down, mine["direction"], this),
             step,
             down,
             task.losses,
-            _phase_batches(task, step.most, phase, steps),
+            batches,
             loop.GradientTransform(method.weight_decay, method.clip),
             records,
             this,
@@ -97,16 +100,6 @@ def local_update(
             "uploads (vectors) nor its reports (scalars) name; add it there."
         )
     return sent, kept, phases
-
-
-def _phase_batches(
-    task: ClientTask, most: int | None, phase: int, steps: int | None
-) -> loop.LocalBatches:
-    return (
-        task.local_batches(phase, steps)
-        if most is None
-        else task.local_batches(phase, 1).repeated(most)
-    )
 
 
 def _parts(method: Method) -> tuple[tuple[str, ClientPart], ...]:
@@ -161,9 +154,8 @@ def pack_uploads(
     for name, rows in sent.items():
         if rows.ndim > 1:
             memory = select_prefix(own, f"wire.{name}")
-            packed = wire_for_round(method, name, t).pack(
-                rows, memory, make_sender(name, ids, t), layout
-            )
+            wire, sender = wire_for_round(method, name, t), make_sender(name, ids, t)
+            packed = wire.pack(rows, memory, sender, layout)
             out[name] = packed.rows
             kept |= {f"wire.{name}.{k}": v for k, v in (packed.own or memory).items()}
             ledger.send_up(name, packed.bytes, packed.counted / 8)

@@ -83,29 +83,26 @@ class BatchSource:
             deferred: Leave gathering the rows to the engine.
         """
         with _one_thread(self.problem.device):
-            return self._draw_local(ids, t, phase, steps, deferred)
-
-    def _draw_local(
-        self, ids: Tensor, t: int, phase: int, steps: int | None, deferred: bool
-    ) -> LocalBatches:
-        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
-        cut = self.cut if steps is None else BatchPlan(batch=self.cut.batch, steps=steps)
-        draws = draw_batches(self.seed, t, ids, sizes, starts, cut, width=self.width, phase=phase)
-        long = draws.index.shape[1]
-        index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
-        keys = ids.expand(long, -1)
-        if self.problem.has_dropout or self.augment is not None:
-            spots = phase << 32 | torch.arange(long)
-            keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
-        fetch: Callable[[int], Batch | DeferredBatch]
-        if deferred:  # one tensor, copied to the device once per phase
-            codes = self._here(_encode(index, mask, keys))
-            fetch = lambda k: DeferredBatch(codes[k], self.gather)  # noqa: E731
-        else:
-            index, mask, keys = (self._here(v) for v in (index, mask, keys))
-            fetch = lambda k: self._batch(index[k], mask[k], keys[k])  # noqa: E731
-        span = (int(draws.steps.min()), int(draws.steps.max()))
-        return LocalBatches(fetch, self._here(draws.steps), self._here(draws.share), span)
+            sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
+            cut = self.cut if steps is None else BatchPlan(batch=self.cut.batch, steps=steps)
+            draws = draw_batches(
+                self.seed, t, ids, sizes, starts, cut, width=self.width, phase=phase
+            )
+            long = draws.index.shape[1]
+            index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
+            keys = ids.expand(long, -1)
+            if self.problem.has_dropout or self.augment is not None:
+                spots = phase << 32 | torch.arange(long)
+                keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
+            fetch: Callable[[int], Batch | DeferredBatch]
+            if deferred:  # one tensor, copied to the device once per phase
+                codes = self._here(_encode(index, mask, keys))
+                fetch = lambda k: DeferredBatch(codes[k], self.gather)  # noqa: E731
+            else:
+                index, mask, keys = (self._here(v) for v in (index, mask, keys))
+                fetch = lambda k: self._batch(index[k], mask[k], keys[k])  # noqa: E731
+            span = (int(draws.steps.min()), int(draws.steps.max()))
+            return LocalBatches(fetch, self._here(draws.steps), self._here(draws.share), span)
 
     @cached_property
     def gather(self) -> Callable[[Tensor], Batch]:

@@ -160,8 +160,8 @@ def units(method: Method, clients: int = 8, d: int = 40_000) -> dict[str, Units]
     x, ids = torch.ones(d), torch.arange(clients)
     pool = DryRun(method, plan, x)
     now = init_server_state(method, x, plan)
-    now, first = run_round(method, plan, now, pool, ids, ids)
-    now, row = run_round(method, plan, now, pool, ids, ids)
+    now, first = run_round(method, plan, now, pool, ids)
+    now, row = run_round(method, plan, now, pool, ids)
     sent = {way: row[f"bytes_{way}"] / (4 * clients) for way in ("up", "down")}
     early = (first["bytes_up"] - row["bytes_up"]) / (4 * clients)
     own = sum(v.numel() for v in pool.own.values())

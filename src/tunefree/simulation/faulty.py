@@ -245,7 +245,7 @@ def _check_stale(method: Method, plan: Plan, x: Vector, aggregate: Aggregation) 
     ids = torch.arange(plan.cohort)
     pool = _NoQueries(method, plan, x)
     try:
-        run_round(method, plan, init_server_state(method, x, plan), pool, ids, ids)
+        run_round(method, plan, init_server_state(method, x, plan), pool, ids)
     except _QueryError:
         raise ArgumentError(
             f"Cannot use Faults(stale=...) with {method.name}. This is because it asks its cohort "

@@ -77,11 +77,11 @@ def bound(method: Method, **given: Any) -> BoundRun:
 
 def played(run: BoundRun) -> Iterator[tuple[Tensor, dict[str, Any]]]:
     """Play the rounds of a bound run; yield each cohort and the history's row."""
-    plan, everyone = run.plan, torch.arange(run.plan.clients)
+    plan = run.plan
     now = init_server_state(run.method, run.start, plan)
     for t in range(plan.rounds):
         ids = cohort(plan.seed, t, plan.clients, plan.cohort)
-        now, row = run_round(run.method, plan, now, run.pool, ids, everyone)
+        now, row = run_round(run.method, plan, now, run.pool, ids)
         run.pool.commit()
         yield ids, row
 

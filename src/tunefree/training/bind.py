@@ -323,11 +323,10 @@ def estimate_cost(run: BoundRun) -> dict[str, Any]:
     plan, sizes = run.plan, run.data.sizes
     passes = -(-sizes // batch_width(sizes, run.config.batch_plan))  # batches in a pass over n_i
     pool = DryRun(run.method, plan, run.start, float(passes.double().mean()))
-    ids, all_ids = torch.arange(plan.cohort), torch.arange(plan.clients)
-    state = init_server_state(run.method, run.start, plan)
-    state, first = run_round(run.method, plan, state, pool, ids, all_ids)
+    ids, state = torch.arange(plan.cohort), init_server_state(run.method, run.start, plan)
+    state, first = run_round(run.method, plan, state, pool, ids)
     first_gradients = pool.gradients
-    _, later = run_round(run.method, plan, state, pool, ids, all_ids)
+    _, later = run_round(run.method, plan, state, pool, ids)
     gradients = first_gradients + (plan.rounds - 1) * (pool.gradients - first_gradients)
     total = {way: first[way] + (plan.rounds - 1) * later[way] for way in ("bytes_up", "bytes_down")}
     size = run.start.element_size()

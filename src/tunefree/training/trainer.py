@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from ..core.errors import CheckpointError, Interrupted, ResumeError, convert_errors
 from ..core.types import Vector
 from ..rounds import init_server_state, output_model, run_round
@@ -124,14 +122,13 @@ class Trainer:
     ) -> str | None:
         """Run rounds until the run ends or is stopped; return what stopped it."""
         run, pool = self._run, self._run.pool
-        all_ids = torch.arange(run.plan.clients)
         cohort = pool.sample_cohort(self._state.round)
         while self._status == "unfinished":
             began, now = time.perf_counter(), self._state
             is_last = now.round + 1 == run.plan.rounds
             following = None if is_last else pool.sample_cohort(now.round + 1)
             pool.announce(following)
-            after, row = run_round(run.method, run.plan, now, pool, cohort, all_ids)
+            after, row = run_round(run.method, run.plan, now, pool, cohort)
             output = output_model(run.method, after)
             if (what := find_nonfinite(after, row)) is not None:
                 self._status = "diverged"

@@ -94,9 +94,7 @@ def test_scaffold_option_one_keeps_the_gradient_over_all_data():
     method = tf.methods.get("scaffold", option="I", lr=0.01)
     sim, w = simulation(fed, method=method, batch=2, steps=3)
     plan = bound(model=nn.Linear(D, 1, bias=False), federation=fed, method=method, steps=3).plan
-    run_round(
-        method, plan, init_server_state(method, w, plan), sim, cohort(0, 0, 4, 4), torch.arange(4)
-    )
+    run_round(method, plan, init_server_state(method, w, plan), sim, cohort(0, 0, 4, 4))
     assert not sim.memory.gather(torch.arange(4))["direction.control"].any()
     sim.commit()
     rows = sim.memory.gather(torch.arange(4))["direction.control"]
