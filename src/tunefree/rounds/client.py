@@ -31,11 +31,8 @@ def init_client_memory(method: Method, x: Vector, plan: Plan) -> State:
 class ClientTask:
     """The losses and data of m clients.
 
-    Args:
-        losses: Computes the clients' batch losses and gradients.
-        local_batches: Returns the batches of a local phase; the second argument is its number of
-            local steps, None for the plan's.
-        full_loss: Returns losses (m,) and, on request, gradients (m, d) over all data of a client.
+    `local_batches` returns the batches of a local phase, with this number of local steps or the
+    plan's; `full_loss` losses (m,) and, on request, gradients (m, d) over all data of a client.
     """
 
     losses: Losses
@@ -46,14 +43,7 @@ class ClientTask:
 def local_update(
     method: Method, task: ClientTask, down: Channels, own: State, t: Round
 ) -> tuple[Channels, State, list[LocalResult]]:
-    """Train m clients.
-
-    Args:
-        method: The method.
-        task: The clients' losses and data.
-        down: Channels that the server sent.
-        own: The clients' memory, one row each.
-        t: The round.
+    """Train m clients, which received `down` and have the memory `own`, one row each.
 
     Returns:
         The channels to upload, the clients' memory, and the record of each local phase.

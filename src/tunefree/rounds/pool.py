@@ -13,19 +13,12 @@ from ..wire import Ledger
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a cohort returned in a round.
+    """What a cohort returned in a round."""
 
-    Args:
-        mean: Weighted means of the uploaded channels.
-        loss: Mean training loss; a measurement, not traffic.
-        measured: Further measurements for the history.
-        fraction: Weight of the clients that answered, if some did not; None if all did.
-    """
-
-    mean: Channels
-    loss: float
-    measured: dict[str, float]
-    fraction: float | None = None
+    mean: Channels  # weighted means of the uploaded channels
+    loss: float  # mean training loss; a measurement, not traffic
+    measured: dict[str, float]  # further measurements for the history
+    fraction: float | None = None  # weight of the clients that answered; None if all did
 
 
 @dataclass(frozen=True)

@@ -77,18 +77,7 @@ def output_model(method: Method, now: ServerState) -> Vector:
 def run_round(
     method: Method, plan: Plan, now: ServerState, pool: ClientPool, ids: Tensor
 ) -> tuple[ServerState, dict[str, Any]]:
-    """Run one round.
-
-    Args:
-        method: The method.
-        plan: The plan of the run.
-        now: The server's state before the round.
-        pool: All clients.
-        ids: The cohort.
-
-    Returns:
-        The server's state after the round, and the round's row of the history.
-    """
+    """Run one round with the cohort `ids`; return the state after it and its row of the history."""
     t, ledger = now.round, Ledger()
     before: dict[str, float] = {}
     if t == 0 and method.prepares:

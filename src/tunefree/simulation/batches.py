@@ -22,15 +22,7 @@ BLOCK = 16 << 20  # bytes that a client's block may keep for a backward pass on 
 
 @dataclass(frozen=True)
 class BatchSource:
-    """The federation's rows on the problem's device, gathered by index in one static shape.
-
-    Args:
-        problem: Model and loss, on the device.
-        fed: The clients' data.
-        cut: Batch size, and steps or epochs.
-        seed: Seed of the run.
-        augment: Augmentation of training images, or None.
-    """
+    """The federation's rows on the problem's device, gathered by index in one static shape."""
 
     problem: Problem
     fed: Federation
@@ -159,10 +151,6 @@ class BatchPrefetcher:
     """Local batches on request; those of the next round's first phase can be drawn early.
 
     The host draws them while the GPU still works on the current round, at no cost.
-
-    Args:
-        batches: The clients' data.
-        deferred: Leave gathering the rows to the engine.
     """
 
     def __init__(self, batches: BatchSource, deferred: bool) -> None:

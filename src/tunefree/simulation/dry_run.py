@@ -48,13 +48,7 @@ class _ZeroLosses:
 class DryRun:
     """Answers with zeros in the channels of a method, and counts bytes and gradients.
 
-    Implements `rounds.ClientPool`.
-
-    Args:
-        method: The method.
-        plan: Sizes of the run.
-        x: The model's parameters.
-        batches: Mean number of batches in a pass over a client's data.
+    Implements `rounds.ClientPool`. A pass over a client's data has `batches` batches in the mean.
     """
 
     def __init__(self, method: Method, plan: Plan, x: Vector, batches: float = 1.0) -> None:

@@ -23,19 +23,11 @@ GPU_STEPS, GPU_FLOPS = 5_000, 1e14  # the same on a GPU
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How simulated clients compute.
-
-    Args:
-        engine: "vmap", "loop" or "auto".
-        compile: True, False, or None for a choice by the amount of work (the same every time).
-        chunk: Clients trained at once; None is the whole cohort, or fewer where that is faster.
-        augment: Augmentation of training images, or None.
-        aggregate: Creates the aggregators of what clients send.
-    """
+    """How simulated clients compute."""
 
     engine: EngineName = "auto"
-    compile: bool | None = None
-    chunk: int | None = None
+    compile: bool | None = None  # None chooses by the amount of work, the same every time
+    chunk: int | None = None  # clients at once; None is all, or fewer where that is faster
     augment: CropFlip | None = None
     aggregate: Aggregation = weighted_mean
 

@@ -49,17 +49,10 @@ ROWS = 4096  # samples per call in `gradient`, where clients do not matter
 class Simulation:
     """Simulated clients: their data, batched losses and persistent memory, in this process.
 
-    Implements `rounds.ClientPool`.
+    Implements `rounds.ClientPool`. Model and data are on the device; `start` are the initial
+    parameters.
 
     Args:
-        method: The method.
-        problem: Model and loss, on the device.
-        federation: The clients' data, on the device.
-        cut: Batch size, and steps or epochs.
-        plan: Sizes and seed of the run.
-        options: How clients compute.
-        start: The initial parameters.
-        ranks: This process among those of `torchrun`.
         behaviour: How clients treat what they send; honest by default.
         limit_steps: Shortens the local work of slow clients, if there are some.
     """

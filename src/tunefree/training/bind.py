@@ -37,23 +37,15 @@ from .run import Run, check_frozen
 
 @dataclass(frozen=True)
 class ClientData:
-    """What a run knows of its clients' data before round 0.
+    """What a run knows of its clients' data before round 0; test and validation sets on the device.
 
-    Args:
-        sizes: Samples of each client (N,).
-        description: For `settings.json`: name, clients, samples, ...
-        nbytes: Memory of the training data in this process.
-        has_held: Whether the server holds a sample of its own.
-        test: The test set, on the device, or None.
-        validation: The validation set, on the device, or None.
-        client_weights: Weight of each test row for each client (N, rows), or None; see
-            `per_client`.
+    `client_weights` are the weights of each test row for each client, as `per_client` returns them.
     """
 
-    sizes: Tensor
-    description: dict[str, Any]
-    nbytes: int = 0
-    has_held: bool = False
+    sizes: Tensor  # samples of each client (N,)
+    description: dict[str, Any]  # for `settings.json`: name, clients, samples, ...
+    nbytes: int = 0  # memory of the training data in this process
+    has_held: bool = False  # whether the server holds a sample of its own
     test: Pair | None = None
     validation: Pair | None = None
     client_weights: Tensor | None = None
@@ -87,18 +79,7 @@ class ClientSource(Protocol):
 class BoundRun:
     """A run that is checked and ready to train.
 
-    Args:
-        config: The configuration.
-        method: The method.
-        problem: Model and loss.
-        plan: Clients, cohort, rounds and local steps.
-        data: What is known of the clients' data.
-        pool: The clients.
-        start: The first parameters.
-        test: Evaluation on the test set, or None.
-        validation: Evaluation on the validation set, or None.
-        settings: What decides the run, as plain data: `settings.json`.
-        ranks: The processes of the run.
+    `start` are the first parameters; `settings` is what decides the run, as in `settings.json`.
     """
 
     config: RunConfig
@@ -229,11 +210,7 @@ def _read_start(problem: Problem, start: nn.Module | Run) -> Vector:
 
 
 class SimulatedClients:
-    """The clients of a federation whose data is in this process.
-
-    Args:
-        federation: The clients' data.
-    """
+    """The clients of a federation whose data is in this process."""
 
     def __init__(self, federation: Federation) -> None:
         if not isinstance(federation, Federation):

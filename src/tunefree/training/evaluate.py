@@ -18,19 +18,12 @@ ROWS = 4096  # rows evaluated at once
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Evaluation on one set of samples.
-
-    Args:
-        problem: Model and loss.
-        test: Inputs and targets, on the problem's device.
-        metrics: Further numbers, each f(all outputs, all targets).
-        groups: For each client, the weight of each test row (N, rows); see `per_client`.
-    """
+    """Evaluation on one set of samples."""
 
     problem: Problem
-    test: Pair
-    metrics: dict[str, Metric] = field(default_factory=dict)
-    groups: Tensor | None = None
+    test: Pair  # on the problem's device
+    metrics: dict[str, Metric] = field(default_factory=dict)  # each f(all outputs, all targets)
+    groups: Tensor | None = None  # weight of each test row for each client (N, rows)
 
     def measure(self, x: Vector, prefix: str = "test") -> dict[str, float]:
         """Return the numbers for one model, by name."""
@@ -62,12 +55,7 @@ def measure_regularity(
 ) -> dict[str, float]:
     """Return h(x), the share of zeros and |x - prox(x - alpha grad f(x))| / alpha.
 
-    Args:
-        penalty: The regulariser h.
-        alpha: Step of the proximal gradient, > 0; lowered where h is weakly convex.
-        layout: Where each tensor lies.
-        gradient: grad f(x), or None if it cannot be known.
-        x: The model.
+    The last one is left out without a gradient; alpha is lowered where h is weakly convex.
     """
     row = {"penalty": float(penalty.value(x, layout)), "sparsity": float(sparsity(x))}
     if gradient is not None:

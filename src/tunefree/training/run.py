@@ -24,10 +24,6 @@ def register_report(
     """Register the functions behind `Run.report` and a run's display in notebooks.
 
     `tunefree.report` calls this when it is imported, so that this module need not import it.
-
-    Args:
-        write: Writes the HTML page of a run to a path and returns the path.
-        render: Returns the HTML that a notebook shows for a run.
     """
     _RENDERERS.update(write=write, render=render)
 

@@ -28,11 +28,9 @@ class Trainer:
     """Trains a bound run, from its start or from the checkpoint in its folder.
 
     Args:
-        run: The run.
         folder: Where settings, history and checkpoints are written; None writes nothing.
         resume: Whether to continue the run in the folder; otherwise a used folder is refused.
         checkpoint_every: Rounds between checkpoints; None writes one when the last is 5 s old.
-        callbacks: Called after each round.
     """
 
     def __init__(
@@ -185,15 +183,8 @@ class Trainer:
     def _result(self) -> Run:
         path = None if self._folder is None else self._folder.path
         status = "interrupted" if self._status == "unfinished" else self._status
-        return Run(
-            self._state.x,
-            self._shipped(),
-            list(self._history),
-            self._run.settings,
-            status,
-            path,
-            self._run.problem,
-        )
+        x, history, run = self._state.x, list(self._history), self._run
+        return Run(x, self._shipped(), history, run.settings, status, path, run.problem)
 
 
 class _BestModel:
