@@ -15,11 +15,8 @@ from ..core.errors import ArgumentError
 from ..core.plan import Plan, Round
 from ..core.random import key, subset
 from ..core.types import Channels, Vector
-from ..data.batches import BatchPlan
-from ..data.federation import Federation
 from ..faults import DelayQueue, Fate, Faults, LateUpload
 from ..methods import Method
-from ..models.problem import Problem
 from ..robust import Robust
 from ..rounds import NoClientsError, QueryRequest, RoundResult, init_server_state, run_round
 from ..server.aggregate import Aggregation, Aggregator, weighted_mean
@@ -27,51 +24,25 @@ from ..wire import Ledger
 from .cohort import MemoryRows
 from .context import WORK_COUNTS, work_costs
 from .dry_run import DryRun
-from .engine import EngineOptions
-from .ranks import Ranks
+from .engine import SimulationConfig
 from .simulation import Simulation
 
 COUNTED = ("gradients", "proxes", "unsolved")  # work that counts whether or not its result arrives
 
 
 def create_clients(
-    method: Method,
-    problem: Problem,
-    federation: Federation,
-    cut: BatchPlan,
-    plan: Plan,
-    options: EngineOptions,
-    start: Vector,
-    ranks: Ranks,
-    *,
-    faults: Faults | None = None,
-    attack: Attack | None = None,
+    config: SimulationConfig, faults: Faults | None = None, attack: Attack | None = None
 ) -> "Simulation | FaultyClients":
-    """Return the simulated clients of a run; arguments as `Simulation`.
-
-    Args:
-        faults: How clients fail, or None.
-        attack: What hostile clients do, or None.
-    """
-    behaviour = Behaviour()
-    if attack is not None:
-        attack.check(method, federation)
-        behaviour = adversaries = Adversaries(attack, plan.clients, plan.seed)
-        federation = adversaries.poison(federation)
-    simulation = Simulation(
-        method,
-        problem,
-        federation,
-        cut,
-        plan,
-        options,
-        start,
-        ranks,
-        behaviour=behaviour,
-        limit_steps=None if faults is None else partial(faults.limit_steps, plan.seed),
-    )
-    if simulation.ranks.size > 1 and (faults is not None or attack is not None):
+    """Return the simulated clients of a run, with the faults and the attack of hostile clients."""
+    if config.ranks.size > 1 and (faults is not None or attack is not None):
         raise ArgumentError("fit(faults=..., attack=...) takes one process; use no torchrun.")
+    behaviour, seed = Behaviour(), config.plan.seed
+    if attack is not None:
+        attack.check(config.method, config.federation)
+        behaviour = adversaries = Adversaries(attack, config.plan.clients, seed)
+        config = replace(config, federation=adversaries.poison(config.federation))
+    limit_steps = None if faults is None else partial(faults.limit_steps, seed)
+    simulation = Simulation(config, behaviour, limit_steps)
     return simulation if faults is None else FaultyClients(simulation, faults)
 
 

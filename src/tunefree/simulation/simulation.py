@@ -9,14 +9,12 @@ from torch import Tensor
 
 from ..attacks import Behaviour
 from ..core.errors import ArgumentError
-from ..core.plan import Plan, Round
+from ..core.plan import Round
 from ..core.random import cohort
 from ..core.types import Channels, Rows, State, Vector, map_inputs
 from ..core.vectors import row_sq
 from ..data.batches import BatchPlan, plan_steps
 from ..data.federation import Federation
-from ..methods import Method
-from ..models.problem import Problem
 from ..rounds import (
     QueryRequest,
     RoundResult,
@@ -30,7 +28,7 @@ from ..wire import Ledger
 from .batches import BatchSource
 from .cohort import ChunkResult, CohortSums, MemoryRows
 from .context import WORK_COUNTS, ClientContext, LimitSteps, work_costs
-from .engine import EngineOptions, choose_engine
+from .engine import SimulationConfig, choose_engine
 from .finite import (
     MISSING,
     PendingChecks,
@@ -41,7 +39,6 @@ from .finite import (
     select_clients,
 )
 from .memory import ClientMemory
-from .ranks import Ranks
 
 ROWS = 4096  # samples per call in `gradient`, where clients do not matter
 
@@ -49,39 +46,33 @@ ROWS = 4096  # samples per call in `gradient`, where clients do not matter
 class Simulation:
     """Simulated clients: their data, batched losses and persistent memory, in this process.
 
-    Implements `rounds.ClientPool`. Model and data are on the device; `start` are the initial
-    parameters.
+    Implements `rounds.ClientPool`.
 
     Args:
+        config: What the simulation is made of.
         behaviour: How clients treat what they send; honest by default.
         limit_steps: Shortens the local work of slow clients, if there are some.
     """
 
     def __init__(
         self,
-        method: Method,
-        problem: Problem,
-        federation: Federation,
-        cut: BatchPlan,
-        plan: Plan,
-        options: EngineOptions,
-        start: Vector,
-        ranks: Ranks,
-        *,
+        config: SimulationConfig,
         behaviour: Behaviour | None = None,
         limit_steps: LimitSteps | None = None,
     ) -> None:
-        self.method, self.problem, self.federation, self.plan = method, problem, federation, plan
-        self.batches = BatchSource(problem, federation, cut, plan.seed, options.augment)
-        self.ranks = ranks
-        self.weights = client_weights(method.weights, federation.sizes)  # (N,), sum 1
-        self.aggregate = options.aggregate
+        method, plan, self.ranks = config.method, config.plan, config.ranks
+        self.method, self.plan, self.aggregate = method, plan, config.aggregate
+        self.problem, self.federation = config.problem, config.federation
+        self.batches = BatchSource(
+            self.problem, self.federation, config.batch_plan, plan.seed, config.augment
+        )
+        self.weights = client_weights(method.weights, self.federation.sizes)  # (N,), sum 1
         if self.ranks.size > 1 and self.aggregate is not weighted_mean:
             raise ArgumentError("fit(aggregate=...) takes one process; start without torchrun.")
-        self.losses, self.chunks = choose_engine(method, problem, self.batches, plan, options)
+        self.losses, self.chunks = choose_engine(config, self.batches)
         self.behaviour = Behaviour() if behaviour is None else behaviour
         self.context = ClientContext(method, self.batches, self.losses, limit_steps)
-        first = init_client_memory(method, start, plan)
+        first = init_client_memory(method, config.start, plan)
         most = plan.clients if method.prepares else min(plan.clients, plan.rounds * plan.cohort)
         most = min(most, -(-plan.clients // self.ranks.size))  # rank i mod size has client i
         self.memory = ClientMemory(first, plan.clients, most=most)

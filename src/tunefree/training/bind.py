@@ -27,7 +27,7 @@ from ..models.problem import Problem, are_labels
 from ..robust import Robust
 from ..rounds import ClientPool, init_client_memory, init_server_state, run_round
 from ..server.aggregate import Accounted
-from ..simulation import DryRun, EngineOptions, create_clients
+from ..simulation import DryRun, SimulationConfig, create_clients
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
 from .config import RunConfig
@@ -261,21 +261,21 @@ class SimulatedClients:
     ) -> ClientPool:
         """Return the simulation, with faults and attacks if the scenario has some."""
         engine, scenario = config.engine_options, config.scenario
-        options = EngineOptions(
-            engine.backend, config.compile, engine.chunk, config.augmentation, config.aggregation
+        simulation = SimulationConfig(
+            method=method,
+            problem=problem,
+            federation=self._federation,
+            batch_plan=config.batch_plan,
+            plan=plan,
+            start=start,
+            ranks=init_ranks(),
+            engine=engine.backend,
+            compile=config.compile,
+            chunk=engine.chunk,
+            augment=config.augmentation,
+            aggregate=config.aggregation,
         )
-        return create_clients(
-            method,
-            problem,
-            self._federation,
-            config.batch_plan,
-            plan,
-            options,
-            start,
-            init_ranks(),
-            faults=scenario.parsed_faults,
-            attack=scenario.parsed_attack,
-        )
+        return create_clients(simulation, scenario.parsed_faults, scenario.parsed_attack)
 
 
 def prepare_pair(problem: Problem, pair: Pair) -> Pair:
