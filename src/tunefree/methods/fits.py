@@ -49,10 +49,8 @@ def _check_channels(direction: Direction, step: Step, server: Server) -> None:
     own = [name for p in parts for name in (*p.uploads, *p.reports)]
     twice = sorted({name for name in own if own.count(name) > 1})
     if twice:
-        raise ArgumentError(
-            f"Cannot combine {first} with {second}. This is because both send the channel "
-            f"{twice[0]!r}; use one of them."
-        )
+        why = f"both send the channel {twice[0]!r}; use one of them"
+        raise ArgumentError(f"Cannot combine {first} with {second}. This is because {why}.")
     sent = tuple(dict.fromkeys((*STANDARD, *own)))
     missing = ", ".join(name for name in server.needs if name not in sent)
     if missing:
@@ -96,16 +94,12 @@ def _check_halves(direction: Direction, step: Step, server: Server) -> None:
         for other in (*directions, step):
             given = _of(other, name)
             if wanted is not None and given is not None and given != wanted:
-                raise ArgumentError(
-                    f"Parts of one method must have the same {name}, got "
-                    f"{type(other).__name__}({name}={given!r}) and {rule}({name}={wanted!r})."
-                )
+                said = f"{type(other).__name__}({name}={given!r}) and {rule}({name}={wanted!r})"
+                raise ArgumentError(f"Parts of one method must have the same {name}, got {said}.")
     half = getattr(server, "direction", None)
     if half is not None and not any(_alike(p, half) for p in directions):
-        raise ArgumentError(
-            f"Parts of one method must have the same settings, got {half!r} on the server and "
-            f"{direction!r} on the clients."
-        )
+        said = f"{half!r} on the server and {direction!r} on the clients"
+        raise ArgumentError(f"Parts of one method must have the same settings, got {said}.")
     if getattr(server, "silent", False) != any(_of(p, "copy") for p in directions):
         raise ArgumentError(
             "FedCanon II needs both halves, Canon(copy=True) and Proximal(silent=True): "

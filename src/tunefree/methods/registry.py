@@ -168,10 +168,8 @@ def get(name: str, **arguments: Any) -> Method:
         if key not in own and key not in COMMON:
             raise unknown_name(f"argument of {name}", key, [*own, *COMMON])
     if "wire" in arguments and "compressor" in own:
-        raise ArgumentError(
-            f"{name} packs its uploads by its own setting: give compressor=..., not wire=..., "
-            f"got wire={arguments['wire']!r}."
-        )
+        use = f"give compressor=..., not wire=..., got wire={arguments['wire']!r}"
+        raise ArgumentError(f"{name} packs its uploads by its own setting: {use}.")
     entry = CATALOGUE[name]
     given = {k: v for k, v in arguments.items() if k in own}
     if entry.package is None:
@@ -180,7 +178,6 @@ def get(name: str, **arguments: Any) -> Method:
         with convert_errors(f"The method {name!r} of {entry.package} failed", ArgumentError):
             method = entry.make(**given)
         if not isinstance(method, Method):
-            raise ArgumentError(
-                f"The method {name!r} of {entry.package} must return a Method, got {method!r}."
-            )
+            what = f"The method {name!r} of {entry.package}"
+            raise ArgumentError(f"{what} must return a Method, got {method!r}.")
     return replace(method, name=name, **{k: v for k, v in arguments.items() if k in COMMON})

@@ -145,13 +145,11 @@ def fedproxlod(
         raise unknown_name("prox_step", prox_step, ("implicit", "explicit"))
     exact = solver != "steps"
     if exact and prox_step != "implicit":
-        raise ArgumentError(
-            f"prox_step={prox_step!r} is for solver='steps', got solver={solver!r}; leave it out."
-        )
+        given = f"got solver={solver!r}; leave it out"
+        raise ArgumentError(f"prox_step={prox_step!r} is for solver='steps', {given}.")
     if not merge and merge_weights != "theorem":
-        raise ArgumentError(
-            f"merge_weights={merge_weights!r} is for merge=True, got merge=False; leave it out."
-        )
+        given = "got merge=False; leave it out"
+        raise ArgumentError(f"merge_weights={merge_weights!r} is for merge=True, {given}.")
     follow = Follow(implicit=prox_step == "implicit", printed=reading == "printed")
     step = read_solver(solver, 0.1) if exact else follow
     server = LoD(False, merge, global_loss, exact, reading, merge_weights, r_rel, mu_init)

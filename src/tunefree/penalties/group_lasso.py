@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, check_nonnegative, unknown_name
+from ..core.errors import check_argument, check_nonnegative, unknown_name
 from ..core.layout import Layout
 from .penalty import Penalty, length
 
@@ -40,10 +40,8 @@ class GroupLasso(Penalty):
         check_nonnegative("GroupLasso", "weight", self.weight)
         if self.groups not in ("row", "layer"):
             raise unknown_name("GroupLasso groups", self.groups, ("row", "layer"))
-        if not isinstance(self.scaled, bool):
-            raise ArgumentError(
-                f"GroupLasso(scaled=...) must be True or False, got {self.scaled!r}."
-            )
+        is_valid = isinstance(self.scaled, bool)
+        check_argument("GroupLasso", "scaled", self.scaled, "True or False", is_valid)
 
     def _grouped(self, x: Tensor, layout: Layout) -> list[tuple[Tensor, float]]:
         """Return each tensor as (..., groups, size), with the weight of its groups."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..core.errors import ArgumentError, check_nonnegative
+from ..core.errors import check_argument, check_nonnegative
 from ..core.layout import Layout
 from .concave import SCAD
 from .penalty import Penalty
@@ -30,8 +30,8 @@ class Scaled(Penalty):
 
     def __post_init__(self) -> None:
         check_nonnegative("Scaled", "factor", self.factor)
-        if not isinstance(self.penalty, Penalty):
-            raise ArgumentError(f"Scaled(penalty=...) must be a Penalty, got {self.penalty!r}.")
+        is_valid = isinstance(self.penalty, Penalty)
+        check_argument("Scaled", "penalty", self.penalty, "a Penalty", is_valid)
 
     @property
     def rho(self) -> float:

@@ -85,10 +85,8 @@ class LoD(Server):
     def check(self, plan: Plan) -> None:
         """Refuse to evaluate on a sample that the server does not have."""
         if self.global_loss == "server" and not plan.held:
-            raise ArgumentError(
-                "LoD(global_loss='server') evaluates on the server's own sample; give "
-                "Federation(held=...), or use global_loss='clients'."
-            )
+            use = "give Federation(held=...), or use global_loss='clients'"
+            raise ArgumentError(f"LoD(global_loss='server') needs the server's own sample; {use}.")
 
     def _rho(self, r: Vector) -> Vector:
         return r.square() if self.weighted else r

@@ -256,9 +256,8 @@ class Simulation:
         """
         if request.who == "held":
             if self.federation.held is None:
-                raise ArgumentError(
-                    "This method evaluates on the server's own sample; give Federation(held=...)."
-                )
+                why = "evaluates on the server's own sample; give Federation(held=...)"
+                raise ArgumentError(f"This method {why}.")
             return [self.context.probe(x, request.t, None, request.what)[0] for x in request.at]
         ids = self.without_refused(request.ids(self.plan.clients), request.t)
         ids = self.behaviour.order(ids)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.device import find_device
-from ..core.errors import ArgumentError, DataError
+from ..core.errors import ArgumentError, DataError, check_argument
 from ..core.plan import Plan
 from ..core.types import Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
@@ -123,11 +123,9 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         DataError: If the data cannot be used.
     """
     method, ranks = config.resolve_method(), init_ranks()
-    if config.cohort is not None and config.cohort > source.clients:
-        raise ArgumentError(
-            f"fit(cohort=...) must be at most the number of clients, {source.clients}, "
-            f"got {config.cohort}."
-        )
+    if config.cohort is not None:
+        most = f"at most the number of clients, {source.clients}"
+        check_argument("fit", "cohort", config.cohort, most, config.cohort <= source.clients)
     loss = config.loss
     if loss == "auto":
         loss = "cross_entropy" if source.has_labels else "mse"
@@ -197,15 +195,12 @@ def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
 
 def _read_start(problem: Problem, start: nn.Module | Run) -> Vector:
     if isinstance(start, Run):
-        if start.output.numel() != problem.layout.size:
-            raise ArgumentError(
-                f"fit(start=...) must be a run of the same model, with {problem.layout.size} "
-                f"trainable parameters, got {start.output.numel()}."
-            )
+        found, size = start.output.numel(), problem.layout.size
+        rule = f"a run of the same model, with {size} trainable parameters"
+        check_argument("fit", "start", found, rule, found == size)
         check_frozen("fit(model=..., start=...)", start.settings, problem)
         return start.output.to(problem.device, problem.dtype)
-    if not isinstance(start, nn.Module):
-        raise ArgumentError(f"fit(start=...) must be a module or a Run, got {start!r}.")
+    check_argument("fit", "start", start, "a module or a Run", isinstance(start, nn.Module))
     return problem.vector_of(start)
 
 
@@ -213,8 +208,8 @@ class SimulatedClients:
     """The clients of a federation whose data is in this process."""
 
     def __init__(self, federation: Federation) -> None:
-        if not isinstance(federation, Federation):
-            raise ArgumentError(f"fit(federation=...) must be a tf.Federation, got {federation!r}.")
+        is_valid = isinstance(federation, Federation)
+        check_argument("fit", "federation", federation, "a tf.Federation", is_valid)
         self._original = self._federation = federation
 
     @property
@@ -289,10 +284,8 @@ def prepare_pair(problem: Problem, pair: Pair) -> Pair:
 def _check_finite(pair: Pair, dtype: torch.dtype) -> None:
     for part in (*list_tensors(pair[0]), pair[1]):
         if not all_finite(part):
-            raise DataError(
-                f"The data has numbers too large for {dtype}; scale it, or use "
-                "fit(dtype=torch.float64)."
-            )
+            use = "scale it, or use fit(dtype=torch.float64)"
+            raise DataError(f"The data has numbers too large for {dtype}; {use}.")
 
 
 def estimate_cost(run: BoundRun) -> dict[str, Any]:

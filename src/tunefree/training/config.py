@@ -100,10 +100,8 @@ class Evaluate:
         if self.validation is not None:
             check_between("Evaluate", "validation", self.validation, 0, 1)
         elif self.patience is not None or self.keep_best:
-            raise ArgumentError(
-                "Evaluate(patience=..., keep_best=...) choose by validation data; give "
-                "validation=0.1 or so."
-            )
+            why = "choose by validation data; give validation=0.1 or so"
+            raise ArgumentError(f"Evaluate(patience=..., keep_best=...) {why}.")
         metrics = self.metrics or {}
         if not isinstance(metrics, Mapping) or not all(callable(m) for m in metrics.values()):
             raise ArgumentError(
@@ -291,18 +289,15 @@ class RunConfig:
             check_argument(owner, name, value, f"a tf.{kind.__name__}", isinstance(value, kind))
         check_argument(owner, "seed", self.seed, "below 2**63", self.seed < 1 << 63)
         if self.steps is not None and self.epochs is not None:
-            raise ArgumentError(
-                f"{owner} takes steps or epochs, got steps={self.steps} and epochs={self.epochs}."
-            )
+            given = f"steps={self.steps} and epochs={self.epochs}"
+            raise ArgumentError(f"{owner} takes steps or epochs, got {given}.")
         _parse_text(self, "aggregate", robust.parse)
         _parse_text(self, "augment", augmentations.parse)
         is_known = isinstance(self.augment, CropFlip | None)
         check_argument(owner, "augment", self.augment, "a name or a CropFlip", is_known)
         if self.engine_options.backend == "loop" and self.compile:
-            raise ArgumentError(
-                "fit(engine='loop', compile=True) cannot be: only the batched engine is compiled; "
-                "leave one of them out."
-            )
+            why = "only the batched engine is compiled; leave one of them out"
+            raise ArgumentError(f"fit(engine='loop', compile=True) cannot be: {why}.")
 
     @property
     def engine_options(self) -> Engine:

@@ -104,9 +104,8 @@ class Run:
         elif target.suffix == ".pt":
             torch.save(state, target)
         else:
-            raise ArgumentError(
-                f"Run.export(path) must end in .safetensors or .pt, got {str(path)!r}."
-            )
+            ends = "must end in .safetensors or .pt"
+            raise ArgumentError(f"Run.export(path) {ends}, got {str(path)!r}.")
         return target
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
@@ -141,11 +140,9 @@ class Run:
             loss = loss if loss in LOSSES else "mse"  # a user's own is not needed to predict
             problem = Problem(model, loss, getattr(torch, dtype))
             check_frozen("Run.load(model=...)", settings, problem)
-            if problem.layout.size != x.numel():
-                raise ArgumentError(
-                    f"Run.load(model=...) must have the run's {x.numel()} trainable parameters, "
-                    f"got {problem.layout.size}."
-                )
+            if (size := problem.layout.size) != x.numel():
+                wanted = f"the run's {x.numel()} trainable parameters"
+                raise ArgumentError(f"Run.load(model=...) must have {wanted}, got {size}.")
         status = str(facts.get("status", "unfinished"))
         history = folder.read_history()[:rounds]
         return Run(x, output, history, settings, status, folder.path, problem)

@@ -108,10 +108,9 @@ class Trainer:
             folder.start(self._run.settings)
             return None
         if not self._resume:
-            raise ResumeError(
-                f"fit(out={folder.name}, resume=False) needs an unused folder, but it holds a "
-                "run; choose another, or resume=True to continue it."
-            )
+            used = "an unused folder, but it holds a run"
+            use = "choose another, or resume=True to continue it"
+            raise ResumeError(f"fit(out={folder.name}, resume=False) needs {used}; {use}.")
         folder.check_settings(self._run.settings)
         return folder.load_checkpoint()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, check_argument
 from ..core.layout import Layout
 from ..core.types import Rows, State, Vector
 from .compressor import Packed, Sender, Wire
@@ -33,10 +33,8 @@ class Choose(Wire):
     rule: Callable[[int, int], Wire]
 
     def __post_init__(self) -> None:
-        if not callable(self.rule):
-            raise ArgumentError(
-                f"Choose(rule=...) must be a function of client and round, got {self.rule!r}."
-            )
+        rule = "a function of client and round"
+        check_argument("Choose", "rule", self.rule, rule, callable(self.rule))
 
     def __repr__(self) -> str:
         return f"Choose(rule={getattr(self.rule, '__qualname__', repr(self.rule))})"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import ArgumentError, DataError, check_int
+from ..core.errors import DataError, check_argument, check_int
 from ..core.layout import Layout
 from ..core.random import uniform
 from ..core.types import Rows, State, Vector
@@ -58,8 +58,7 @@ class QSGD(Wire):
 
     def __post_init__(self) -> None:
         check_int("QSGD", "levels", self.levels)
-        if self.levels > 65535:
-            raise ArgumentError(f"QSGD(levels=...) must be at most 65535, got {self.levels!r}.")
+        check_argument("QSGD", "levels", self.levels, "at most 65535", self.levels <= 65535)
         if self.bucket is not None:
             check_int("QSGD", "bucket", self.bucket)
 
