@@ -7,7 +7,7 @@ from ..clients import Constant, Direction, Schedule, Step
 from ..core.errors import ArgumentError, cannot_use
 from ..server import Average, Server
 
-STANDARD = ("delta", "delta_sq")  # means that exist whatever the parts
+STANDARD = ("delta", "delta_sq")  # means that every method can use
 
 
 def split_direction(direction: Direction) -> tuple[Direction, ...]:

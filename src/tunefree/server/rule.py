@@ -14,7 +14,7 @@ class Server(ABC):
     """Computes the next x from the means; by default, hooks do nothing.
 
     `needs` names the means it reads. `delta` (the mean move) and `delta_sq` (the mean squared
-    length of the moves) can be had with every method; others come from directions and steps.
+    length of the moves) exist with every method; others come from directions and steps.
     `sends` names what `down` adds to x. `euclidean`: the move is a multiple of the means, so that a
     proximal map after it means what it says. `goes_with` names the directions it is defined with;
     none means any. `full` and `needs_constant_lr`: as for clients' parts.

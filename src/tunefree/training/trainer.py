@@ -213,7 +213,7 @@ class _BestModel:
 def _catch_interrupt() -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C into a request to stop after the round; the second stops at once.
 
-    Yields a function that tells whether Ctrl-C was pressed. Outside of the main thread, where
+    Yields a function that returns whether Ctrl-C was pressed. Outside of the main thread, where
     Python delivers no signals, nothing is changed.
     """
     pressed = False

@@ -1,10 +1,10 @@
-"""Another wire for each client and each round, at will.
+"""A wire that depends on the client and the round.
 
     C_i,t = rule(i, t)
 
 Both ends call the rule, so that nothing about it travels; it must return the same wire for the
 same client and round, always. Wires with memory are refused: `ErrorFeedback(Choose(...))` keeps
-one error whatever wire is chosen.
+one error for all wires.
 
 Differences from the paper: none; ours, for networks whose clients differ.
 """
@@ -24,7 +24,7 @@ from .compressor import Packed, Sender, Wire
 class Choose(Wire):
     """Wire that packs each row by the wire its client uses in this round.
 
-    It promises nothing of its own: `contraction` is None and `unbiased` False, whatever the rule.
+    It promises nothing: `contraction` is None and `unbiased` False for every rule.
 
     Args:
         rule: From client and round to a wire without memory.

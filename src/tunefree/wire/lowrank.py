@@ -10,7 +10,7 @@ M of a x b, turned so that b <= a, and r = min(rank, b):
 
 for (I - P P') M Q0 = 0, E Q0 Q0^+ = (r / b) I, and no later pass makes the error larger. Layers
 that are vectors, and those whose factors would be longer than themselves, travel as they are.
-A message is the rank (4 bytes, so that it may change at will), then numbers layer by layer.
+A message is the rank (4 bytes, so that it may vary), then numbers layer by layer.
 
 Differences from the paper: Q0 is drawn anew each time (uniform entries, from the sender's key)
 rather than kept from the last round, so two passes are made for the one; error feedback is

@@ -9,7 +9,7 @@ For each bucket v of B consecutive entries:
     C(v)_j = |v| sign(v_j) l_j / s
     E C(v) = v;     E |C(v) - v|^2 <= min(B / (4 s^2), sqrt(B) / s) |v|^2
 
-A message is s (2 bytes, so that it may change at will), the norms, then one sign bit and
+A message is s (2 bytes, so that it may vary), the norms, then one sign bit and
 ceil(log2(s + 1)) level bits for each entry.
 
 Differences from the paper: levels of fixed length instead of Elias codes; the factor 1/4, from
