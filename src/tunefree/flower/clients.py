@@ -28,7 +28,7 @@ from ..wire import Ledger
 from .check import Upload, Work, read_passes, read_probe, read_upload, read_work
 from .exchange import Exchange, Request
 from .payload import EncodedArray, PackedChannels, Payload, encode_dense, pack_channels
-from .secagg_client import MEASURED, SecAggTerms
+from .secagg_client import MEASURED, SecAggTerms, probe_shapes, training_shapes
 from .secagg_server import SecAggSession, check_secure_settings
 from .store import FIRST
 from .versions import MemoryVersions, new_version
@@ -110,7 +110,8 @@ class FlowerClients:
             return read_probe(payload, what, at, self._settings.largest)
 
         if self._secure is not None:
-            terms = SecAggTerms.for_probe(self._secure, len(clients), what, at)
+            shapes = probe_shapes(at[0], what, len(at))
+            terms = SecAggTerms.create(self._secure, len(clients), shapes, what)
             masked = Request(t, version, ledger, need, write, read_passes)
             session = SecAggSession(terms, self._shares, clients, self._exchange, masked)
             self._passes += sum(session.run().values())
@@ -176,8 +177,9 @@ class FlowerClients:
     ) -> tuple[dict[int, Work], Channels, Channels]:
         """Return the same as `_train_plain`, with means by secure aggregation."""
         assert self._secure is not None
-        x, preparing = training.down["x"], training.t.preparing
-        terms = SecAggTerms.for_training(self._secure, len(clients), self.method, x, preparing)
+        x = training.down["x"]
+        shapes = training_shapes(self.method, x, training.t.preparing)
+        terms = SecAggTerms.create(self._secure, len(clients), shapes)
         request = self._request(clients, training, read_work)
         session = SecAggSession(terms, self._shares, clients, self._exchange, request)
         work, means = session.run(), session.means(x)
