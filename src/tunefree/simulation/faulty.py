@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..attacks import Adversaries, Attack, Behaviour
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, cannot_use
 from ..core.plan import Plan, Round
 from ..core.random import key, subset
 from ..core.types import Channels, Vector
@@ -231,30 +231,18 @@ class FaultyClients:
         self._queue.load_state(tensors, self.simulation.problem.device)
 
 
-class _QueryError(Exception):
-    """A query was sent."""
-
-
 class _NoQueries(DryRun):
     """A dry run of rounds in which a query is an error."""
 
     def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
-        raise _QueryError
+        why = "it queries its cohort within a round and compares the answers with the uploads"
+        raise cannot_use("Faults(stale=...)", self._method.name, why)
 
 
 def _check_stale(method: Method, plan: Plan, x: Vector, aggregate: Aggregation) -> None:
     """Refuse late uploads if means of a round are compared, or the number of clients is fixed."""
-    ids = torch.arange(plan.cohort)
-    pool = _NoQueries(method, plan, x)
-    try:
-        run_round(method, plan, init_server_state(method, x, plan), pool, ids, ids)
-    except _QueryError:
-        raise ArgumentError(
-            f"Cannot use Faults(stale=...) with {method.name}. This is because it asks its cohort "
-            "in the middle of a round and compares the answers with what the cohort sent."
-        ) from None
+    ids, pool = torch.arange(plan.cohort), _NoQueries(method, plan, x)
+    run_round(method, plan, init_server_state(method, x, plan), pool, ids, ids)
     if aggregate is not weighted_mean and not isinstance(aggregate, Robust):
-        raise ArgumentError(
-            f"Cannot use Faults(stale=...) with aggregate={aggregate!r}. This is because it knows "
-            "how many clients a round has; use before or after."
-        )
+        why = "it knows how many clients a round has; use before or after"
+        raise cannot_use("Faults(stale=...)", f"aggregate={aggregate!r}", why)
