@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError
+from ..core.errors import ArgumentError, DataError, check_between, check_int
 from ..core.random import bits, key
-from ..core.types import Inputs, Pair, map_inputs
+from ..core.types import Pair, map_inputs
 from ._arrays import (
     Array,
     as_ids,
@@ -27,6 +27,7 @@ from ._arrays import (
     concatenate,
     is_class,
     materialize,
+    refusal,
     select_rows,
     update_digest,
 )
@@ -59,17 +60,6 @@ class Federation:
     (('a', 'b'), [1, 2], [2.0, 1.0, 3.0])
     """
 
-    x: Inputs
-    y: Tensor
-    sizes: Tensor
-    starts: Tensor
-    names: tuple[int | str, ...]
-    test: Pair | None
-    test_owner: Tensor | None
-    held: Pair | None
-    classes: int | None
-    name: str
-
     def __init__(
         self,
         x: Any,
@@ -84,7 +74,7 @@ class Federation:
         name: str = "custom",
     ) -> None:
         self.name = name
-        x, y = as_pair(x, y)
+        self.x, self.y = x, y = as_pair(x, y)
         labels = as_labels(owner, "owner", len(y))
         if clients is None:
             unique, ids = np.unique(labels, return_inverse=True)
@@ -92,14 +82,11 @@ class Federation:
             unique, ids = np.arange(clients), as_ids(labels, clients)
         sizes = torch.from_numpy(np.bincount(ids, minlength=len(unique)))
         if not bool(sizes.all()):
-            empty = int((sizes == 0).nonzero()[0])
-            raise DataError(
-                f"Federation(owner=...) must give every client a sample, but client {empty} has no "
-                f"samples; lower clients={clients} or give it one."
-            )
-        self.x, self.y, self.sizes = x, y, sizes
-        self.starts = sizes.cumsum(0) - sizes
-        self.names = tuple(unique.tolist())
+            empty = f"client {int((sizes == 0).nonzero()[0])} has no samples"
+            remedy = f"lower clients={clients} or give it one"
+            raise refusal("owner", f"give every client a sample, but {empty}; {remedy}")
+        self.sizes, self.starts = sizes, sizes.cumsum(0) - sizes
+        self.names: tuple[int | str, ...] = tuple(unique.tolist())
         self.test = as_optional_pair(test, "test", (x, y))
         self.held = as_optional_pair(held, "held", (x, y))
         self.classes = self._classes(classes)
@@ -208,10 +195,7 @@ class Federation:
         >>> rest.sizes.tolist(), len(y)
         ([3, 2], 5)
         """
-        if not 0 < fraction < 1:
-            raise ArgumentError(
-                f"Federation.hold_out(fraction=...) must be between 0 and 1, got {fraction!r}."
-            )
+        check_between("Federation.hold_out", "fraction", fraction, 0, 1)
         give = (self.sizes.double() * fraction).round().long().minimum(self.sizes - 1)
         if not bool(give.any()):
             raise DataError(
@@ -285,8 +269,8 @@ class Federation:
 
     def _classes(self, classes: int | None) -> int | None:
         """Return the number of classes, after checking labels; None if targets are not labels."""
-        if classes is not None and classes < 1:
-            raise ArgumentError(f"Federation(classes=...) must be at least 1, got {classes!r}.")
+        if classes is not None:
+            check_int("Federation", "classes", classes)
         if not is_class(self.y):
             if classes is not None:
                 raise DataError(
@@ -300,12 +284,9 @@ class Federation:
         for what, y in named:
             wrong = ((y < 0) | (y >= count)).nonzero()
             if len(wrong):
-                row = int(wrong[0])
-                raise DataError(
-                    f"Federation(y=...) must hold labels in 0..{count - 1}, but {what} has "
-                    f"{int(y[row])} in row {row}; number the classes from 0, or give floats for "
-                    "regression."
-                )
+                found = f"{what} has {int(y[wrong[0]])} in row {int(wrong[0])}"
+                remedy = "number the classes from 0, or give floats for regression"
+                raise refusal("y", f"hold labels in 0..{count - 1}, but {found}; {remedy}")
         return count
 
     def _test_ids(self, test_owner: Any, unique: Array) -> Tensor:
@@ -313,9 +294,7 @@ class Federation:
             raise DataError("Federation(test_owner=...) needs test=(x, y) as well, got test=None.")
         labels = as_labels(test_owner, "test_owner", len(self.test[1]))
         if labels.dtype.kind != unique.dtype.kind and "U" in (labels.dtype.kind, unique.dtype.kind):
-            raise DataError(
-                "Federation(test_owner=...) must use the labels of owner, but one of them holds "
-                "strings and the other ints."
-            )
+            problem = "one of them holds strings and the other ints"
+            raise refusal("test_owner", f"use the labels of owner, but {problem}")
         place = np.searchsorted(unique, labels).clip(max=len(unique) - 1)
         return torch.from_numpy(np.where(unique[place] == labels, place, -1).astype(np.int64))

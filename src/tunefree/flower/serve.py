@@ -16,7 +16,7 @@ from ..core.lock import lock_folder
 from ..core.plan import Plan
 from ..core.types import Vector
 from ..data._arrays import as_pair
-from ..data.batches import BatchPlan, batch_width
+from ..data.batches import batch_width
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.loop import LoopEngine
@@ -176,16 +176,10 @@ class NodeSource:
         )
 
     def create_pool(
-        self,
-        config: RunConfig,
-        method: Method,
-        problem: Problem,
-        plan: Plan,
-        batches: BatchPlan,
-        start: Vector,
+        self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the nodes as a pool."""
-        s = self._settings
+        s, batches = self._settings, config.batch_plan
         width = batch_width(self._sizes, batches)
         terms = RunTerms(
             clients=s.clients,

@@ -19,8 +19,7 @@ from torch.func import functional_call
 from ..core.errors import ArgumentError, first_line, unknown_name
 from ..core.layout import Layout
 from ..core.types import Inputs, Vector, list_tensors, map_inputs
-from .dropout import draws_random_numbers, with_counter_dropout
-from .functional import CounterDropoutMode
+from .dropout import CounterDropoutMode, draws_random_numbers, with_counter_dropout
 from .norms import refuse_batchnorm
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -93,9 +92,8 @@ class Problem:
         if not isinstance(module, nn.Module):
             raise ArgumentError(f"fit(model=...) must be a torch.nn.Module, got {module!r}.")
         if dtype not in (torch.float32, torch.float64):
-            raise ArgumentError(
-                f"fit(dtype=...) must be torch.float32 or torch.float64, got {dtype}."
-            )
+            wanted = "torch.float32 or torch.float64"
+            raise ArgumentError(f"fit(dtype=...) must be {wanted}, got {dtype}.")
         refuse_batchnorm(module)
         self.loss = get_loss(loss)
         self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__name__", "custom")
@@ -114,9 +112,7 @@ class Problem:
         self.layout = Layout(tuple(trainable), tuple(tuple(p.shape) for p in trainable.values()))
         self.start: Vector = self.layout.join([p.detach() for p in trainable.values()])
         if not bool(torch.isfinite(self.start).all()):
-            raise ArgumentError(
-                "fit(model=...) must start from finite parameters, got NaN or Inf in it."
-            )
+            raise ArgumentError("fit(model=...) must start from finite parameters, got NaN or Inf.")
 
     @property
     def has_dropout(self) -> bool:
@@ -157,9 +153,10 @@ class Problem:
     def _call(self, params: Sequence[Tensor], inputs: Inputs, extra: dict[str, Tensor]) -> Tensor:
         named = dict(zip(self.layout.names, params, strict=True)) | extra
         if isinstance(inputs, dict):
-            return extract_logits(functional_call(self._module, named, (), dict(inputs)))  # type: ignore[no-any-return]
-        args = inputs if isinstance(inputs, tuple) else (inputs,)
-        return extract_logits(functional_call(self._module, named, args))  # type: ignore[no-any-return]
+            output = functional_call(self._module, named, (), dict(inputs))
+        else:
+            output = functional_call(self._module, named, inputs)
+        return extract_logits(output)  # type: ignore[no-any-return]
 
     def value(
         self, params: Sequence[Tensor], inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor
@@ -176,25 +173,26 @@ class Problem:
         weight = mask.to(each.dtype)
         return (each * weight).sum() / weight.sum()
 
-    def outputs(self, x: Vector, inputs: Inputs) -> Tensor:
-        """Return the model's outputs in evaluation mode."""
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
         self._module.eval()
         try:
-            with torch.no_grad(), self.precision_context():
-                return self._call(self.layout.split(x), inputs, {})
+            with self.precision_context():
+                yield
         finally:
             self._module.train()
+
+    def outputs(self, x: Vector, inputs: Inputs) -> Tensor:
+        """Return the model's outputs in evaluation mode."""
+        with torch.no_grad(), self._evaluating():
+            return self._call(self.layout.split(x), inputs, {})
 
     def gradient(self, x: Vector, inputs: Inputs, target: Tensor, weight: Tensor) -> Vector:
         """Return the gradient of the weighted sum of losses, in evaluation mode."""
         point = x.detach().requires_grad_()
-        self._module.eval()
-        try:
-            with self.precision_context():
-                each = self.sample_losses(self._call(self.layout.split(point), inputs, {}), target)
-                (grad,) = torch.autograd.grad((each * weight).sum(), [point])
-        finally:
-            self._module.train()
+        with self._evaluating():
+            each = self.sample_losses(self._call(self.layout.split(point), inputs, {}), target)
+            (grad,) = torch.autograd.grad((each * weight).sum(), [point])
         return grad
 
     def sample_losses(self, output: Tensor, target: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError, check_nonnegative
 from ..core.layout import Layout
+from .concave import SCAD
 from .penalty import Penalty
-from .scad import SCAD
 
 
 @dataclass(frozen=True)

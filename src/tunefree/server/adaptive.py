@@ -23,8 +23,8 @@ import torch
 
 from ..core.errors import check_in_range, check_nonnegative, check_positive, unknown_name
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
-from .rule import Server
+from ..core.types import Channels, State, Vector
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,7 @@ class Adaptive(Server):
         sq = delta.square()
         return torch.addcmul(s, sq, (s - sq).sign_(), value=self.beta2 - 1)
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Move along the scaled running mean."""
         delta = mean["delta"]
         s = self._squares(state["s"], delta)
@@ -115,9 +113,7 @@ class AMSGrad(Server):
         """Start at rest."""
         return {name: torch.zeros_like(x) for name in ("m", "s", "top")}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Move along the scaled running mean."""
         delta = mean["delta"]
         m = torch.lerp(state["m"], delta, 1 - self.beta1)

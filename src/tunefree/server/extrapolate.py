@@ -19,9 +19,9 @@ import torch
 
 from ..core.errors import ArgumentError, check_finite, check_positive
 from ..core.plan import Query, Round
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
-from .rule import Server
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,7 @@ class Extrapolate(Server):
         more = {"grads": ("delta_sq",), "stops": ("envelope",)}
         return ("delta", *(more[self.by] if isinstance(self.by, str) else ()))
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Add the extrapolated mean move."""
         delta = mean["delta"]
         if not isinstance(self.by, str):

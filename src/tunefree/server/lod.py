@@ -30,9 +30,9 @@ import torch
 
 from ..core.errors import ArgumentError, check_positive, unknown_name
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
-from .rule import Server
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,7 @@ class LoD(Server):
         names = (*self.sends, "accept") if self.merge else self.sends
         return {name: state[name] for name in names}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Move to the mean and set the next weight, step size and output."""
         who: Literal["held", "cohort"] = "held" if self.global_loss == "server" else "cohort"
         mu, r = state["mu"], state["r"]

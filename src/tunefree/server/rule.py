@@ -1,10 +1,13 @@
 """What a server rule is: it sees weighted means over the cohort, never a client."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
+
+ServerUpdate: TypeAlias = tuple[Vector, State, Trace]
+"""The next x, the memory from now on, and numbers for the history."""
 
 
 class Server(ABC):
@@ -44,9 +47,7 @@ class Server(ABC):
         return {"x": x}
 
     @abstractmethod
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Return the next x, the memory from now on, and numbers for the history."""
         ...
 

@@ -56,11 +56,8 @@ class Chunks:
             self.size = -(-len(part) // 2)
             self._release()
             torch.cuda.empty_cache()
-            log.warning(
-                "The GPU's memory does not hold %d clients at once; going on with %d.",
-                len(part),
-                self.size,
-            )
+            said = "The GPU's memory does not hold %d clients at once; going on with %d."
+            log.warning(said, len(part), self.size)
             todo = self._cut(torch.cat([part, *todo]))
 
     def _cut(self, ids: Tensor) -> deque[Tensor]:

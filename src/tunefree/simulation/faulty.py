@@ -40,10 +40,9 @@ def create_clients(
     federation: Federation,
     cut: BatchPlan,
     plan: Plan,
-    seed: int,
     options: EngineOptions,
-    start: Vector | None = None,
-    ranks: Ranks | None = None,
+    start: Vector,
+    ranks: Ranks,
     *,
     faults: Faults | None = None,
     attack: Attack | None = None,
@@ -57,7 +56,7 @@ def create_clients(
     behaviour = Behaviour()
     if attack is not None:
         attack.check(method, federation)
-        behaviour = adversaries = Adversaries(attack, plan.clients, seed)
+        behaviour = adversaries = Adversaries(attack, plan.clients, plan.seed)
         federation = adversaries.poison(federation)
     simulation = Simulation(
         method,
@@ -65,12 +64,11 @@ def create_clients(
         federation,
         cut,
         plan,
-        seed,
         options,
         start,
         ranks,
         behaviour=behaviour,
-        limit_steps=None if faults is None else partial(faults.limit_steps, seed),
+        limit_steps=None if faults is None else partial(faults.limit_steps, plan.seed),
     )
     if simulation.ranks.size > 1 and (faults is not None or attack is not None):
         raise ArgumentError("fit(faults=..., attack=...) takes one process; use no torchrun.")

@@ -56,10 +56,9 @@ class Simulation:
         problem: Model and loss, on the device.
         federation: The clients' data, on the device.
         cut: Batch size, and steps or epochs.
-        plan: Sizes of the run.
-        seed: Seed of the run.
+        plan: Sizes and seed of the run.
         options: How clients compute.
-        start: The initial parameters; None is the model's own.
+        start: The initial parameters.
         ranks: This process among those of `torchrun`.
         behaviour: How clients treat what they send; honest by default.
         limit_steps: Shortens the local work of slow clients, if there are some.
@@ -72,17 +71,16 @@ class Simulation:
         federation: Federation,
         cut: BatchPlan,
         plan: Plan,
-        seed: int,
         options: EngineOptions,
-        start: Vector | None = None,
-        ranks: Ranks | None = None,
+        start: Vector,
+        ranks: Ranks,
         *,
         behaviour: Behaviour | None = None,
         limit_steps: LimitSteps | None = None,
     ) -> None:
         self.method, self.problem, self.federation, self.plan = method, problem, federation, plan
-        self.batches = BatchSource(problem, federation, cut, seed, options.augment)
-        self.ranks = Ranks() if ranks is None else ranks
+        self.batches = BatchSource(problem, federation, cut, plan.seed, options.augment)
+        self.ranks = ranks
         self.weights = client_weights(method.weights, federation.sizes)  # (N,), sum 1
         self.aggregate = options.aggregate
         if self.ranks.size > 1 and self.aggregate is not weighted_mean:
@@ -90,7 +88,7 @@ class Simulation:
         self.losses, self.chunks = choose_engine(method, problem, self.batches, plan, options)
         self.behaviour = Behaviour() if behaviour is None else behaviour
         self.context = ClientContext(method, self.batches, self.losses, limit_steps)
-        first = init_client_memory(method, problem.start if start is None else start, plan)
+        first = init_client_memory(method, start, plan)
         most = plan.clients if method.prepares else min(plan.clients, plan.rounds * plan.cohort)
         most = min(most, -(-plan.clients // self.ranks.size))  # rank i mod size has client i
         self.memory = ClientMemory(first, plan.clients, most=most)

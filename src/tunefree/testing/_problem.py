@@ -87,7 +87,7 @@ def played(run: BoundRun) -> Iterator[tuple[Tensor, dict[str, Any]]]:
 
 
 def require(holds: bool, sentence: str) -> None:
-    """Raise AssertionError with the sentence unless it holds, whatever Python's -O says."""
+    """Raise AssertionError with the sentence unless it holds, also under Python's -O."""
     if not holds:
         raise AssertionError(sentence)
 

@@ -19,19 +19,19 @@ from ..core.errors import ArgumentError, DataError
 from ..core.plan import Plan
 from ..core.types import Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
-from ..data.batches import BatchPlan, batch_width, plan_steps
+from ..data.batches import batch_width, plan_steps
 from ..data.federation import Federation
 from ..faults import PartialPlan
 from ..methods import Method
-from ..models.problem import Loss, Problem, are_labels
+from ..models.problem import Problem, are_labels
 from ..robust import Robust
 from ..rounds import ClientPool, init_client_memory, init_server_state, run_round
 from ..server.aggregate import Accounted
 from ..simulation import DryRun, EngineOptions, create_clients
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
-from .config import Measure, RunConfig
-from .evaluate import Evaluation, Regularity, per_client
+from .config import RunConfig
+from .evaluate import Evaluation, measure_regularity, per_client
 from .run import Run, check_frozen
 
 
@@ -77,13 +77,7 @@ class ClientSource(Protocol):
         ...
 
     def create_pool(
-        self,
-        config: RunConfig,
-        method: Method,
-        problem: Problem,
-        plan: Plan,
-        batches: BatchPlan,
-        start: Vector,
+        self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the clients; called after `load`."""
         ...
@@ -101,8 +95,7 @@ class BoundRun:
         data: What is known of the clients' data.
         pool: The clients.
         start: The first parameters.
-        measures: Functions of the model that an evaluation calls; each returns entries of the
-            history.
+        test: Evaluation on the test set, or None.
         validation: Evaluation on the validation set, or None.
         settings: What decides the run, as plain data: `settings.json`.
         ranks: The processes of the run.
@@ -115,16 +108,19 @@ class BoundRun:
     data: ClientData
     pool: ClientPool
     start: Vector
-    measures: tuple[Measure, ...]
+    test: Evaluation | None
     validation: Evaluation | None
     settings: dict[str, Any]
     ranks: Ranks
 
     def evaluate(self, x: Vector) -> dict[str, float]:
         """Return all measurements of a model that were asked for, by name."""
-        row: dict[str, float] = {}
-        for measure in self.measures:
-            row |= measure(x)
+        row = {} if self.test is None else self.test.measure(x)
+        if (penalty := self.method.penalty) is not None:
+            alpha, gradient = self.method.prox_step(self.plan), self.pool.gradient(x)
+            row |= measure_regularity(penalty, alpha, self.plan.layout, gradient, x)
+        if self.config.evaluate.heterogeneity:
+            row |= self.pool.measure(x)
         if self.validation is not None:
             row |= self.validation.measure(x, "validation")
         return row
@@ -145,42 +141,36 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         ArgumentError: If an option is out of range or does not fit the others.
         DataError: If the data cannot be used.
     """
-    method = config.resolve_method()
+    method, ranks = config.resolve_method(), init_ranks()
     if config.cohort is not None and config.cohort > source.clients:
         raise ArgumentError(
             f"fit(cohort=...) must be at most the number of clients, {source.clients}, "
             f"got {config.cohort}."
         )
-    problem = Problem(
-        model,
-        _resolve_loss(config.loss, source.has_labels),
-        config.dtype,
-        find_device(config.device),
-        config.engine_options.precision,
-    )
-    data, batches, ranks = source.load(config, problem), config.batch_plan, init_ranks()
-    plan = _make_plan(config, problem, data, batches)
+    loss = config.loss
+    if loss == "auto":
+        loss = "cross_entropy" if source.has_labels else "mse"
+    device, precision = find_device(config.device), config.engine_options.precision
+    problem = Problem(model, loss, config.dtype, device, precision)
+    data = source.load(config, problem)
+    plan = _make_plan(config, problem, data)
     if (faults := config.scenario.parsed_faults) is not None:
         faults.check(method, plan)
     method.check(plan)
     if isinstance(config.aggregate, Robust):
         config.aggregate.check(plan.cohort)
     start = problem.start if config.start is None else _read_start(problem, config.start)
-    pool = source.create_pool(config, method, problem, plan, batches, start)
-    measures: list[Measure] = []
+    pool = source.create_pool(config, method, problem, plan, start)
+    test, metrics = None, dict(config.evaluate.metrics or {})
     if data.test is not None:
-        metrics = dict(config.evaluate.metrics or {})
-        measures.append(Evaluation(problem, data.test, metrics, data.client_weights).measure)
-    elif config.evaluate.metrics:
+        test = Evaluation(problem, data.test, metrics, data.client_weights)
+    elif metrics:
         raise ArgumentError("Evaluate(metrics=...) needs a test set; give Federation(test=...).")
-    if method.penalty is not None:
-        step = method.prox_step(plan)
-        measures.append(Regularity(method.penalty, step, plan.layout, pool.gradient).measure)
-    if config.evaluate.heterogeneity:
-        measures.append(pool.measure)
-    validation = None if data.validation is None else Evaluation(problem, data.validation)
     settings = {
-        **_describe_environment(),
+        "tunefree": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
         "data": data.description,
         "model": {"name": type(model).__name__, "parameters": plan.layout.size},
         "frozen": problem.frozen_digest(),
@@ -189,52 +179,39 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         "device": str(problem.device),
         "method": method.describe(),
         "cohort": plan.cohort,
-        "steps": batches.steps,
+        "steps": config.batch_plan.steps,
         "loss": problem.loss_name,
         "precision": problem.precision,
         **pool.describe(),
     }
     return BoundRun(
-        config,
-        method,
-        problem,
-        plan,
-        data,
-        pool,
-        start,
-        tuple(measures),
-        validation,
-        settings,
-        ranks,
+        config=config,
+        method=method,
+        problem=problem,
+        plan=plan,
+        data=data,
+        pool=pool,
+        start=start,
+        test=test,
+        validation=None if data.validation is None else Evaluation(problem, data.validation),
+        settings=settings,
+        ranks=ranks,
     )
 
 
-def _describe_environment() -> dict[str, str]:
-    return {
-        "tunefree": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
-
-
-def _make_plan(config: RunConfig, problem: Problem, data: ClientData, batches: BatchPlan) -> Plan:
+def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
     faults, clients = config.scenario.parsed_faults, len(data.sizes)
     kind = PartialPlan if faults is not None and faults.loses else Plan
     return kind(
         clients=clients,
         cohort=clients if config.cohort is None else config.cohort,
         rounds=config.rounds,
-        steps=float(plan_steps(data.sizes, batches).to(torch.float64).mean()),
+        steps=float(plan_steps(data.sizes, config.batch_plan).to(torch.float64).mean()),
         layout=problem.layout,
         seed=config.seed,
         batch=config.batch,
         held=data.has_held,
     )
-
-
-def _resolve_loss(loss: str | Loss, has_labels: bool) -> str | Loss:
-    return ("cross_entropy" if has_labels else "mse") if loss == "auto" else loss
 
 
 def _read_start(problem: Problem, start: nn.Module | Run) -> Vector:
@@ -282,8 +259,9 @@ class SimulatedClients:
         for pair in ((fed.x, fed.y), fed.test, fed.held):
             if pair is not None:
                 _check_finite(pair, problem.dtype)
-        few = map_inputs(lambda t: t[:2], fed.x)
-        problem.check(few, fed.y[:2], _find_highest_label(fed) if self.has_labels else None)
+        labels = [fed.y] if fed.test is None else [fed.y, fed.test[1]]
+        highest = max(int(y.max()) for y in labels) if self.has_labels else None
+        problem.check(map_inputs(lambda t: t[:2], fed.x), fed.y[:2], highest)
         self._federation = fed
         return ClientData(
             sizes=fed.sizes,
@@ -302,13 +280,7 @@ class SimulatedClients:
         )
 
     def create_pool(
-        self,
-        config: RunConfig,
-        method: Method,
-        problem: Problem,
-        plan: Plan,
-        batches: BatchPlan,
-        start: Vector,
+        self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the simulation, with faults and attacks if the scenario has some."""
         engine, scenario = config.engine_options, config.scenario
@@ -319,9 +291,8 @@ class SimulatedClients:
             method,
             problem,
             self._federation,
-            batches,
+            config.batch_plan,
             plan,
-            config.seed,
             options,
             start,
             init_ranks(),
@@ -336,10 +307,6 @@ def prepare_pair(problem: Problem, pair: Pair) -> Pair:
     assert isinstance(target, Tensor)
     _check_finite((inputs, target), problem.dtype)
     return inputs, target
-
-
-def _find_highest_label(fed: Federation) -> int:
-    return max(int(y.max()) for y in (fed.y, *([fed.test[1]] if fed.test is not None else [])))
 
 
 def _check_finite(pair: Pair, dtype: torch.dtype) -> None:

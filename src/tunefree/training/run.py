@@ -139,14 +139,11 @@ class Run:
             if not (is_flat and x.is_floating_point() and rounds >= 0):
                 raise ValueError("x and the shipped model must be vectors of one shape and dtype")
         if model is not None:
-            missing = [
-                name for name in ("dtype", "loss") if not isinstance(settings.get(name), str)
-            ]
-            if missing or settings["dtype"] not in ("float32", "float64"):
+            dtype, loss = settings.get("dtype"), settings.get("loss")
+            if dtype not in ("float32", "float64") or not isinstance(loss, str):
                 raise CheckpointError(f"The settings in {str(path)!r} lack a loss or a dtype.")
-            dtype = getattr(torch, settings["dtype"])
-            is_known = settings["loss"] in LOSSES  # a user's own loss is not needed to predict
-            problem = Problem(model, settings["loss"] if is_known else "mse", dtype)
+            loss = loss if loss in LOSSES else "mse"  # a user's own is not needed to predict
+            problem = Problem(model, loss, getattr(torch, dtype))
             check_frozen("Run.load(model=...)", settings, problem)
             if problem.layout.size != x.numel():
                 raise ArgumentError(

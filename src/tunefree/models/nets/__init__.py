@@ -17,12 +17,9 @@ from ...core.errors import ArgumentError, check_int, convert_errors, unknown_nam
 from ...core.plugins import Catalogue
 from .bert import Bert
 from .cnn import CnnDropout, CnnP2, CnnP4
-from .convex import Convex
-from .linear import Linear, Regression
-from .lstm import Lstm
-from .mlp import Mlp
+from .dense import Convex, Linear, Mlp, Regression
 from .resnet import ResNet18
-from .text import Text
+from .text import Lstm, Text
 from .vit import ViT
 
 _BUILT_IN: dict[str, Callable[..., nn.Module]] = {
