@@ -2,7 +2,7 @@
 
 from .dry_run import DryRun, Units, units
 from .engine import EngineOptions
-from .faulty import FaultyClients, create_clients
+from .faulty import FaultyClients
 from .simulation import Simulation
 
 __all__ = [
@@ -11,6 +11,5 @@ __all__ = [
     "FaultyClients",
     "Simulation",
     "Units",
-    "create_clients",
     "units",
 ]

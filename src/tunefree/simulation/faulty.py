@@ -1,4 +1,4 @@
-"""Simulated clients that fail (`faults`) or are hostile (`attacks`).
+"""Simulated clients that fail.
 
 Clients that answer in time train together, as they would without the others. Lost and late clients
 train on their own: their work is counted; their uploads are dropped or queued.
@@ -10,16 +10,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..attacks import Adversaries, Attack, Behaviour
-from ..core.errors import ArgumentError, cannot_use
+from ..core.errors import cannot_use
 from ..core.plan import Plan, Round
 from ..core.random import key, subset
 from ..core.types import Channels, Vector
-from ..data.batches import BatchPlan
-from ..data.federation import Federation
 from ..faults import DelayQueue, Fate, Faults, LateUpload
 from ..methods import Method
-from ..models.problem import Problem
 from ..robust import Robust
 from ..rounds import NoClientsError, QueryRequest, RoundResult, init_server_state, run_round
 from ..server.aggregate import Aggregation, Aggregator, weighted_mean
@@ -27,52 +23,9 @@ from ..wire import Ledger
 from .cohort import MemoryRows
 from .context import WORK_COUNTS, work_costs
 from .dry_run import DryRun
-from .engine import EngineOptions
-from .ranks import Ranks
 from .simulation import Simulation
 
 COUNTED = ("gradients", "proxes", "unsolved")  # work that counts whether or not its result arrives
-
-
-def create_clients(
-    method: Method,
-    problem: Problem,
-    federation: Federation,
-    cut: BatchPlan,
-    plan: Plan,
-    options: EngineOptions,
-    start: Vector,
-    ranks: Ranks,
-    *,
-    faults: Faults | None = None,
-    attack: Attack | None = None,
-) -> "Simulation | FaultyClients":
-    """Return the simulated clients of a run; arguments as `Simulation`.
-
-    Args:
-        faults: How clients fail, or None.
-        attack: What hostile clients do, or None.
-    """
-    behaviour = Behaviour()
-    if attack is not None:
-        attack.check(method, federation)
-        behaviour = adversaries = Adversaries(attack, plan.clients, plan.seed)
-        federation = adversaries.poison(federation)
-    simulation = Simulation(
-        method,
-        problem,
-        federation,
-        cut,
-        plan,
-        options,
-        start,
-        ranks,
-        behaviour=behaviour,
-        limit_steps=None if faults is None else partial(faults.limit_steps, plan.seed),
-    )
-    if simulation.ranks.size > 1 and (faults is not None or attack is not None):
-        raise ArgumentError("fit(faults=..., attack=...) takes one process; use no torchrun.")
-    return simulation if faults is None else FaultyClients(simulation, faults)
 
 
 class FaultyClients:
@@ -84,7 +37,7 @@ class FaultyClients:
     """
 
     def __init__(self, simulation: Simulation, faults: Faults) -> None:
-        self.simulation, self._faults, self.ranks = simulation, faults, simulation.ranks
+        self.simulation, self._faults = simulation, faults
         self._plan, self._method = simulation.plan, simulation.method
         self.weight_of, self.describe = simulation.weight_of, simulation.describe
         self.measure, self.gradient = simulation.measure, simulation.gradient

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..attacks import Behaviour
+from ..attacks import Adversaries, Attack, Behaviour
 from ..core.errors import ArgumentError
 from ..core.plan import Plan, Round
 from ..core.random import cohort
@@ -15,6 +16,7 @@ from ..core.types import Channels, Rows, State, Vector, map_inputs
 from ..core.vectors import row_sq
 from ..data.batches import BatchPlan, plan_steps
 from ..data.federation import Federation
+from ..faults import Faults
 from ..methods import Method
 from ..models.problem import Problem
 from ..rounds import (
@@ -29,7 +31,7 @@ from ..server.aggregate import Aggregation, Mean, client_weights, weighted_mean
 from ..wire import Ledger
 from .batches import BatchSource
 from .cohort import ChunkResult, CohortSums, MemoryRows
-from .context import WORK_COUNTS, ClientContext, LimitSteps, work_costs
+from .context import WORK_COUNTS, ClientContext, work_costs
 from .engine import EngineOptions, choose_engine
 from .finite import (
     MISSING,
@@ -60,8 +62,8 @@ class Simulation:
         options: How clients compute.
         start: The initial parameters.
         ranks: This process among those of `torchrun`.
-        behaviour: How clients treat what they send; honest by default.
-        limit_steps: Shortens the local work of slow clients, if there are some.
+        faults: Shorten the local work of slow clients; see also `FaultyClients`.
+        attack: What hostile clients do, if there are some.
     """
 
     def __init__(
@@ -75,9 +77,16 @@ class Simulation:
         start: Vector,
         ranks: Ranks,
         *,
-        behaviour: Behaviour | None = None,
-        limit_steps: LimitSteps | None = None,
+        faults: Faults | None = None,
+        attack: Attack | None = None,
     ) -> None:
+        if ranks.size > 1 and (faults is not None or attack is not None):
+            raise ArgumentError("fit(faults=..., attack=...) takes one process; use no torchrun.")
+        self.behaviour = Behaviour()
+        if attack is not None:
+            attack.check(method, federation)
+            self.behaviour = adversaries = Adversaries(attack, plan.clients, plan.seed)
+            federation = adversaries.poison(federation)
         self.method, self.problem, self.federation, self.plan = method, problem, federation, plan
         self.batches = BatchSource(problem, federation, cut, plan.seed, options.augment)
         self.ranks = ranks
@@ -86,7 +95,7 @@ class Simulation:
         if self.ranks.size > 1 and self.aggregate is not weighted_mean:
             raise ArgumentError("fit(aggregate=...) takes one process; start without torchrun.")
         self.losses, self.chunks = choose_engine(method, problem, self.batches, plan, options)
-        self.behaviour = Behaviour() if behaviour is None else behaviour
+        limit_steps = None if faults is None else partial(faults.limit_steps, plan.seed)
         self.context = ClientContext(method, self.batches, self.losses, limit_steps)
         first = init_client_memory(method, start, plan)
         most = plan.clients if method.prepares else min(plan.clients, plan.rounds * plan.cohort)

@@ -27,7 +27,7 @@ from ..models.problem import Problem, are_labels
 from ..robust import Robust
 from ..rounds import ClientPool, init_client_memory, init_server_state, run_round
 from ..server.aggregate import Accounted
-from ..simulation import DryRun, EngineOptions, create_clients
+from ..simulation import DryRun, EngineOptions, FaultyClients, Simulation
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
 from .config import RunConfig
@@ -283,11 +283,11 @@ class SimulatedClients:
         self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the simulation, with faults and attacks if the scenario has some."""
-        engine, scenario = config.engine_options, config.scenario
+        engine, faults = config.engine_options, config.scenario.parsed_faults
         options = EngineOptions(
             engine.backend, config.compile, engine.chunk, config.augmentation, config.aggregation
         )
-        return create_clients(
+        simulation = Simulation(
             method,
             problem,
             self._federation,
@@ -296,9 +296,10 @@ class SimulatedClients:
             options,
             start,
             init_ranks(),
-            faults=scenario.parsed_faults,
-            attack=scenario.parsed_attack,
+            faults=faults,
+            attack=config.scenario.parsed_attack,
         )
+        return simulation if faults is None else FaultyClients(simulation, faults)
 
 
 def prepare_pair(problem: Problem, pair: Pair) -> Pair:
