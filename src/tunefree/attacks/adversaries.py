@@ -1,5 +1,7 @@
 """The hostile clients of a run: who they are, and how they change what they send."""
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
@@ -115,8 +117,4 @@ class Adversaries(Behaviour):
     def _see_honest(self, name: str, ids: Tensor, z: Rows) -> Moments:
         """Return the moments of the honest uploads on a channel, this chunk's included."""
         self._seen[name, int(ids[0])] = Moments.of(z[(~self._hostile[ids]).to(z.device)])
-        parts = [m for (n, _), m in self._seen.items() if n == name]
-        total = parts[0]
-        for m in parts[1:]:
-            total = total.plus(m)
-        return total
+        return reduce(Moments.plus, (m for (n, _), m in self._seen.items() if n == name))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, check_argument
 from ..core.random import key, subset
 from ..core.types import Rows
 from ..data.federation import Federation
@@ -43,9 +43,8 @@ def read_clients(what: str, text: str) -> float | tuple[int, ...]:
             return float(text)
         return tuple(int(i) for i in text.split("+"))
     except ValueError:
-        raise ArgumentError(
-            f"{what} must be a share such as 0.2, or client numbers such as 0+3+7, got {text!r}."
-        ) from None
+        form = "a share such as 0.2, or client numbers such as 0+3+7"
+        raise ArgumentError(f"{what} must be {form}, got {text!r}.") from None
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,8 @@ class Attack:
             good = isinstance(given, tuple | list) and len(set(given)) == len(given) > 0
             good = good and all(type(i) is int and i >= 0 for i in given)
             object.__setattr__(self, "clients", tuple(given) if good else given)
-        if not good:
-            raise ArgumentError(
-                f"{type(self).__name__}(clients=...) must be a share between 0 and 1, or different "
-                f"client numbers, got {self.clients!r}."
-            )
+        rule = "a share between 0 and 1, or different client numbers"
+        check_argument(type(self).__name__, "clients", self.clients, rule, good)
 
     def hostile_clients(self, clients: int, seed: int) -> Tensor:
         """Return the ids of the hostile clients."""
@@ -81,11 +77,9 @@ class Attack:
             count = max(1, round(self.clients * clients))
             return subset(key(seed, "hostile"), clients, min(count, clients))
         ids = torch.tensor(sorted(self.clients))
-        if int(ids[-1]) >= clients:
-            raise ArgumentError(
-                f"{type(self).__name__}(clients=...) must be below the number of clients, "
-                f"{clients}, got {int(ids[-1])}."
-            )
+        rule = f"below the number of clients, {clients}"
+        last = int(ids[-1])
+        check_argument(type(self).__name__, "clients", last, rule, last < clients)
         return ids
 
     def check(self, method: Method, federation: Federation) -> None:

@@ -1,10 +1,12 @@
 """Exceptions of this package, and checks of arguments that raise them."""
 
+import importlib
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
+from typing import Any
 
 
 class TunefreeError(Exception):
@@ -145,3 +147,18 @@ def convert_errors(
     except Exception as error:
         why = first_line(error)[:200].rstrip(".")
         raise kind(f"{message} ({why}){f'; {hint}' if hint else ''}.") from error
+
+
+def import_optional(module: str, user: str, package: str, *, extra: str) -> Any:
+    """Import a module of an optional dependency.
+
+    Raises:
+        ArgumentError: It cannot be imported; the message says which extra installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ArgumentError(
+            f"{user} needs the package {package}, which cannot be imported ({first_line(error)}); "
+            f"pip install 'tunefree[{extra}]' installs it."
+        ) from None

@@ -20,15 +20,14 @@ from ..core.plan import Plan, Round
 from ..core.random import cohort
 from ..core.types import Channels, Vector
 from ..methods import Method
-from ..rounds import QueryRequest, RoundResult, init_client_memory
+from ..rounds import ClientPool, QueryRequest, RoundResult, init_client_memory
 from ..server.aggregate import client_weights
 from ..simulation.context import WORK_COUNTS, ClientContext, work_costs
-from ..simulation.ranks import Ranks
 from ..wire import Ledger
 from .check import Upload, Work, read_passes, read_probe, read_upload, read_work
 from .exchange import Exchange, Request
 from .payload import EncodedArray, PackedChannels, Payload, encode_dense, pack_channels
-from .secagg_client import MEASURED, SecAggTerms
+from .secagg_client import MEASURED, SecAggTerms, probe_shapes, training_shapes
 from .secagg_server import SecAggSession, check_secure_settings
 from .store import FIRST
 from .versions import MemoryVersions, new_version
@@ -47,8 +46,8 @@ class _Training:
     ledger: Ledger
 
 
-class FlowerClients:
-    """The clients of a federation, one per node, as a `ClientPool`.
+class FlowerClients(ClientPool):
+    """The clients of a federation, one per node; the server does not have their gradients.
 
     Args:
         method: The method.
@@ -68,7 +67,7 @@ class FlowerClients:
         exchange: Exchange,
         held: ClientContext | None = None,
     ) -> None:
-        self.method, self.plan, self.ranks = method, plan, Ranks()
+        self.method, self.plan = method, plan
         self._shares = client_weights(method.weights, sizes)
         self._start, self._exchange, self._held = start, exchange, held
         self._settings, self._secure = exchange.settings, exchange.settings.secure
@@ -110,7 +109,8 @@ class FlowerClients:
             return read_probe(payload, what, at, self._settings.largest)
 
         if self._secure is not None:
-            terms = SecAggTerms.for_probe(self._secure, len(clients), what, at)
+            shapes = probe_shapes(at[0], what, len(at))
+            terms = SecAggTerms.create(self._secure, len(clients), shapes, what)
             masked = Request(t, version, ledger, need, write, read_passes)
             session = SecAggSession(terms, self._shares, clients, self._exchange, masked)
             self._passes += sum(session.run().values())
@@ -176,8 +176,9 @@ class FlowerClients:
     ) -> tuple[dict[int, Work], Channels, Channels]:
         """Return the same as `_train_plain`, with means by secure aggregation."""
         assert self._secure is not None
-        x, preparing = training.down["x"], training.t.preparing
-        terms = SecAggTerms.for_training(self._secure, len(clients), self.method, x, preparing)
+        x = training.down["x"]
+        shapes = training_shapes(self.method, x, training.t.preparing)
+        terms = SecAggTerms.create(self._secure, len(clients), shapes)
         request = self._request(clients, training, read_work)
         session = SecAggSession(terms, self._shares, clients, self._exchange, request)
         work, means = session.run(), session.means(x)
@@ -260,9 +261,6 @@ class FlowerClients:
         """Make the round's versions current; nodes learn of it with their next request."""
         self._versions.commit()
 
-    def announce(self, ids: Tensor | None) -> None:
-        """Do nothing: nodes do not prefetch batches."""
-
     def describe(self) -> dict[str, Any]:
         """Return the engine, for the run's record."""
         return {"engine": "flower", "chunk": 1}
@@ -274,11 +272,3 @@ class FlowerClients:
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Restore the state of a checkpoint."""
         self._versions.restore(tensors, self._start.device)
-
-    def measure(self, x: Vector) -> dict[str, float]:
-        """Return an empty dict: the server does not have the clients' gradients."""
-        return {}
-
-    def gradient(self, x: Vector) -> Vector | None:
-        """Return None: the server does not have the clients' gradients."""
-        return None

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .. import methods
-from ..core.errors import ArgumentError, check_int, check_positive, unknown_name
+from ..core.errors import ArgumentError, check_argument, check_int, check_positive, unknown_name
 from ..methods import Method
 from ..models.engine import EngineName
 from ..privacy import Secure
@@ -74,16 +74,11 @@ class Settings(RunConfig):
             check_int("Settings", "minimum", self.minimum)
         for name in ("deadline", "largest"):
             check_positive("Settings", name, getattr(self, name))
-        if self.cohort is not None and self.cohort > self.clients:
-            raise ArgumentError(
-                f"Settings(cohort=...) must be at most the number of clients, {self.clients}, got "
-                f"{self.cohort}."
-            )
-        if self.minimum is not None and self.minimum > (self.cohort or self.clients):
-            raise ArgumentError(
-                f"Settings(minimum=...) must be at most the cohort, {self.cohort or self.clients}, "
-                f"got {self.minimum}."
-            )
+        n, cohort = self.clients, self.cohort or self.clients
+        most = f"at most the number of clients, {n}"
+        check_argument("Settings", "cohort", self.cohort, most, cohort <= n)
+        fits = self.minimum is None or self.minimum <= cohort
+        check_argument("Settings", "minimum", self.minimum, f"at most the cohort, {cohort}", fits)
         if self.lost not in ("refuse", "renew"):
             raise unknown_name("lost", self.lost, ("refuse", "renew"))
         if not isinstance(self.method, str) and self.set:
@@ -91,9 +86,9 @@ class Settings(RunConfig):
         defaults, given = RunConfig().flat(), self.flat()
         for name in UNSUPPORTED:
             if given[name] != defaults[name]:
+                wanted = f"Settings cannot have {name}={given[name]!r}"
                 raise ArgumentError(
-                    f"Settings cannot have {name}={given[name]!r}: it needs all clients' data in "
-                    "one process; use fit, or leave it out."
+                    f"{wanted}: it needs all clients' data in one process; use fit."
                 )
 
     def resolve_method(self) -> Method:

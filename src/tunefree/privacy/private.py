@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..core.errors import ArgumentError, check_int, check_nonnegative
+from ..core.errors import ArgumentError, check_argument, check_int, check_nonnegative
 from ..core.types import Channels
 from ..server.aggregate import Aggregator, Mean
 from .bounds import Bounds
@@ -61,11 +61,8 @@ class Privacy:
         check_nonnegative("Privacy", "noise", self.noise)
         check_int("Privacy", "clients", self.clients)
         check_int("Privacy", "cohort", self.cohort)
-        if self.cohort > self.clients:
-            raise ArgumentError(
-                f"Privacy(cohort=...) must be at most the {self.clients} clients, got "
-                f"{self.cohort}."
-            )
+        most = f"at most the number of clients, {self.clients}"
+        check_argument("Privacy", "cohort", self.cohort, most, self.cohort <= self.clients)
         if self.delta is not None:
             self.cost(1)  # raise errors now, not after a round
 
@@ -147,9 +144,8 @@ class PrivateMean:
             )
         self._rows += len(p)
         if self._rows > self._count:
-            raise ArgumentError(
-                f"{self._rows} rows were added for {self._count} clients; each may add one."
-            )
+            added = f"{self._rows} rows were added for {self._count} clients"
+            raise ArgumentError(f"{added}; each may add one.")
         self._inner.add(p, self._privacy.bounds.scale(rows))
 
     def result(self) -> Channels:

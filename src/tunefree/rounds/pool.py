@@ -59,7 +59,8 @@ class ClientPool(Protocol):
     """All clients of a run: simulated in this process, simulated with faults, or real nodes.
 
     A round calls `query` and `train`; the trainer calls `commit` once the round counts. Until then
-    a round leaves no trace in the clients' memory.
+    a round leaves no trace in the clients' memory. Clients without memory inherit the methods that
+    have a body.
     """
 
     def sample_cohort(self, t: int) -> Tensor:
@@ -71,7 +72,7 @@ class ClientPool(Protocol):
 
         Called before every round; `None` before the last one.
         """
-        ...
+        return
 
     def weight_of(self, ids: Tensor) -> float:
         """Return the share of these clients in the weight of the whole population."""
@@ -91,24 +92,24 @@ class ClientPool(Protocol):
 
     def commit(self) -> None:
         """Store the memory that the last `train` left in the clients."""
-        ...
+        return
 
     def state(self) -> dict[str, Tensor]:
         """Return the clients' memory for a checkpoint."""
-        ...
+        return {}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Restore the clients' memory from a checkpoint."""
-        ...
+        return
 
     def describe(self) -> dict[str, Any]:
         """Return what was chosen (engine, chunk size, ...) for `settings.json`."""
-        ...
+        return {}
 
     def measure(self, x: Vector) -> dict[str, float]:
         """Return how much the clients' gradients differ at x; empty if that cannot be known."""
-        ...
+        return {}
 
     def gradient(self, x: Vector) -> Vector | None:
         """Return the gradient of the global loss at x, or None if it cannot be known."""
-        ...
+        return None

@@ -2,7 +2,7 @@
 
 from .dry_run import DryRun, Units, units
 from .engine import SimulationConfig
-from .faulty import FaultyClients, create_clients
+from .faulty import FaultyClients
 from .simulation import Simulation
 
 __all__ = [
@@ -11,6 +11,5 @@ __all__ = [
     "Simulation",
     "SimulationConfig",
     "Units",
-    "create_clients",
     "units",
 ]

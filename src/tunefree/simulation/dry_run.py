@@ -1,7 +1,6 @@
 """Clients that do no work: what a round would cost, before anyone trains."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from ..core.types import Channels, Rows, Vector
 from ..methods import Method
 from ..models.losses import Batch, DeferredBatch
 from ..rounds import (
+    ClientPool,
     ClientTask,
     QueryRequest,
     RoundResult,
@@ -45,10 +45,10 @@ class _ZeroLosses:
         pass
 
 
-class DryRun:
+class DryRun(ClientPool):
     """Answers with zeros in the channels of a method, and counts bytes and gradients.
 
-    Implements `rounds.ClientPool`. A pass over a client's data has `batches` batches in the mean.
+    A pass over a client's data has `batches` batches in the mean.
     """
 
     def __init__(self, method: Method, plan: Plan, x: Vector, batches: float = 1.0) -> None:
@@ -60,28 +60,6 @@ class DryRun:
     def sample_cohort(self, t: int) -> Tensor:
         """Return the first clients."""
         return torch.arange(self._plan.cohort)
-
-    def announce(self, ids: Tensor | None) -> None:
-        """Do nothing."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return nothing."""
-        return {}
-
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Do nothing."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def measure(self, x: Vector) -> dict[str, float]:
-        """Return nothing."""
-        return {}
-
-    def gradient(self, x: Vector) -> Vector | None:
-        """Return None."""
-        return None
 
     def weight_of(self, ids: Tensor) -> float:
         """Return the cohort's share under uniform weights."""
@@ -124,9 +102,6 @@ class DryRun:
         if not t.preparing:
             ledger.send_down({f"mean {n}": mean[n] for n in self._method.echo}, len(ids))
         return RoundResult(mean, 0.0, {})
-
-    def commit(self) -> None:
-        """Do nothing."""
 
 
 @dataclass(frozen=True)

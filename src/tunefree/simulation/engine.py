@@ -4,10 +4,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..attacks import Attack
 from ..core.plan import Plan
 from ..core.types import Vector
 from ..data.batches import BatchPlan
 from ..data.federation import Federation
+from ..faults import Faults
 from ..methods import Method
 from ..models.augment import CropFlip
 from ..models.engine import EngineName, select_engine
@@ -41,6 +43,8 @@ class SimulationConfig:
     chunk: int | None = None  # clients at once; None is all, or fewer where that is faster
     augment: CropFlip | None = None
     aggregate: Aggregation = weighted_mean
+    faults: Faults | None = None
+    attack: Attack | None = None
 
 
 def choose_engine(config: SimulationConfig, batches: BatchSource) -> tuple[Losses, Chunks]:

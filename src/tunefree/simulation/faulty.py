@@ -1,4 +1,4 @@
-"""Simulated clients that fail (`faults`) or are hostile (`attacks`).
+"""Simulated clients that fail.
 
 Clients that answer in time train together, as they would without the others. Lost and late clients
 train on their own: their work is counted; their uploads are dropped or queued.
@@ -10,8 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..attacks import Adversaries, Attack, Behaviour
-from ..core.errors import ArgumentError
+from ..core.errors import cannot_use
 from ..core.plan import Plan, Round
 from ..core.random import key, subset
 from ..core.types import Channels, Vector
@@ -24,26 +23,9 @@ from ..wire import Ledger
 from .cohort import MemoryRows
 from .context import WORK_COUNTS, work_costs
 from .dry_run import DryRun
-from .engine import SimulationConfig
 from .simulation import Simulation
 
 COUNTED = ("gradients", "proxes", "unsolved")  # work that counts whether or not its result arrives
-
-
-def create_clients(
-    config: SimulationConfig, faults: Faults | None = None, attack: Attack | None = None
-) -> "Simulation | FaultyClients":
-    """Return the simulated clients of a run, with the faults and the attack of hostile clients."""
-    if config.ranks.size > 1 and (faults is not None or attack is not None):
-        raise ArgumentError("fit(faults=..., attack=...) takes one process; use no torchrun.")
-    behaviour, seed = Behaviour(), config.plan.seed
-    if attack is not None:
-        attack.check(config.method, config.federation)
-        behaviour = adversaries = Adversaries(attack, config.plan.clients, seed)
-        config = replace(config, federation=adversaries.poison(config.federation))
-    limit_steps = None if faults is None else partial(faults.limit_steps, seed)
-    simulation = Simulation(config, behaviour, limit_steps)
-    return simulation if faults is None else FaultyClients(simulation, faults)
 
 
 class FaultyClients:
@@ -55,7 +37,7 @@ class FaultyClients:
     """
 
     def __init__(self, simulation: Simulation, faults: Faults) -> None:
-        self.simulation, self._faults, self.ranks = simulation, faults, simulation.ranks
+        self.simulation, self._faults = simulation, faults
         self._plan, self._method = simulation.plan, simulation.method
         self.weight_of, self.describe = simulation.weight_of, simulation.describe
         self.measure, self.gradient = simulation.measure, simulation.gradient
@@ -200,30 +182,18 @@ class FaultyClients:
         self._queue.load_state(tensors, self.simulation.problem.device)
 
 
-class _QueryError(Exception):
-    """A query was sent."""
-
-
 class _NoQueries(DryRun):
     """A dry run of rounds in which a query is an error."""
 
     def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
-        raise _QueryError
+        why = "it queries its cohort within a round and compares the answers with the uploads"
+        raise cannot_use("Faults(stale=...)", self._method.name, why)
 
 
 def _check_stale(method: Method, plan: Plan, x: Vector, aggregate: Aggregation) -> None:
     """Refuse late uploads if means of a round are compared, or the number of clients is fixed."""
-    ids = torch.arange(plan.cohort)
-    pool = _NoQueries(method, plan, x)
-    try:
-        run_round(method, plan, init_server_state(method, x, plan), pool, ids)
-    except _QueryError:
-        raise ArgumentError(
-            f"Cannot use Faults(stale=...) with {method.name}. This is because it asks its cohort "
-            "in the middle of a round and compares the answers with what the cohort sent."
-        ) from None
+    ids, pool = torch.arange(plan.cohort), _NoQueries(method, plan, x)
+    run_round(method, plan, init_server_state(method, x, plan), pool, ids)
     if aggregate is not weighted_mean and not isinstance(aggregate, Robust):
-        raise ArgumentError(
-            f"Cannot use Faults(stale=...) with aggregate={aggregate!r}. This is because it knows "
-            "how many clients a round has; use before or after."
-        )
+        why = "it knows how many clients a round has; use before or after"
+        raise cannot_use("Faults(stale=...)", f"aggregate={aggregate!r}", why)

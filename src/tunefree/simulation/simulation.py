@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..attacks import Behaviour
+from ..attacks import Adversaries, Behaviour
 from ..core.errors import ArgumentError
 from ..core.plan import Round
 from ..core.random import cohort
@@ -27,7 +28,7 @@ from ..server.aggregate import Aggregation, Mean, client_weights, weighted_mean
 from ..wire import Ledger
 from .batches import BatchSource
 from .cohort import ChunkResult, CohortSums, MemoryRows
-from .context import WORK_COUNTS, ClientContext, LimitSteps, work_costs
+from .context import WORK_COUNTS, ClientContext, work_costs
 from .engine import SimulationConfig, choose_engine
 from .finite import (
     MISSING,
@@ -49,28 +50,30 @@ class Simulation:
     Implements `rounds.ClientPool`.
 
     Args:
-        config: What the simulation is made of.
-        behaviour: How clients treat what they send; honest by default.
-        limit_steps: Shortens the local work of slow clients, if there are some.
+        config: What the simulation is made of. Its faults shorten the local work of slow clients;
+            see also `FaultyClients`.
     """
 
-    def __init__(
-        self,
-        config: SimulationConfig,
-        behaviour: Behaviour | None = None,
-        limit_steps: LimitSteps | None = None,
-    ) -> None:
-        method, plan, self.ranks = config.method, config.plan, config.ranks
-        self.method, self.plan, self.aggregate = method, plan, config.aggregate
-        self.problem, self.federation = config.problem, config.federation
-        self.batches = BatchSource(
-            self.problem, self.federation, config.batch_plan, plan.seed, config.augment
-        )
-        self.weights = client_weights(method.weights, self.federation.sizes)  # (N,), sum 1
+    def __init__(self, config: SimulationConfig) -> None:
+        method, plan, federation = config.method, config.plan, config.federation
+        self.ranks, self.aggregate, self.behaviour = config.ranks, config.aggregate, Behaviour()
+        if self.ranks.size > 1 and (config.faults is not None or config.attack is not None):
+            raise ArgumentError("fit(faults=..., attack=...) takes one process; use no torchrun.")
         if self.ranks.size > 1 and self.aggregate is not weighted_mean:
             raise ArgumentError("fit(aggregate=...) takes one process; start without torchrun.")
+        if config.attack is not None:
+            config.attack.check(method, federation)
+            self.behaviour = adversaries = Adversaries(config.attack, plan.clients, plan.seed)
+            federation = adversaries.poison(federation)
+        self.method, self.plan = method, plan
+        self.problem, self.federation = config.problem, federation
+        self.batches = BatchSource(
+            config.problem, federation, config.batch_plan, plan.seed, config.augment
+        )
+        self.weights = client_weights(method.weights, federation.sizes)  # (N,), sum 1
         self.losses, self.chunks = choose_engine(config, self.batches)
-        self.behaviour = Behaviour() if behaviour is None else behaviour
+        faults = config.faults
+        limit_steps = None if faults is None else partial(faults.limit_steps, plan.seed)
         self.context = ClientContext(method, self.batches, self.losses, limit_steps)
         first = init_client_memory(method, config.start, plan)
         most = plan.clients if method.prepares else min(plan.clients, plan.rounds * plan.cohort)

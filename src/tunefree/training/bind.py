@@ -27,7 +27,7 @@ from ..models.problem import Problem, are_labels
 from ..robust import Robust
 from ..rounds import ClientPool, init_client_memory, init_server_state, run_round
 from ..server.aggregate import Accounted
-from ..simulation import DryRun, SimulationConfig, create_clients
+from ..simulation import DryRun, FaultyClients, Simulation, SimulationConfig
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
 from .config import RunConfig
@@ -255,8 +255,8 @@ class SimulatedClients:
         self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the simulation, with faults and attacks if the scenario has some."""
-        engine, scenario = config.engine_options, config.scenario
-        simulation = SimulationConfig(
+        engine, faults = config.engine_options, config.scenario.parsed_faults
+        setup = SimulationConfig(
             method=method,
             problem=problem,
             federation=self._federation,
@@ -269,8 +269,11 @@ class SimulatedClients:
             chunk=engine.chunk,
             augment=config.augmentation,
             aggregate=config.aggregation,
+            faults=faults,
+            attack=config.scenario.parsed_attack,
         )
-        return create_clients(simulation, scenario.parsed_faults, scenario.parsed_attack)
+        simulation = Simulation(setup)
+        return simulation if faults is None else FaultyClients(simulation, faults)
 
 
 def prepare_pair(problem: Problem, pair: Pair) -> Pair:

@@ -174,7 +174,7 @@ def test_what_would_break_the_promise_is_refused():
     ("change", "said"),
     [
         ({"noise": -1.0}, "noise"),
-        ({"cohort": 11}, "at most the 10 clients"),
+        ({"cohort": 11}, "at most the number of clients, 10"),
         ({"cohort": 0}, "cohort"),
     ],
 )
