@@ -7,9 +7,8 @@ from .group_lasso import GroupLasso
 from .norms import L1, L2, ElasticNet
 from .nuclear import Nuclear
 from .penalty import Penalty, sparsity, stationarity
-from .scaled import Scaled
+from .scaled import Scaled, Zero
 from .sets import Box, L1Ball, L2Ball, Simplex
-from .zero import Zero
 
 __all__ = [  # noqa: RUF022  # sorted without regard to case
     "Box",

@@ -1,6 +1,6 @@
 """Weighted means over the cohort, which are all that the server sees."""
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -39,21 +39,6 @@ class Aggregation(Protocol):
             weight: The clients' share of the population's weight.
             round: The round; -1 before the first.
             what: Name of the mean within the round: "train", "measured", "probe 0", ...
-        """
-        ...
-
-
-@runtime_checkable
-class Accounted(Protocol):
-    """An aggregation with a privacy accountant."""
-
-    def cost(self, rounds: int, *, prepares: bool, memory: bool) -> dict[str, float]:
-        """Return entries for the history.
-
-        Args:
-            rounds: Finished rounds.
-            prepares: Whether every client uploaded once before round 0.
-            memory: Whether clients keep memory between rounds.
         """
         ...
 

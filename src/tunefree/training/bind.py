@@ -24,9 +24,9 @@ from ..data.federation import Federation
 from ..faults import PartialPlan
 from ..methods import Method
 from ..models.problem import Problem, are_labels
+from ..privacy import Privacy
 from ..robust import Robust
 from ..rounds import ClientPool, init_client_memory, init_server_state, run_round
-from ..server.aggregate import Accounted
 from ..simulation import DryRun, FaultyClients, Simulation, SimulationConfig
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
@@ -109,7 +109,7 @@ class BoundRun:
     def privacy_cost(self, rounds: int) -> dict[str, float]:
         """Return the privacy cost after `rounds` rounds; empty without an accountant."""
         aggregate = self.config.aggregate
-        if not isinstance(aggregate, Accounted):
+        if not isinstance(aggregate, Privacy):
             return {}
         memory = bool(init_client_memory(self.method, self.start, self.plan))
         return aggregate.cost(rounds, prepares=self.method.prepares, memory=memory)
