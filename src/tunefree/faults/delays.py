@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.types import Channels, State
-from ..rounds import select_prefix
+from ..core.types import Channels, State, select_prefix
 from ..wire import Ledger
 
 

@@ -17,7 +17,7 @@ from ..clients.rule import LocalResult
 from ..core.device import find_device
 from ..core.errors import ArgumentError, DataError
 from ..core.plan import Plan, Round
-from ..core.types import Channels, State, Vector, map_inputs
+from ..core.types import Channels, State, Vector, map_inputs, select_prefix
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.loop import LoopEngine
@@ -27,7 +27,6 @@ from ..rounds import (
     local_update,
     make_sender,
     pack_uploads,
-    select_prefix,
     update_memory,
     wire_for_round,
 )

@@ -6,7 +6,6 @@ from .client import (
     local_update,
     make_sender,
     pack_uploads,
-    select_prefix,
     update_memory,
     wire_for_round,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "output_model",
     "pack_uploads",
     "run_round",
-    "select_prefix",
     "update_memory",
     "wire_for_round",
 ]

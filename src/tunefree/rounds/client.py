@@ -1,8 +1,7 @@
 """The client's half of a round, for a chunk of m clients in a simulation or one real client."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from torch import Tensor
 
@@ -11,13 +10,11 @@ from ..clients.rule import ClientPart, LocalResult
 from ..core.errors import ArgumentError
 from ..core.plan import Plan, Round
 from ..core.random import key, purpose
-from ..core.types import Channels, Rows, State, Vector
+from ..core.types import Channels, Rows, State, Vector, select_prefix
 from ..core.vectors import row_sq
 from ..methods import Method
 from ..models.losses import Losses
 from ..wire import Dense, Ledger, Sender, Wire
-
-T = TypeVar("T")
 
 
 def init_client_memory(method: Method, x: Vector, plan: Plan) -> State:
@@ -108,12 +105,6 @@ def _add_full_measures(
     if "loss_end" in records:
         return replace(work, loss_end=task.full_loss(work.y, False)[0])
     return work
-
-
-def select_prefix(state: Mapping[str, T], part: str) -> dict[str, T]:
-    """Return the entries under a dotted prefix, without the prefix."""
-    head = f"{part}."
-    return {name[len(head) :]: v for name, v in state.items() if name.startswith(head)}
 
 
 def wire_for_round(method: Method, name: str, t: Round) -> Wire:

@@ -29,7 +29,7 @@ from typing import ClassVar, Literal
 import torch
 
 from ..core.errors import ArgumentError, check_positive, unknown_name
-from ..core.plan import Plan, Query, Round
+from ..core.plan import Plan, Query, Round, Who
 from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
 from .rule import Server, ServerUpdate
@@ -125,7 +125,7 @@ class LoD(Server):
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Move to the mean and set the next weight, step size and output."""
-        who: Literal["held", "cohort"] = "held" if self.global_loss == "server" else "cohort"
+        who: Who = "held" if self.global_loss == "server" else "cohort"
         mu, r = state["mu"], state["r"]
         x = x + mean["delta"]
         (value,) = ask("loss", [x], who)
@@ -137,12 +137,8 @@ class LoD(Server):
         if not self.exact:
             v = state["v"] + self._omega(new_r) * mean["grad_sq"]
             after |= {"v": v, "lr": self._rho(new_r) / v.sqrt()}
-        trace = {
-            "server_step": torch.ones_like(r),
-            "mu": mu,
-            "distance": new_r,
-            "global_loss": value,
-        }
+        trace = {"server_step": torch.ones_like(r), "mu": mu}
+        trace |= {"distance": new_r, "global_loss": value}
         if not self.merge:
             return x, after, trace
         after |= self._merged(x, state, after, t, ask, who)
@@ -154,13 +150,7 @@ class LoD(Server):
         return self.exact or self.reading == "printed"
 
     def _merged(
-        self,
-        x: Vector,
-        state: State,
-        after: State,
-        t: Round,
-        ask: Query,
-        who: Literal["held", "cohort"],
+        self, x: Vector, state: State, after: State, t: Round, ask: Query, who: Who
     ) -> State:
         """Return the weighted mean of the iterates and the best of them."""
         if self.merge_weights == "theorem":
