@@ -3,12 +3,11 @@
 from ..core.errors import ArgumentError
 from ..core.text import Registry, parse_value
 from .concave import MCP, SCAD
-from .group_lasso import GroupLasso
 from .norms import L1, L2, ElasticNet
-from .nuclear import Nuclear
 from .penalty import Penalty, sparsity, stationarity
 from .scaled import Scaled, Zero
 from .sets import Box, L1Ball, L2Ball, Simplex
+from .structured import GroupLasso, Nuclear
 
 __all__ = [  # noqa: RUF022  # sorted without regard to case
     "Box",

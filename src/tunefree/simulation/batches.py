@@ -44,10 +44,9 @@ class BatchSource:
         most = -(-int(self.fed.sizes.max()) // self.width)  # batches of the largest client
         return self.width * min(max(BLOCK // max(bytes, 1), 1), most)
 
-    def passes(self, ids: Tensor | None = None) -> Tensor:
-        """Return the number of batches in a pass over each client's data; None is all clients."""
-        sizes = self.fed.sizes if ids is None else self.fed.sizes[ids]
-        return -(-sizes // self.width)
+    def passes(self, ids: Tensor) -> Tensor:
+        """Return the number of batches in a pass over each client's data."""
+        return -(-self.fed.sizes[ids] // self.width)
 
     def probe(self, ids: Tensor) -> Batch:
         """Return a batch of these clients in the shape that training uses."""
