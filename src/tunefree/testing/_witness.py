@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..clients import Direction, LocalProblem, Step
 from ..clients.local_problem import Map
-from ..core.types import Rows, State
+from ..core.types import Channels, Rows, State
 from ..methods import Method
 from ..server import Output, Server
-from ..wire import Wire
+from ..wire import Packed, Wire
 from ._problem import SIZES, bound, played
 
 _CLIENT = ("init", "start_round", "down", "upload", "update_memory", "update_shared")
@@ -123,17 +123,6 @@ class Witness:
         self.faults: dict[str, list[str]] = {}
         self._dtype, self._up = dtype, 0
         self._forms: dict[type, tuple[State, State]] = {}  # first memory: own, and shared
-        self._looks: dict[str, Callable[..., None]] = {
-            "init": self._after_init,
-            "upload": self._after_upload,
-            "update_memory": self._after_keep,
-            "update_shared": self._after_absorb,
-            "take": self._after_take,
-            "prepare": self._after_step,
-            "step": self._after_step,
-            "update": self._after_absorb,
-            "pack": self._after_pack,
-        }
         names = {base: base.__name__.lower() for base in HOOKS}
         seen = {name: self._watched(getattr(method, name), base) for base, name in names.items()}
         try:
@@ -173,7 +162,7 @@ class Witness:
         return seen
 
     def _hook(self, kind: type, base: type, name: str) -> Callable[..., Any]:
-        hook, grad_at, label = getattr(kind, name), self._looks.get(name), f"{kind.__name__}.{name}"
+        hook, label = getattr(kind, name), f"{kind.__name__}.{name}"
         words = inspect.signature(hook)
 
         def watched(part: Any, *args: Any, **named: Any) -> Any:
@@ -189,8 +178,7 @@ class Witness:
             given.pop(next(iter(given)))  # the part itself
             out = self._call(label, call, given)
             self._check_place(label, out[:2] if name == "step" else out)  # a trace is not compared
-            if grad_at is not None:
-                grad_at(label, base, part, out, (*args, *named.values()))
+            self._check_result(label, base, part, out, (*args, *named.values()))
             return self._followed(label, out) if isinstance(out, LocalProblem) else out
 
         return watched
@@ -258,14 +246,33 @@ class Witness:
         shapes = {name: tuple(v.shape) for name, v in found.items()}
         self._note("form", shapes == wanted, f"{label} returns {shapes}, where {wanted} is due.")
 
-    def _after_init(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        self._forms[base] = out if isinstance(out, tuple) else ({}, out)
+    def _check_result(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
+        """Check what a hook returned: channels, bytes, and the form of memory."""
+        own, shared = self._forms.get(base, ({}, {}))
+        match label.rpartition(".")[2]:
+            case "init":
+                self._forms[base] = out if isinstance(out, tuple) else ({}, out)
+            case "upload":
+                self._check_upload(label, part, out[0], len(args[0].steps))
+                if not part.updates_memory:
+                    self._check_form(label, out[1], own, len(args[0].steps))
+            case "update_memory":
+                self._check_form(label, out, own, len(next(iter(args[0].values()))))
+            case "update_shared" | "update":
+                self._check_form(label, out, shared)
+            case "prepare" | "step":
+                self._check_form(label, {"x": out[0]}, {"x": args[0]})
+                self._check_form(label, out[1], shared)
+            case "take":
+                first = {"y": args[0], "lr": args[0][:, 0]}
+                self._check_form(label, {"y": out[0], "lr": out[1]}, first)
+                self._check_form(label, out[2], args[5])
+            case "pack":
+                self._check_pack(label, part, out, args)
+                if out.own:
+                    self._check_form(label, out.own, shared, len(args[0]))
 
-    def _form(self, base: type) -> tuple[State, State]:
-        return self._forms.get(base, ({}, {}))
-
-    def _after_upload(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        (sent, memory), m = out, len(args[0].steps)
+    def _check_upload(self, label: str, part: Any, sent: Channels, m: int) -> None:
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(part.uploads, (m, *self._x.shape))
         shapes |= dict.fromkeys(part.reports, (m,))
         for name, rows in sent.items():
@@ -276,24 +283,8 @@ class Witness:
             self._note("channels", right, said)
         for name in shapes.keys() - sent.keys():
             self._note("channels", False, f"{label} does not send {name!r}, which is declared.")
-        if not part.updates_memory:
-            self._check_form(label, memory, self._form(base)[0], m)
 
-    def _after_keep(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        self._check_form(label, out, self._form(base)[0], len(next(iter(args[0].values()))))
-
-    def _after_absorb(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        self._check_form(label, out, self._form(base)[1])
-
-    def _after_step(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        self._check_form(label, {"x": out[0]}, {"x": args[0]})
-        self._check_form(label, out[1], self._form(base)[1])
-
-    def _after_take(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        self._check_form(label, {"y": out[0], "lr": out[1]}, {"y": args[0], "lr": args[0][:, 0]})
-        self._check_form(label, out[2], args[5])
-
-    def _after_pack(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
+    def _check_pack(self, label: str, part: Any, out: Packed, args: Any) -> None:
         rows, own, sender, layout = args
         meant = part.corrected(rows, own)
         codes = [part.encode(row, sender.row(j), layout) for j, row in enumerate(meant)]
@@ -304,5 +295,3 @@ class Witness:
         back = [part.decode(c, rows[j], sender.row(j), layout) for j, c in enumerate(codes)]
         said = f"{label} returns other rows than decode makes of what encode writes."
         self._note("bytes", all(map(_alike, back, out.rows)), said)
-        if out.own:
-            self._check_form(label, out.own, self._form(base)[1], len(rows))
