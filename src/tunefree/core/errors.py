@@ -1,7 +1,7 @@
 """Exceptions of this package, and checks of arguments that raise them."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -51,6 +51,12 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ArgumentError
     near = get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return ArgumentError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")
+
+
+def check_known(kind: str, name: object, known: Collection[str]) -> None:
+    """Check that a name is known."""
+    if name not in known:
+        raise unknown_name(kind, name, known)
 
 
 def _is_number(value: object) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
-from ..core.errors import ArgumentError, first_line, unknown_name
+from ..core.errors import ArgumentError, check_known, first_line
 from ..core.layout import Layout
 from ..core.types import Inputs, Vector, list_tensors, map_inputs
 from .dropout import CounterDropoutMode, draws_random_numbers, with_counter_dropout
@@ -43,8 +43,7 @@ def get_loss(loss: str | Loss) -> Loss:
     """Return the per-sample loss for a name, or the function itself."""
     if callable(loss):
         return loss
-    if loss not in LOSSES:
-        raise unknown_name("loss", loss, LOSSES)
+    check_known("loss", loss, LOSSES)
     return LOSSES[loss]
 
 
@@ -330,8 +329,7 @@ class Problem:
 
 
 def _precision(given: Precision, dtype: torch.dtype, device: torch.device) -> str:
-    if given not in get_args(Precision):
-        raise unknown_name("precision", given, get_args(Precision))
+    check_known("precision", given, get_args(Precision))
     if given == "auto":
         return "tf32" if device.type == "cuda" and dtype == torch.float32 else "fp32"
     if given != "fp32" and dtype != torch.float32:

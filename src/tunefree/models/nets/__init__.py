@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from ...core.errors import ArgumentError, check_int, convert_errors, unknown_name
+from ...core.errors import ArgumentError, check_int, check_known, convert_errors
 from ...core.plugins import Catalogue
 from .bert import Bert
 from .cnn import CnnDropout, CnnP2, CnnP4
@@ -73,14 +73,12 @@ def build(
     >>> sum(p.numel() for p in net.parameters())
     109386
     """
-    if name not in NETS:
-        raise unknown_name("model", name, NETS)
+    check_known("model", name, NETS)
     known = set(inspect.signature(NETS[name]).parameters) - {"shape", "classes"}
     for arg in args:
-        if arg not in known:
-            if not known:
-                raise ArgumentError(f"Model {name!r} takes no arguments of its own, got {arg!r}.")
-            raise unknown_name(f"argument of model {name!r}", arg, known)
+        if not known:
+            raise ArgumentError(f"Model {name!r} takes no arguments of its own, got {arg!r}.")
+        check_known(f"argument of model {name!r}", arg, known)
     check_int("build", "seed", seed, 0)
     if seed >= 1 << 63:
         raise ArgumentError(f"build(seed=...) must be below 2**63, got {seed!r}.")
