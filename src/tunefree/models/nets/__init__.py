@@ -1,5 +1,8 @@
 """Reference networks of the papers, by name, with their exact parameter counts.
 
+Each takes `shape`, the shape of one sample without the batch axis, and `classes`, the number of
+classes, at least 2. The networks of dense layers flatten samples of any shape.
+
 They use plain operations without data-dependent control flow, so that torch.func can batch them
 over clients. A tensor batch is passed as `module(x)`, a tuple as `module(*x)`, a dict as
 `module(**x)`.
