@@ -46,7 +46,7 @@ from ..training.callbacks import Event
 from ..training.config import Engine
 from ..training.run import Run
 from ..wire import Sender, Wire
-from ._problem import ROUNDS, bound, federation, net, played, trial
+from ._problem import ROUNDS, bound, federation, net, run_rounds, trial
 from ._witness import Globals, Witness, changes, flat
 
 ORDER = (4, 0, 5, 2, 1, 3)  # other numbers for the same clients
@@ -107,7 +107,7 @@ class _Lab:
 
     def require_none(self, kind: str) -> None:
         """Require that no fault of one kind was seen."""
-        faults = [said for witness in self._witnesses for said in witness.faults.get(kind, [])]
+        faults = [fault for witness in self._witnesses for fault in witness.faults.get(kind, [])]
         _require(not faults, "".join(faults[:1]))
 
     @property
@@ -176,8 +176,8 @@ def check_dtype_and_device_are_kept(method: Method) -> None:
     for run, dtype in ((_lab(method).run, torch.float64), (single, torch.float32)):
         for tensor in (run.x, run.output, *run.model.parameters(), run.predict(federation().x)):
             right = tensor.dtype == dtype and tensor.device.type == "cpu"
-            said = f"{tensor.dtype} on {tensor.device}"
-            _require(right, f"A run in {dtype} on the CPU ends with {said}.")
+            found = f"{tensor.dtype} on {tensor.device}"
+            _require(right, f"A run in {dtype} on the CPU ends with {found}.")
 
 
 def check_bytes_are_real(method: Method) -> None:
@@ -187,12 +187,12 @@ def check_bytes_are_real(method: Method) -> None:
 
 def check_settings_survive(method: Method) -> None:
     """`describe()` has every setting of every part, and JSON gives it back."""
-    said = method.describe()
+    described = method.describe()
     try:
-        read = json.loads(to_json(said))
+        read = json.loads(to_json(described))
     except (TypeError, ValueError) as error:
         raise AssertionError(f"describe() cannot be written as JSON: {error}.") from None
-    for name in said:
+    for name in described:
         _check_setting(getattr(method, name), read[name], name)
 
 
@@ -239,20 +239,20 @@ def check_absent_clients_keep_their_memory(method: Method) -> None:
     """A round changes the memory of its cohort only."""
     if method.full:
         raise SkipTest("everyone takes part in every round")
-    job = bound(copy.deepcopy(method), cohort=2)
-    if not init_client_memory(job.method, job.start, job.plan):
+    run = bound(copy.deepcopy(method), cohort=2)
+    if not init_client_memory(run.method, run.start, run.plan):
         raise SkipTest("clients have no memory")
-    everyone, pool = torch.arange(job.plan.clients), job.pool
+    everyone, pool = torch.arange(run.plan.clients), run.pool
     assert isinstance(pool, Simulation)
     before = pool.memory.gather(everyone)
-    for ids, row in played(job):
+    for t, (ids, _) in enumerate(run_rounds(run)):
         after = pool.memory.gather(everyone)
         absent = torch.isin(everyone, ids, invert=True)
         for name, old in before.items():
-            prepared = method.prepares and row["round"] == 0
+            prepared = method.prepares and t == 0
             same = prepared or torch.equal(old[absent], after[name][absent])
-            said = f"The memory {name!r} of clients that are absent in round {row['round']} changes"
-            _require(same, f"{said}; a part must not write into a memory that it handed out.")
+            found = f"The memory {name!r} of clients that are absent in round {t} changes"
+            _require(same, f"{found}; a part must not write into a memory that it handed out.")
         before = after
 
 
@@ -269,10 +269,10 @@ def check_same_seed_same_bits(method: Method) -> None:
 
 def check_batched_equals_looped(method: Method) -> None:
     """Clients trained in one batch and clients trained in turn agree, their steps uneven or not."""
-    said = "Clients trained in one batch and clients trained in turn do not agree."
-    _require_close(_lab(method).run, trial(method, engine="vmap"), said)
+    sentence = "Clients trained in one batch and clients trained in turn do not agree."
+    _require_close(_lab(method).run, trial(method, engine="vmap"), sentence)
     even: dict[str, Any] = {"steps": 2, "rounds": 2}
-    _require_close(trial(method, **even), trial(method, engine="vmap", **even), said)
+    _require_close(trial(method, **even), trial(method, engine="vmap", **even), sentence)
 
 
 def check_chunks_agree(method: Method) -> None:
@@ -280,9 +280,11 @@ def check_chunks_agree(method: Method) -> None:
     run = _lab(method).run
     for engine in (Engine(backend="loop", chunk=1), Engine(backend="vmap", chunk=3)):
         part = trial(method, engine=engine)
-        said = f"Clients trained {engine.chunk} at a time and all at once do not agree: a hook may "
-        said += "use only the row of a client itself, nothing that is computed over rows."
-        _require_close(run, part, said, ("bytes_up", "bytes_down", "gradients"))
+        sentence = (
+            f"Clients trained {engine.chunk} at a time and all at once do not agree: a hook may "
+        )
+        sentence += "use only the row of a client itself, nothing that is computed over rows."
+        _require_close(run, part, sentence, ("bytes_up", "bytes_down", "gradients"))
 
 
 def check_order_of_clients_does_not_matter(method: Method) -> None:
@@ -323,10 +325,6 @@ def _crash() -> None:
     raise _CrashError
 
 
-def _press_ctrl_c() -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
 def _require_resumed(
     method: Method,
     how: str,
@@ -359,7 +357,8 @@ def check_stopped_and_resumed(method: Method) -> None:
     """Stopped by Ctrl-C after any round and resumed, a run has the same bits."""
     if threading.current_thread() is not threading.main_thread():
         raise SkipTest("Ctrl-C reaches only the main thread")
-    _require_resumed(method, "stopped by Ctrl-C", _press_ctrl_c, Interrupted, ROUNDS - 1)
+    press = partial(signal.raise_signal, signal.SIGINT)
+    _require_resumed(method, "stopped by Ctrl-C", press, Interrupted, ROUNDS - 1)
 
 
 def check_crashed_and_resumed(method: Method) -> None:

@@ -73,7 +73,7 @@ def bound(method: Method, **given: Any) -> BoundRun:
     return bind(RunConfig(method=method, **given), net(), SimulatedClients(federation()))
 
 
-def played(run: BoundRun) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+def run_rounds(run: BoundRun) -> Iterator[tuple[Tensor, dict[str, Any]]]:
     """Run the rounds of a bound run; yield each cohort and the history's row."""
     plan, everyone = run.plan, torch.arange(run.plan.clients)
     now = init_server_state(run.method, run.start, plan)

@@ -19,7 +19,7 @@ from ..core.types import Channels, Rows, State
 from ..methods import Method
 from ..server import Output, Server
 from ..wire import Packed, Wire
-from ._problem import SIZES, bound, played
+from ._problem import SIZES, bound, run_rounds
 
 _CLIENT = ("init", "start_round", "down", "upload", "update_memory", "update_shared")
 HOOKS: dict[type, tuple[str, ...]] = {
@@ -126,20 +126,20 @@ class Witness:
         names = {base: base.__name__.lower() for base in HOOKS}
         seen = {name: self._watched(getattr(method, name), base) for base, name in names.items()}
         try:
-            self._play(replace(copy.deepcopy(method), **seen))
+            self._run(replace(copy.deepcopy(method), **seen))
         except Exception:  # most often what a fault leads to, or else the method's own error
             if not self.faults:
                 raise
 
-    def _play(self, method: Method) -> None:
-        job = bound(method, rounds=2, dtype=self._dtype, device="auto")
-        self._x, self._plan = job.start, job.plan
+    def _run(self, method: Method) -> None:
+        run = bound(method, rounds=2, dtype=self._dtype, device="auto")
+        self._x, self._plan = run.start, run.plan
         parts, size = (method.direction, method.step), self._dtype.itemsize
-        for ids, row in played(job):
+        for ids, row in run_rounds(run):
             real = self._up + len(ids) * len(method.scalars) * size
             if row["round"] == 0 and method.prepares:  # once, everyone, uncompressed
                 vectors = sum(len(p.uploads) for p in parts) * self._x.numel()
-                real += job.plan.clients * (vectors + sum(len(p.reports) for p in parts)) * size
+                real += run.plan.clients * (vectors + sum(len(p.reports) for p in parts)) * size
             self._note(
                 "bytes",
                 row["bytes_up"] == real,
@@ -192,15 +192,15 @@ class Witness:
         """Call twice, and note what changed: the process, the arguments, or the result."""
         before, process = _copied(flat(given)), Globals()
         out = call()
-        moved, spoilt = process.changed(), changes(before, flat(given))
+        moved, modified = process.changed(), changes(before, flat(given))
         if moved:
             process.restore()
-            cure = "draw with tf.random" if "generator" in moved[0] else "leave it alone"
-            self._note("globals", False, f"{label} changes {' and '.join(moved)}; {cure}.")
-        if spoilt:
-            said = f"{label} changes its argument {spoilt[0]}; return something new instead."
-            self._note("pure", False, said)
-        if moved or spoilt:
+            remedy = "draw with tf.random" if "generator" in moved[0] else "leave it unchanged"
+            self._note("globals", False, f"{label} changes {' and '.join(moved)}; {remedy}.")
+        if modified:
+            sentence = f"{label} changes its argument {modified[0]}; return something new instead."
+            self._note("pure", False, sentence)
+        if moved or modified:
             return out
         first = _copied(flat(out))
         self._note(
@@ -232,13 +232,11 @@ class Witness:
         device = self._x.device if hasattr(self, "_x") else None  # known once the run is bound
         for name, value in flat(out).items():
             if isinstance(value, Tensor) and value.is_floating_point():
-                wrong = value.dtype != self._dtype or value.device != (device or value.device)
-                where = f"{self._dtype}" if device is None else f"{self._dtype} on {device}"
-                said = f"{value.dtype} on {value.device}{f' as {name!r}' if name else ''}"
-                cure = "make tensors like those that it is given"
-                self._note(
-                    "place", not wrong, f"{label} returns {said} in a run of {where}; {cure}."
-                )
+                right = value.dtype == self._dtype and value.device == (device or value.device)
+                wanted = f"{self._dtype}" if device is None else f"{self._dtype} on {device}"
+                found = f"{value.dtype} on {value.device}{f' as {name!r}' if name else ''}"
+                sentence = f"{label} returns {found} in a run of {wanted}; make tensors like those "
+                self._note("place", right, f"{sentence}that it is given.")
 
     def _check_form(self, label: str, found: State, first: State, *rows: int) -> None:
         """Require the names and shapes of a first memory; with rows, one for each client."""
@@ -276,11 +274,11 @@ class Witness:
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(part.uploads, (m, *self._x.shape))
         shapes |= dict.fromkeys(part.reports, (m,))
         for name, rows in sent.items():
-            said = f"{label} sends {name!r}, which is in neither its uploads nor its reports."
-            self._note("channels", name in shapes, said)
+            sentence = f"{label} sends {name!r}, which is in neither its uploads nor its reports."
+            self._note("channels", name in shapes, sentence)
             right = shapes.get(name, rows.shape) == rows.shape
-            said = f"{label} sends {name!r} in the shape {tuple(rows.shape)}; declared is {shapes}."
-            self._note("channels", right, said)
+            found = f"{name!r} in the shape {tuple(rows.shape)}"
+            self._note("channels", right, f"{label} sends {found}; declared is {shapes}.")
         for name in shapes.keys() - sent.keys():
             self._note("channels", False, f"{label} does not send {name!r}, which is declared.")
 
@@ -290,8 +288,8 @@ class Witness:
         codes = [part.encode(row, sender.row(j), layout) for j, row in enumerate(meant)]
         real = sum(len(code) for code in codes)
         self._up += real
-        said = f"{label} counts {out.bytes} bytes, where encode writes {real}."
-        self._note("bytes", out.bytes == real, said)
+        sentence = f"{label} counts {out.bytes} bytes, where encode writes {real}."
+        self._note("bytes", out.bytes == real, sentence)
         back = [part.decode(c, rows[j], sender.row(j), layout) for j, c in enumerate(codes)]
-        said = f"{label} returns other rows than decode makes of what encode writes."
-        self._note("bytes", all(map(_alike, back, out.rows)), said)
+        sentence = f"{label} returns other rows than decode makes of what encode writes."
+        self._note("bytes", all(map(_alike, back, out.rows)), sentence)
