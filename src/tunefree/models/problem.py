@@ -39,14 +39,6 @@ def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 LOSSES: dict[str, Loss] = {"cross_entropy": _cross_entropy, "mse": _mse}
 
 
-def get_loss(loss: str | Loss) -> Loss:
-    """Return the per-sample loss for a name, or the function itself."""
-    if callable(loss):
-        return loss
-    check_known("loss", loss, LOSSES)
-    return LOSSES[loss]
-
-
 def extract_logits(output: Any) -> Any:
     """Return the `logits` of a model's output, if it is an object or dict with them, or the output.
 
@@ -94,7 +86,9 @@ class Problem:
             wanted = "torch.float32 or torch.float64"
             raise ArgumentError(f"fit(dtype=...) must be {wanted}, got {dtype}.")
         refuse_batchnorm(module)
-        self.loss = get_loss(loss)
+        if not callable(loss):
+            check_known("loss", loss, LOSSES)
+        self.loss = loss if callable(loss) else LOSSES[loss]
         self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__name__", "custom")
         self.dtype, self.device = dtype, torch.device(device)
         self.precision = _precision(precision, dtype, self.device)

@@ -126,23 +126,3 @@ def default_for(
     if len(shape) == 3 and shape[0] > 1:
         return "cnn-p4"
     return "mlp"
-
-
-__all__ = [
-    "NETS",
-    "Bert",
-    "CnnDropout",
-    "CnnP2",
-    "CnnP4",
-    "Convex",
-    "Linear",
-    "Lstm",
-    "Mlp",
-    "Regression",
-    "ResNet18",
-    "Text",
-    "ViT",
-    "build",
-    "default_for",
-    "names",
-]
