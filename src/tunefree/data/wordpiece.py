@@ -103,12 +103,7 @@ class WordPiece:
         return [piece for chunk in text.split(" ") for piece in self._split_chunk(chunk)]
 
     def encode(self, texts: Sequence[str], length: int) -> dict[str, Tensor]:
-        """Return `ids` and `mask`, (n, length) each; longer texts are truncated before [SEP].
-
-        Args:
-            texts: The texts to encode.
-            length: Tokens per sample, [CLS] and [SEP] included, >= 2.
-        """
+        """Return `ids` and `mask`, (n, length) each; longer texts are truncated before [SEP]."""
         check_int("WordPiece.encode", "length", length, 2)
         rows = ([FIRST, *self.split(text)[: length - 2], LAST] for text in texts)
         ids = [[self._ids[piece] for piece in row] for row in rows]

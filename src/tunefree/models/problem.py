@@ -239,13 +239,7 @@ class Problem:
     def check(self, inputs: Inputs, target: Tensor, highest: int | None) -> None:
         """Run a few samples through model and loss, and raise an error that explains what fails.
 
-        Args:
-            inputs: A few samples.
-            target: Their targets.
-            highest: The largest label of the dataset; None if targets are real numbers.
-
-        Raises:
-            ArgumentError: Model, loss and data do not fit together, or runs could not be repeated.
+        `highest` is the largest label of the dataset, None if targets are real numbers.
         """
         shapes = ", ".join(str(tuple(t.shape[1:])) for t in list_tensors(inputs))
         if isinstance(inputs, dict):
