@@ -2,7 +2,7 @@
 
 import importlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -62,6 +62,12 @@ def cannot_use(one: str, other: str, why: str) -> ArgumentError:
     Cannot use clip=1.0 with Armijo. This is because its line search is exact; leave clip out.
     """
     return ArgumentError(f"Cannot use {one} with {other}. This is because {why}.")
+
+
+def check_known(kind: str, name: object, known: Collection[str]) -> None:
+    """Check that a name is known."""
+    if name not in known:
+        raise unknown_name(kind, name, known)
 
 
 def _is_number(value: object) -> bool:

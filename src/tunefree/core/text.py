@@ -118,7 +118,7 @@ def parse_arguments(
 
     Args:
         what: The name of the object, for error messages.
-        texts: The texts of the arguments.
+        texts: One text per argument.
         cls: The dataclass.
         flags: Words that set a field; the name of a bool field sets it to True.
         skip: Fields that are not given by text.

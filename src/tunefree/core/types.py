@@ -26,7 +26,6 @@ Trace: TypeAlias = dict[str, Tensor]
 def map_inputs(f: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     """Apply `f` to each tensor of a batch; the result has the same structure.
 
-    >>> import torch
     >>> map_inputs(lambda t: t + 1, {"ids": torch.zeros(2)})
     {'ids': tensor([1., 1.])}
     """

@@ -108,13 +108,11 @@ def select_rows(pair: Pair, rows: Tensor) -> Pair:
     return map_inputs(lambda t: t[rows.to(t.device)], pair[0]), pair[1][rows.to(pair[1].device)]
 
 
-def concatenate(parts: Sequence[Inputs]) -> Inputs:
-    """Concatenate inputs of one structure along the sample axis."""
-    first = parts[0]
-    joined = [torch.cat(column) for column in zip(*map(list_tensors, parts), strict=True)]
-    if isinstance(first, dict):
-        return dict(zip(first, joined, strict=True))
-    return joined[0] if isinstance(first, Tensor) else tuple(joined)
+def concatenate(pairs: Sequence[Pair]) -> Pair:
+    """Concatenate inputs of one structure, and targets, along the sample axis."""
+    columns = zip(*(list_tensors(x) for x, _ in pairs), strict=True)
+    joined = (torch.cat(column) for column in columns)
+    return map_inputs(lambda _: next(joined), pairs[0][0]), torch.cat([y for _, y in pairs])
 
 
 def materialize(part: Any, of: str) -> Pair:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ArgumentError, DataError, convert_errors, unknown_name
+from ..core.errors import ArgumentError, DataError, check_known, convert_errors
 from ..core.plugins import Catalogue
 from . import a9a, femnist, images, shakespeare, sst2, synthetic
 from .dataset import Dataset
@@ -107,17 +107,14 @@ def load(name: str, folder: DataFolder = None, **options: object) -> Dataset:
     >>> load("digits").x.shape
     torch.Size([1438, 1, 8, 8])
     """
-    if name not in _CATALOGUE:
-        raise unknown_name("dataset", name, _CATALOGUE)
+    check_known("dataset", name, _CATALOGUE)
     entry = _CATALOGUE[name]
     taken = inspect.signature(entry.load).parameters
-    known = [option for option in taken if option != "folder"]
     for option in options:
-        if option not in known:
-            raise unknown_name(f"option of dataset {name!r}", option, known)
-    if entry.package is None:
-        return entry.load(**options) if entry.find is None else entry.load(folder, **options)
+        check_known(f"option of dataset {name!r}", option, taken.keys() - {"folder"})
     given = {"folder": folder, **options} if "folder" in taken else options
+    if entry.package is None:
+        return entry.load(**given)
     with convert_errors(f"The dataset {name!r} of {entry.package} failed"):
         dataset = entry.load(**given)
     if not isinstance(dataset, Dataset):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError, DataError, check_int, check_positive
-from ..core.random import bits, key, purpose
+from ..core.random import bits, key, numpy_generator
 from ..core.text import Registry
 from ._arrays import Array
 
@@ -51,7 +51,7 @@ class Iid:
         n = len(y)
         clients = _enough("Iid", n, clients, 1)
         out = np.empty(n, np.int64)
-        out[_generator(seed, "iid").permutation(n)] = np.arange(n) % clients
+        out[numpy_generator(seed, "split iid").permutation(n)] = np.arange(n) % clients
         return torch.from_numpy(out)
 
 
@@ -95,7 +95,7 @@ class Dirichlet:
         """Return the client of each row."""
         labels = _class_labels("Dirichlet", y)
         clients = _enough("Dirichlet", len(y), clients, self.min_samples)
-        rng = _generator(seed, "dirichlet")
+        rng = numpy_generator(seed, "split dirichlet")
         if self.balanced:
             return torch.from_numpy(_deal_evenly(labels, clients, self.alpha, rng))
         out = _cut_classes(labels, clients, self.alpha, rng)
@@ -133,7 +133,7 @@ class Shards:
                 f"Shards(k={self.k}) with clients={clients} needs at least {shards} rows, but "
                 f"there are {n}; use fewer shards or clients."
             )
-        dealt = _generator(seed, "shards").permutation(np.arange(shards) // self.k)
+        dealt = numpy_generator(seed, "split shards").permutation(np.arange(shards) // self.k)
         out = np.empty(n, np.int64)
         out[np.argsort(labels, kind="stable")] = dealt[np.arange(n) * shards // n]
         return torch.from_numpy(out)
@@ -199,11 +199,6 @@ def parse(text: str) -> Partitioner:
     (Iid(), Shards(k=2), ByOwner(min_samples=1))
     """
     return SPLITS.parse(text)
-
-
-def _generator(seed: int, name: str) -> np.random.Generator:
-    mask = (1 << 64) - 1
-    return np.random.Generator(np.random.Philox([seed & mask, purpose(f"split {name}") & mask]))
 
 
 def _enough(name: str, rows: int, clients: int | None, min_samples: int) -> int:

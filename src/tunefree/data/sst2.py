@@ -3,14 +3,13 @@
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import DataError, check_int
 from .dataset import Dataset
 from .sources import DataFolder, DatasetSource, published_checksums, read_files
-from .wordpiece import WordPiece
+from .wordpiece import WordPiece, pad_tokens
 
 SST2 = DatasetSource(
     name="sst2",
@@ -93,9 +92,5 @@ def parse_phrases(data: bytes, file: str) -> tuple[list[list[str]], Tensor]:
 
 def _encode(phrases: list[list[str]], words: tuple[str, ...], length: int) -> dict[str, Tensor]:
     word_ids = {word: i for i, word in enumerate(words) if i > UNKNOWN}
-    ids = np.full((len(phrases), length), PADDING, np.int64)
-    for row, phrase in zip(ids, phrases, strict=True):
-        found = [word_ids.get(word, UNKNOWN) for word in phrase[:length]]
-        row[: len(found)] = found
-    tokens = torch.from_numpy(ids)
-    return {"ids": tokens, "mask": tokens != PADDING}
+    ids = [[word_ids.get(word, UNKNOWN) for word in phrase[:length]] for phrase in phrases]
+    return pad_tokens(ids, length, PADDING)

@@ -23,8 +23,8 @@ import numbers
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
@@ -46,20 +46,48 @@ from ..training.callbacks import Event
 from ..training.config import Engine
 from ..training.run import Run
 from ..wire import Sender, Wire
-from ._problem import (
-    ROUNDS,
-    bound,
-    federation,
-    net,
-    played,
-    require,
-    require_close,
-    require_same,
-    trial,
-)
+from ._problem import ROUNDS, bound, federation, net, run_rounds, trial
 from ._witness import Globals, Witness, changes, flat
 
 ORDER = (4, 0, 5, 2, 1, 3)  # other numbers for the same clients
+TOLERANCE = 1e-10  # between ways of doing the same in float64
+
+
+def _require(holds: bool, sentence: str) -> None:
+    """Raise AssertionError with the sentence unless it holds, also under Python's -O."""
+    if not holds:
+        raise AssertionError(sentence)
+
+
+def _compare(
+    a: Run, b: Run, sentence: str, same: Callable[[Tensor, Tensor], bool]
+) -> Iterator[tuple[int, dict[str, tuple[float, float]]]]:
+    """Require the same models and number of rounds; yield the pairs of values of each round."""
+    for x, z in ((a.x, b.x), (a.output, b.output)):
+        apart = f"The models differ by up to {float((x - z).abs().max()):.1e}."
+        _require(same(x, z), f"{sentence} {apart}")
+    _require(len(a.history) == len(b.history), f"{sentence} One history is longer.")
+    for one, two in zip(a.history, b.history, strict=True):
+        names = sorted((one.keys() | two.keys()) - {"seconds"})
+        yield one["round"], {n: (one.get(n, math.nan), two.get(n, math.nan)) for n in names}
+
+
+def _require_same(a: Run, b: Run, sentence: str) -> None:
+    """Require the same bits: last iterate, shipped model, history, and how it ended."""
+    for t, row in _compare(a, b, sentence, torch.equal):
+        names = [name for name, (u, v) in row.items() if u != v]
+        _require(not names, f"{sentence} Round {t} differs in {', '.join(names)}.")
+    _require(a.status == b.status, f"{sentence} One is {a.status}, the other {b.status}.")
+
+
+def _require_close(a: Run, b: Run, sentence: str, columns: Iterable[str] | None = None) -> None:
+    """Require equality up to rounding: models, and these columns of the history (None: all)."""
+    near = partial(torch.allclose, rtol=TOLERANCE, atol=TOLERANCE)
+    for t, row in _compare(a, b, sentence, near):
+        for name in row if columns is None else columns:
+            u, v = row[name]
+            close = math.isclose(u, v, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+            _require(close, f"{sentence} In round {t} {name} is {u} and {v}.")
 
 
 class _Lab:
@@ -79,8 +107,8 @@ class _Lab:
 
     def require_none(self, kind: str) -> None:
         """Require that no fault of one kind was seen."""
-        faults = [said for witness in self._witnesses for said in witness.faults.get(kind, [])]
-        require(not faults, "".join(faults[:1]))
+        faults = [fault for witness in self._witnesses for fault in witness.faults.get(kind, [])]
+        _require(not faults, "".join(faults[:1]))
 
     @property
     def _faulty(self) -> bool:
@@ -123,7 +151,7 @@ def check_global_state_is_untouched(method: Method) -> None:
     """Generators, default dtype, gradient mode and the handler of Ctrl-C are unchanged."""
     _lab(method).require_none("globals")
     moved, _ = _lab(method).left
-    require(not moved, f"A run changes {' and '.join(moved)}.")
+    _require(not moved, f"A run changes {' and '.join(moved)}.")
 
 
 def check_rules_are_pure(method: Method) -> None:
@@ -148,8 +176,8 @@ def check_dtype_and_device_are_kept(method: Method) -> None:
     for run, dtype in ((_lab(method).run, torch.float64), (single, torch.float32)):
         for tensor in (run.x, run.output, *run.model.parameters(), run.predict(federation().x)):
             right = tensor.dtype == dtype and tensor.device.type == "cpu"
-            said = f"{tensor.dtype} on {tensor.device}"
-            require(right, f"A run in {dtype} on the CPU ends with {said}.")
+            found = f"{tensor.dtype} on {tensor.device}"
+            _require(right, f"A run in {dtype} on the CPU ends with {found}.")
 
 
 def check_bytes_are_real(method: Method) -> None:
@@ -159,18 +187,18 @@ def check_bytes_are_real(method: Method) -> None:
 
 def check_settings_survive(method: Method) -> None:
     """`describe()` has every setting of every part, and JSON gives it back."""
-    said = method.describe()
+    described = method.describe()
     try:
-        read = json.loads(to_json(said))
+        read = json.loads(to_json(described))
     except (TypeError, ValueError) as error:
         raise AssertionError(f"describe() cannot be written as JSON: {error}.") from None
-    for name in said:
+    for name in described:
         _check_setting(getattr(method, name), read[name], name)
 
 
 def _check_setting(value: Any, read: Any, name: str) -> None:
     if value is None or isinstance(value, str | numbers.Real):
-        require(read == value, f"describe() gives {name} = {value!r} back as {read!r}.")
+        _require(read == value, f"describe() gives {name} = {value!r} back as {read!r}.")
     elif isinstance(value, Tensor | np.ndarray | dict | set | frozenset):
         kind = type(value).__name__
         raise AssertionError(f"describe() loses {name}, a {kind}; make it a number or a tuple.")
@@ -181,50 +209,50 @@ def _check_setting(value: Any, read: Any, name: str) -> None:
         slots = [s for kind in type(value).__mro__ for s in getattr(kind, "__slots__", ())]
         for field in dict.fromkeys((*slots, *getattr(value, "__dict__", {}))):
             lost = f"describe() lacks {name}.{field}; make {type(value).__name__} a dataclass."
-            require(isinstance(read, dict) and field in read, lost)
+            _require(isinstance(read, dict) and field in read, lost)
             _check_setting(getattr(value, field), read[field], f"{name}.{field}")
 
 
 def check_inputs_are_unmutated(method: Method) -> None:
     """The data and the module that `fit` was given are as they were."""
     _, changed = _lab(method).left
-    require(not changed, f"A run changes what it was given: {', '.join(changed)}.")
+    _require(not changed, f"A run changes what it was given: {', '.join(changed)}.")
 
 
 def check_history(method: Method) -> None:
     """A run finishes, and its history has its columns, with finite numbers in all of them."""
     run = _lab(method).run
     ended = f"A run of {ROUNDS} rounds ends {run.status} after {len(run.history)}."
-    require(run.status == "finished" and len(run.history) == ROUNDS, ended)
+    _require(run.status == "finished" and len(run.history) == ROUNDS, ended)
     wanted = {"round", "train_loss", "bytes_up", "bytes_down", "lr", "gradients", "seconds"}
     wanted |= {"test_loss", "test_accuracy"}
     for t, row in enumerate(run.history):
         lacking = sorted(wanted - row.keys())
-        require(not lacking, f"The history of round {t} lacks {', '.join(lacking)}.")
+        _require(not lacking, f"The history of round {t} lacks {', '.join(lacking)}.")
         for name, value in row.items():
             right = math.isfinite(value) and (value > 0 or name not in ("bytes_up", "gradients"))
-            require(right, f"The history has {name} = {value} in round {t}.")
-        require(row["round"] == t, f"The history calls round {t} {row['round']}.")
+            _require(right, f"The history has {name} = {value} in round {t}.")
+        _require(row["round"] == t, f"The history calls round {t} {row['round']}.")
 
 
 def check_absent_clients_keep_their_memory(method: Method) -> None:
     """A round changes the memory of its cohort only."""
     if method.full:
         raise SkipTest("everyone takes part in every round")
-    job = bound(copy.deepcopy(method), cohort=2)
-    if not init_client_memory(job.method, job.start, job.plan):
+    run = bound(copy.deepcopy(method), cohort=2)
+    if not init_client_memory(run.method, run.start, run.plan):
         raise SkipTest("clients have no memory")
-    everyone, pool = torch.arange(job.plan.clients), job.pool
+    everyone, pool = torch.arange(run.plan.clients), run.pool
     assert isinstance(pool, Simulation)
     before = pool.memory.gather(everyone)
-    for ids, row in played(job):
+    for t, (ids, _) in enumerate(run_rounds(run)):
         after = pool.memory.gather(everyone)
         absent = torch.isin(everyone, ids, invert=True)
         for name, old in before.items():
-            prepared = method.prepares and row["round"] == 0
+            prepared = method.prepares and t == 0
             same = prepared or torch.equal(old[absent], after[name][absent])
-            said = f"The memory {name!r} of clients that are absent in round {row['round']} changes"
-            require(same, f"{said}; a part must not write into a memory that it handed out.")
+            found = f"The memory {name!r} of clients that are absent in round {t} changes"
+            _require(same, f"{found}; a part must not write into a memory that it handed out.")
         before = after
 
 
@@ -234,17 +262,17 @@ def check_same_seed_same_bits(method: Method) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         again = trial(method)
-    require_same(run, again, "Two runs with the same seed are not the same bits.")
+    _require_same(run, again, "Two runs with the same seed are not the same bits.")
     other = trial(method, seed=8)
-    require(not torch.equal(run.x, other.x), "Two runs with different seeds are the same bits.")
+    _require(not torch.equal(run.x, other.x), "Two runs with different seeds are the same bits.")
 
 
 def check_batched_equals_looped(method: Method) -> None:
     """Clients trained in one batch and clients trained in turn agree, their steps uneven or not."""
-    said = "Clients trained in one batch and clients trained in turn do not agree."
-    require_close(_lab(method).run, trial(method, engine="vmap"), said)
+    sentence = "Clients trained in one batch and clients trained in turn do not agree."
+    _require_close(_lab(method).run, trial(method, engine="vmap"), sentence)
     even: dict[str, Any] = {"steps": 2, "rounds": 2}
-    require_close(trial(method, **even), trial(method, engine="vmap", **even), said)
+    _require_close(trial(method, **even), trial(method, engine="vmap", **even), sentence)
 
 
 def check_chunks_agree(method: Method) -> None:
@@ -252,9 +280,11 @@ def check_chunks_agree(method: Method) -> None:
     run = _lab(method).run
     for engine in (Engine(backend="loop", chunk=1), Engine(backend="vmap", chunk=3)):
         part = trial(method, engine=engine)
-        said = f"Clients trained {engine.chunk} at a time and all at once do not agree: a hook may "
-        said += "use only the row of a client itself, nothing that is computed over rows."
-        require_close(run, part, said, ("bytes_up", "bytes_down", "gradients"))
+        sentence = (
+            f"Clients trained {engine.chunk} at a time and all at once do not agree: a hook may "
+        )
+        sentence += "use only the row of a client itself, nothing that is computed over rows."
+        _require_close(run, part, sentence, ("bytes_up", "bytes_down", "gradients"))
 
 
 def check_order_of_clients_does_not_matter(method: Method) -> None:
@@ -263,7 +293,7 @@ def check_order_of_clients_does_not_matter(method: Method) -> None:
         raise SkipTest("the wire draws, or is chosen, by the client's number")
     given: dict[str, Any] = {"cohort": None, "batch": None, "steps": 2, "rounds": 2}
     a, b = (trial(method, federation(order), net(dropout=0), **given) for order in (None, ORDER))
-    require_close(a, b, "The same clients under other numbers give another model.", ())
+    _require_close(a, b, "The same clients under other numbers give another model.", ())
 
 
 def _by_number(wire: Wire) -> bool:
@@ -295,10 +325,6 @@ def _crash() -> None:
     raise _CrashError
 
 
-def _press_ctrl_c() -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
 def _require_resumed(
     method: Method,
     how: str,
@@ -323,15 +349,16 @@ def _require_resumed(
             except ends:
                 continue
             raise AssertionError(f"A run did not end with {ends.__name__} in round {t}.")
-        require_same(trial(method, **given), whole, sentence)
-        require_same(Run.load(given["out"]), whole, sentence)
+        _require_same(trial(method, **given), whole, sentence)
+        _require_same(Run.load(given["out"]), whole, sentence)
 
 
 def check_stopped_and_resumed(method: Method) -> None:
     """Stopped by Ctrl-C after any round and resumed, a run has the same bits."""
     if threading.current_thread() is not threading.main_thread():
         raise SkipTest("Ctrl-C reaches only the main thread")
-    _require_resumed(method, "stopped by Ctrl-C", _press_ctrl_c, Interrupted, ROUNDS - 1)
+    press = partial(signal.raise_signal, signal.SIGINT)
+    _require_resumed(method, "stopped by Ctrl-C", press, Interrupted, ROUNDS - 1)
 
 
 def check_crashed_and_resumed(method: Method) -> None:

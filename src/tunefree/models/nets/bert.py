@@ -109,7 +109,6 @@ class Bert(nn.Module):
     Args:
         shape: (length,), the tokens of one sample, at most `positions`; any such length gives the
             same model.
-        classes: Number of classes, >= 2.
         vocab: Number of tokens; ids are 0 .. vocab-1.
         width: Features per token.
         layers: Number of layers.

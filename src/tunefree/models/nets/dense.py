@@ -15,10 +15,6 @@ class Linear(nn.Module):
 
     7,850 parameters for 28x28 -> 10 and 248 for A9A's 123 -> 2 (P4, "Linear"); P3 uses it for
     FEMNIST (48,670 for 62 classes). The loss is convex in the parameters.
-
-    Args:
-        shape: Shape of one sample; any, it is flattened.
-        classes: Number of classes, >= 2.
     """
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
@@ -39,7 +35,6 @@ class Regression(nn.Module):
     P3's two-client toy. Starts at zero, so that the first point does not depend on the seed.
 
     Args:
-        shape: Shape of one sample; any, it is flattened.
         classes: 1 (or 0): the target is one real number.
         bias: Whether to add an intercept; one more parameter.
     """
@@ -68,8 +63,6 @@ class Mlp(nn.Module):
     109,386 parameters for 28x28 -> 10.
 
     Args:
-        shape: Shape of one sample; any, it is flattened.
-        classes: Number of classes, >= 2.
         hidden: Widths of the hidden layers, at least one.
     """
 
@@ -105,8 +98,6 @@ class Convex(nn.Module):
     layer has `requires_grad=False`: it is neither trained nor sent.
 
     Args:
-        shape: Shape of one sample; any, it is flattened.
-        classes: Number of classes, >= 2.
         hidden: Number of frozen features, 8,192 in the paper.
     """
 

@@ -43,7 +43,6 @@ class ResNet18(nn.Module):
 
     Args:
         shape: (channels, height, width) or (height, width).
-        classes: Number of classes, >= 2.
         stem: The first layer, "cifar" or "imagenet".
         groups: Groups of each normalisation; must divide `width`. 2 in P3's released code.
         width: Channels of the first stage, 64 in the paper; later stages double it.

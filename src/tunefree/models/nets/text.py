@@ -19,7 +19,6 @@ class Text(nn.Module):
 
     Args:
         shape: (length,), the tokens of one sample; any length gives the same model.
-        classes: Number of classes, >= 2.
         vocab: Number of tokens; ids are 0 .. vocab-1.
         width: Width of the embedding.
     """

@@ -45,7 +45,6 @@ class ViT(nn.Module):
 
     Args:
         shape: (channels, height, width) or (height, width), sides divisible by `patch`.
-        classes: Number of classes, >= 2.
         patch: Side of a patch.
         width: Features per token.
         layers: Number of layers.
