@@ -69,12 +69,7 @@ class Upload:
 def read_upload(payload: Payload, method: Method, x: Vector, t: Round, largest: float) -> Upload:
     """Return a client's upload, or raise `RefusedError`.
 
-    Args:
-        payload: The answer.
-        method: Defines the channels and their wires.
-        x: The model; uploads have its shape, dtype and device.
-        t: The round.
-        largest: Largest norm of a vector that is accepted, in units of 1 + |x|.
+    Vectors must have the form of the model x, and a norm of at most `largest` (1 + |x|).
     """
     names = method.channels(t.preparing)
     vectors = [n for n in names if n in method.vectors]

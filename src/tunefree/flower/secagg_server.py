@@ -48,14 +48,9 @@ def check_secure_settings(method: Method, settings: Settings) -> None:
 
 
 class SecAggSession(Generic[T]):
-    """The server's side of a session.
+    """The server's side of a session with some clients, of all clients' weights p (N,).
 
-    Args:
-        terms: The session.
-        weights: Every client's weight p (N,).
-        clients: The clients that are asked.
-        exchange: Sends requests to them.
-        request: The training or probe request; it reads the part of an answer that is not masked.
+    The training or probe request reads the part of an answer that is not masked.
     """
 
     def __init__(

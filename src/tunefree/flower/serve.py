@@ -44,12 +44,7 @@ LOG = "federation.log"  # which clients were absent, lost or refused in a round,
 
 
 def serve(settings: Settings, transport: Transport) -> Run:
-    """Train over the nodes that `transport` reaches; continue the run in `settings.out`, if any.
-
-    Args:
-        settings: The run.
-        transport: Carries messages to the nodes.
-    """
+    """Train over the nodes that `transport` reaches; continue the run in `settings.out`, if any."""
     if settings.out is None:
         return _serve(settings, transport, None)
     folder = RunFolder(settings.out)
@@ -135,14 +130,7 @@ def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int]]
 
 
 class NodeSource:
-    """The nodes of a federation as the clients of a run.
-
-    Args:
-        settings: The run.
-        sizes: Samples of each client (N,).
-        run: Name of the run, under which nodes keep their memory.
-        registry: The nodes.
-    """
+    """The nodes of a federation as the clients of a run, with their sizes (N,)."""
 
     def __init__(self, settings: Settings, sizes: Tensor, run: str, registry: NodeRegistry) -> None:
         self._settings, self._sizes, self._run, self._registry = settings, sizes, run, registry

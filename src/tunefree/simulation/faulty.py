@@ -29,12 +29,7 @@ COUNTED = ("gradients", "proxes", "unsolved")  # work that counts whether or not
 
 
 class FaultyClients:
-    """A simulation of which some clients fail; implements `rounds.ClientPool` around it.
-
-    Args:
-        simulation: All clients, as they would train without faults.
-        faults: How they fail.
-    """
+    """A simulation of which some clients fail; implements `rounds.ClientPool` around it."""
 
     def __init__(self, simulation: Simulation, faults: Faults) -> None:
         self.simulation, self._faults = simulation, faults
