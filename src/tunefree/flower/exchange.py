@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from ..core.errors import TunefreeError
 from ..wire import Ledger
-from .check import RefusedError, RequestContext
+from .check import RefusedError, check_request
 from .payload import HeaderValue, Payload
 from .registry import NodeRegistry
 from .settings import Settings
@@ -114,7 +114,7 @@ class Exchange:
                     replies.excluded.add(i)
             else:
                 try:
-                    RequestContext(i, request.t, request.version).check(reply)
+                    check_request(reply, client=i, round=request.t, version=request.version)
                     replies.answers[i] = request.read(reply)
                 except RefusedError as error:
                     self._log_event("refused", request.t, i, str(error))

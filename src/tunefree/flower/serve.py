@@ -22,6 +22,7 @@ from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import Problem, are_labels
 from ..rounds import ClientPool
+from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext
 from ..training.bind import ClientData, bind, prepare_pair
 from ..training.callbacks import Event
@@ -31,7 +32,6 @@ from ..training.run import Run
 from ..training.trainer import Trainer
 from .clients import FlowerClients
 from .exchange import Exchange
-from .node import OneClientBatches
 from .registry import NodeRegistry, Transport
 from .settings import Settings
 from .terms import RunTerms, digest_method, digest_model, name_method
@@ -184,7 +184,7 @@ class NodeSource:
             inputs, target = as_pair(*s.held)
             fed = Federation(inputs, target, [0] * len(target), held=(inputs, target))
             fed = fed.to(problem.device, problem.dtype)
-            own = OneClientBatches(problem, fed, batches, s.seed, None, width)
+            own = BatchSource(problem, fed, batches, s.seed, None, padded=width)
             held = ClientContext(method, own, LoopEngine(problem))
         exchange = Exchange(self._registry, s, self._run, terms.text())
         return FlowerClients(method, plan, self._sizes, start, exchange, held)

@@ -86,7 +86,7 @@ class RunTerms:
         """Return the method: the one by name, or the one that this node was given."""
         method = given
         if self.named is not None:
-            with convert_errors("The method in the terms of this run cannot be made"):
+            with convert_errors("The method in the terms of this run cannot be constructed"):
                 method = methods.get(str(self.named["name"]), **self.named["set"])
         if method is None:
             raise ArgumentError(

@@ -30,6 +30,7 @@ class BatchSource:
         cut: Batch size, and steps or epochs.
         seed: Seed of the run.
         augment: Augmentation of training images, or None.
+        padded: Rows of a batch of the population, if the federation is one client of it.
     """
 
     problem: Problem
@@ -37,11 +38,12 @@ class BatchSource:
     cut: BatchPlan
     seed: int
     augment: CropFlip | None
+    padded: int | None = None
 
     @cached_property
     def width(self) -> int:
         """Rows of a batch, padding included."""
-        return batch_width(self.fed.sizes, self.cut)
+        return self.padded or batch_width(self.fed.sizes, self.cut)
 
     @cached_property
     def block(self) -> int:

@@ -118,11 +118,11 @@ class FaultyClients:
         self, late: list[LateUpload], late_weight: float, weight: float, round: int, what: str
     ) -> Aggregator:
         """Create an aggregator that contains the late uploads."""
-        made = self.simulation.aggregate(weight + late_weight, round, what)
+        aggregator = self.simulation.aggregate(weight + late_weight, round, what)
         for upload in late:
             p = self.simulation.weights[[upload.client]]
-            made.add(p, upload.rows if what == "train" else upload.measured)
-        return made
+            aggregator.add(p, upload.rows if what == "train" else upload.measured)
+        return aggregator
 
     def _no_work(self, t: Round) -> dict[str, float]:
         return work_costs(self._method, dict.fromkeys(WORK_COUNTS, 0.0), 0, t)
