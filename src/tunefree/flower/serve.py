@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..core.errors import CheckpointError, ResumeError
+from ..core.errors import CheckpointError, ResumeError, convert_errors
 from ..core.files import write_atomically
 from ..core.lock import lock_folder
 from ..core.plan import Plan
@@ -109,23 +109,17 @@ def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int]]
     """Return what was fixed when a run started: its id, and the clients' sizes."""
     if folder is None or not (folder.is_started or (folder.path / NODES).exists()):
         return None
-    path = folder.path / NODES
-    try:
+    path, name = folder.path / NODES, str(folder.path)
+    if not path.exists():
+        raise ResumeError(f"The run in {name!r} is no federation's; choose another folder.")
+    with convert_errors(f"{path} is damaged", CheckpointError):
         found = json.loads(path.read_text())
         run, sizes = str(found["run"]), [int(n) for n in found["sizes"]]
-    except FileNotFoundError:
-        raise ResumeError(
-            f"The run in {str(folder.path)!r} is no federation's; choose another folder."
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}.") from None
     if not all(0 < n < 2**63 for n in sizes):
         raise CheckpointError(f"{path} is damaged: a client has no such number of examples.")
     if len(sizes) != clients:
-        raise ResumeError(
-            f"The run in {str(folder.path)!r} has {len(sizes)} clients, not {clients}; "
-            "choose another folder for a new run."
-        )
+        reason = f"The run in {name!r} has {len(sizes)} clients, not {clients}"
+        raise ResumeError(f"{reason}; choose another folder for a new run.")
     return run, sizes
 
 
