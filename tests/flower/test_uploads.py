@@ -128,11 +128,11 @@ def genuine(tmp_path_factory):
             (q, a) for i, q, a in transport.log if i == BAD and q.header["kind"] == "train"
         ]
         problem = Problem(net(), "cross_entropy", torch.float64)
-        request = check.RequestContext(BAD, 0, asked.header["version"])
+        request = {"client": BAD, "round": 0, "version": asked.header["version"]}
         t = Round(Plan(CLIENTS, CLIENTS, 1, 1.0, problem.layout, 7, 4), 0)
 
         def read(payload):
-            request.check(payload)
+            check.check_request(payload, **request)
             return check.read_upload(payload, method, problem.start, t, 1e4)
 
         return answer, read

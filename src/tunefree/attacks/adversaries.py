@@ -8,8 +8,7 @@ from torch import Tensor
 from ..core.random import key, purpose
 from ..core.types import Channels, Rows
 from ..data.federation import Federation
-from .attack import Attack, AttackContext
-from .moments import Moments
+from .attack import Attack, AttackContext, Moments
 
 
 class Behaviour:
@@ -51,11 +50,6 @@ class Adversaries(Behaviour):
 
     Rows come chunk by chunk, honest clients first (`order`) if the attack sees their uploads. A
     chunk that is repeated in smaller chunks replaces what was seen of it.
-
-    Args:
-        attack: What hostile clients do.
-        clients: Population size N.
-        seed: Seed of the run.
     """
 
     def __init__(self, attack: Attack, clients: int, seed: int) -> None:

@@ -11,23 +11,14 @@ from ..wire import Ledger
 
 @dataclass(frozen=True)
 class LateUpload:
-    """One client's late upload.
-
-    Args:
-        client: The client.
-        due: The round in which it arrives.
-        rows: The channels that arrive (1, ...).
-        measured: Loss and step size (1,).
-        own: The client's memory from then on (1, ...).
-        ledger: Bytes of the upload.
-    """
+    """One client's late upload."""
 
     client: int
-    due: int
-    rows: Channels
-    measured: Channels
-    own: State
-    ledger: Ledger
+    due: int  # the round in which it arrives
+    rows: Channels  # that arrive (1, ...)
+    measured: Channels  # loss and step size (1,)
+    own: State  # the client's memory from then on (1, ...)
+    ledger: Ledger  # bytes of the upload
 
 
 class DelayQueue:

@@ -58,10 +58,8 @@ class Trace:
     def __init__(self, table: Any) -> None:
         found = torch.as_tensor(table)
         if found.ndim != 2 or not found.numel() or found.dtype != torch.bool:
-            raise ArgumentError(
-                "Faults(available=...) must be a table of booleans (rounds, clients), got "
-                f"{found.dtype} of shape {tuple(found.shape)}."
-            )
+            rule = "Faults(available=...) must be a table of booleans (rounds, clients)"
+            raise ArgumentError(f"{rule}, got {found.dtype} of shape {tuple(found.shape)}.")
         self._table = found.cpu().clone()
 
     def __call__(self, t: int) -> Tensor:
@@ -187,10 +185,8 @@ class Faults:
         who: Available = cycle.for_clients(clients, seed) if isinstance(cycle, Cycle) else cycle
         found = torch.as_tensor(who(t))
         if found.shape != (clients,) or found.dtype != torch.bool:
-            raise ArgumentError(
-                f"Faults(available=...) must return one bool for each of {clients} clients, "
-                f"got {found.dtype} of shape {tuple(found.shape)}."
-            )
+            rule = f"Faults(available=...) must return one bool for each of {clients} clients"
+            raise ArgumentError(f"{rule}, got {found.dtype} of shape {tuple(found.shape)}.")
         return found.cpu()
 
     def fates(self, seed: int, t: int, ids: Tensor) -> Tensor:

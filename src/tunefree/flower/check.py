@@ -21,7 +21,7 @@ from ..core.vectors import row_sq
 from ..methods import Method
 from ..rounds import make_sender, wire_for_round
 from ..simulation.context import WORK_COUNTS
-from .payload import EncodedArray, Payload, decode_dense, decode_scalar
+from .payload import EncodedArray, HeaderValue, Payload, decode_dense, decode_scalar
 
 MAX_COUNT = 1e15
 Decode = Callable[[str, EncodedArray, Vector], Vector]
@@ -29,22 +29,6 @@ Decode = Callable[[str, EncodedArray, Vector], Vector]
 
 class RefusedError(TunefreeError):
     """An answer is not used; the text states why."""
-
-
-@dataclass(frozen=True)
-class RequestContext:
-    """The request that an answer must belong to."""
-
-    client: int
-    round: int
-    version: str
-
-    def check(self, payload: Payload) -> None:
-        """Refuse an answer to another request."""
-        for name, want in vars(self).items():
-            got = payload.header.get(name)
-            if got != want:
-                raise RefusedError(f"its {name} is {got!r}, not {want!r}")
 
 
 @dataclass(frozen=True)
@@ -66,15 +50,18 @@ class Upload:
     work: Work
 
 
+def check_request(payload: Payload, **request: HeaderValue) -> None:
+    """Refuse an answer to another request: its header must have the same values."""
+    for name, want in request.items():
+        got = payload.header.get(name)
+        if got != want:
+            raise RefusedError(f"its {name} is {got!r}, not {want!r}")
+
+
 def read_upload(payload: Payload, method: Method, x: Vector, t: Round, largest: float) -> Upload:
     """Return a client's upload, or raise `RefusedError`.
 
-    Args:
-        payload: The answer.
-        method: Defines the channels and their wires.
-        x: The model; uploads have its shape, dtype and device.
-        t: The round.
-        largest: Largest norm of a vector that is accepted, in units of 1 + |x|.
+    Vectors must have the form of the model x, and a norm of at most `largest` (1 + |x|).
     """
     names = method.channels(t.preparing)
     vectors = [n for n in names if n in method.vectors]

@@ -49,13 +49,8 @@ class _Training:
 class FlowerClients(ClientPool):
     """The clients of a federation, one per node; the server does not have their gradients.
 
-    Args:
-        method: The method.
-        plan: The numbers of clients, rounds and steps.
-        sizes: Samples of each client (N,).
-        start: The first model, from which clients' first memories are made.
-        exchange: Sends requests to the nodes.
-        held: Evaluates on the server's own sample, if it has one.
+    `start` is the first model, from which clients' first memories are made; `held` evaluates on the
+    server's own sample, if it has one.
     """
 
     def __init__(

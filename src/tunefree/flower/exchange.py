@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from ..core.errors import TunefreeError
 from ..wire import Ledger
-from .check import RefusedError, RequestContext
+from .check import RefusedError, check_request
 from .payload import HeaderValue, Payload
 from .registry import NodeRegistry
 from .settings import Settings
@@ -24,27 +24,16 @@ class TooFewError(TunefreeError):
 
 @dataclass(frozen=True)
 class Request(Generic[T]):
-    """A request to clients, and how to read their answers.
-
-    Args:
-        t: The round.
-        version: Name of the memory that the request creates; answers repeat it.
-        ledger: Counts the bytes of refused answers.
-        need: How many clients must answer.
-        write: Returns the message to a client.
-        read: Converts an answer, or raises `RefusedError`.
-        renew: Resets a client whose memory is lost; returns whether to ask it again.
-        label: The log's and history's word for clients that do not answer.
-    """
+    """A request to clients, and how to read their answers."""
 
     t: int
-    version: str
-    ledger: Ledger
-    need: int
-    write: Callable[[int], Payload]
-    read: Callable[[Payload], T]
-    renew: Callable[[int], bool] | None = None
-    label: str = "absent"
+    version: str  # name of the memory that the request creates; answers repeat it
+    ledger: Ledger  # counts the bytes of refused answers
+    need: int  # how many clients must answer
+    write: Callable[[int], Payload]  # returns the message to a client
+    read: Callable[[Payload], T]  # converts an answer, or raises `RefusedError`
+    renew: Callable[[int], bool] | None = None  # resets a lost memory; whether to ask again
+    label: str = "absent"  # the log's and history's word for clients that do not answer
 
 
 @dataclass
@@ -57,13 +46,10 @@ class _Replies(Generic[T]):
 
 
 class Exchange:
-    """Sends requests to clients and reads their answers.
+    """Sends requests of a run to clients and reads their answers.
 
-    Args:
-        registry: The connected clients.
-        settings: How to treat clients that fail.
-        run: The run's id, under which nodes store their memory.
-        terms: The `RunTerms` as text.
+    Every message has the run's id, under which nodes store their memory, and the text of its
+    `RunTerms`.
     """
 
     def __init__(self, registry: NodeRegistry, settings: Settings, run: str, terms: str) -> None:
@@ -128,7 +114,7 @@ class Exchange:
                     replies.excluded.add(i)
             else:
                 try:
-                    RequestContext(i, request.t, request.version).check(reply)
+                    check_request(reply, client=i, round=request.t, version=request.version)
                     replies.answers[i] = request.read(reply)
                 except RefusedError as error:
                     self._log_event("refused", request.t, i, str(error))

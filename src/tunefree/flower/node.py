@@ -50,18 +50,6 @@ from .terms import RunTerms
 Load = Callable[[Mapping[str, Any]], Any]
 
 
-@dataclass(frozen=True)
-class OneClientBatches(BatchSource):
-    """The batches of one client, padded to the width that the whole population's batches have."""
-
-    wide: int = 1
-
-    @cached_property
-    def width(self) -> int:
-        """Rows of a batch, padding included."""
-        return self.wide
-
-
 class Node:
     """One client on a node.
 
@@ -107,9 +95,7 @@ class Node:
         if kind not in ("train", "probe", "keep", "keys", "shares", "opened"):
             raise DataError(f"The kind of a message must be known, got {kind!r}.")
         if kind in ("train", "probe") and "least" in self._config and "secure" not in header:
-            raise DataError(
-                "This node answers only under secure aggregation ('least' is configured)."
-            )
+            raise DataError("This node ('least') answers only under secure aggregation.")
         key = str(header["run"]), str(header["terms"])
         if self._bound is None or self._bound[0] != key:
             self._bound = key, self._bind(*key)
@@ -131,9 +117,8 @@ class Node:
         problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None)
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
-        batches = OneClientBatches(
-            problem, fed, config.batch_plan, config.seed, config.augmentation, wide=terms.width
-        )
+        cut, seed, augment = config.batch_plan, config.seed, config.augmentation
+        batches = BatchSource(problem, fed, cut, seed, augment, padded=terms.width)
         return _NodeRun(
             client=self.client,
             least=int(self._config.get("least", 3)),
@@ -307,8 +292,7 @@ def client_number(config: Mapping[str, Any]) -> int:
         if name in config:
             return int(config[name])
     raise ArgumentError(
-        "A node needs the number of its client; start it with --node-config 'partition-id=0' (or "
-        "client-id=0)."
+        "A node needs its client's number: use --node-config 'partition-id=0' or 'client-id=0'."
     )
 
 

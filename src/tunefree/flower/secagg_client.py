@@ -90,13 +90,9 @@ def training_shapes(method: Method, x: Vector, preparing: bool) -> Shapes:
 
 
 class SecAggClient:
-    """A node's `ProtocolClient`, stored in a file between messages.
+    """A node's `ProtocolClient`, stored in a file of a folder between messages.
 
-    Args:
-        folder: Folder of this client and run.
-        client: The client's number.
-        terms: The session.
-        least: Fewest clients among which this client agrees to be summed.
+    The client agrees to be summed among at least `least` clients.
     """
 
     def __init__(self, folder: Path, client: int, terms: SecAggTerms, least: int) -> None:

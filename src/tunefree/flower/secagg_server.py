@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, cannot_use
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import ProtocolError, ProtocolServer
@@ -33,29 +33,20 @@ def check_secure_settings(method: Method, settings: Settings) -> None:
     if settings.aggregation is not weighted_mean:
         raise ArgumentError("Settings takes aggregate or secure, not both.")
     if settings.lost == "renew" and method.prepares:
-        raise ArgumentError(
-            f"{method.name} lets a renewed client prepare alone, which masks cannot hide; use "
-            "lost='refuse' with Settings(secure=...)."
-        )
+        why = "its renewed clients prepare alone, which masks cannot hide; use lost='refuse'"
+        raise cannot_use("Settings(secure=...)", method.name, why)
     lossy = [name for name in method.vectors if not method.wire_of(name).lossless]
     if lossy:
-        log.warning(
-            "The codes of a wire cannot be added under masks: %s loses what its wire drops from "
-            "%r, but sends whole vectors.",
-            method.name,
-            lossy[0],
+        drops = (
+            f"{method.name} loses what its wire drops from {lossy[0]!r}, but sends whole vectors"
         )
+        log.warning("The codes of a wire cannot be added under masks: %s.", drops)
 
 
 class SecAggSession(Generic[T]):
-    """The server's side of a session.
+    """The server's side of a session with some clients, of all clients' weights p (N,).
 
-    Args:
-        terms: The session.
-        weights: Every client's weight p (N,).
-        clients: The clients that are asked.
-        exchange: Sends requests to them.
-        request: The training or probe request; it reads the part of an answer that is not masked.
+    The training or probe request reads the part of an answer that is not masked.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..core.errors import CheckpointError, ResumeError
+from ..core.errors import CheckpointError, ResumeError, convert_errors
 from ..core.files import write_atomically
 from ..core.lock import lock_folder
 from ..core.plan import Plan
@@ -22,6 +22,7 @@ from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import Problem, are_labels
 from ..rounds import ClientPool
+from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext
 from ..training.bind import ClientData, bind, prepare_pair
 from ..training.callbacks import Event
@@ -31,7 +32,6 @@ from ..training.run import Run
 from ..training.trainer import Trainer
 from .clients import FlowerClients
 from .exchange import Exchange
-from .node import OneClientBatches
 from .registry import NodeRegistry, Transport
 from .settings import Settings
 from .terms import RunTerms, digest_method, digest_model, name_method
@@ -44,12 +44,7 @@ LOG = "federation.log"  # which clients were absent, lost or refused in a round,
 
 
 def serve(settings: Settings, transport: Transport) -> Run:
-    """Train over the nodes that `transport` reaches; continue the run in `settings.out`, if any.
-
-    Args:
-        settings: The run.
-        transport: Carries messages to the nodes.
-    """
+    """Train over the nodes that `transport` reaches; continue the run in `settings.out`, if any."""
     if settings.out is None:
         return _serve(settings, transport, None)
     folder = RunFolder(settings.out)
@@ -114,35 +109,22 @@ def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int]]
     """Return what was fixed when a run started: its id, and the clients' sizes."""
     if folder is None or not (folder.is_started or (folder.path / NODES).exists()):
         return None
-    path = folder.path / NODES
-    try:
+    path, name = folder.path / NODES, str(folder.path)
+    if not path.exists():
+        raise ResumeError(f"The run in {name!r} is no federation's; choose another folder.")
+    with convert_errors(f"{path} is damaged", CheckpointError):
         found = json.loads(path.read_text())
         run, sizes = str(found["run"]), [int(n) for n in found["sizes"]]
-    except FileNotFoundError:
-        raise ResumeError(
-            f"The run in {str(folder.path)!r} is no federation's; choose another folder."
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}.") from None
     if not all(0 < n < 2**63 for n in sizes):
         raise CheckpointError(f"{path} is damaged: a client has no such number of examples.")
     if len(sizes) != clients:
-        raise ResumeError(
-            f"The run in {str(folder.path)!r} has {len(sizes)} clients, not {clients}; "
-            "choose another folder for a new run."
-        )
+        reason = f"The run in {name!r} has {len(sizes)} clients, not {clients}"
+        raise ResumeError(f"{reason}; choose another folder for a new run.")
     return run, sizes
 
 
 class NodeSource:
-    """The nodes of a federation as the clients of a run.
-
-    Args:
-        settings: The run.
-        sizes: Samples of each client (N,).
-        run: Name of the run, under which nodes keep their memory.
-        registry: The nodes.
-    """
+    """The nodes of a federation as the clients of a run, with their sizes (N,)."""
 
     def __init__(self, settings: Settings, sizes: Tensor, run: str, registry: NodeRegistry) -> None:
         self._settings, self._sizes, self._run, self._registry = settings, sizes, run, registry
@@ -196,7 +178,7 @@ class NodeSource:
             inputs, target = as_pair(*s.held)
             fed = Federation(inputs, target, [0] * len(target), held=(inputs, target))
             fed = fed.to(problem.device, problem.dtype)
-            own = OneClientBatches(problem, fed, batches, s.seed, None, width)
+            own = BatchSource(problem, fed, batches, s.seed, None, padded=width)
             held = ClientContext(method, own, LoopEngine(problem))
         exchange = Exchange(self._registry, s, self._run, terms.text())
         return FlowerClients(method, plan, self._sizes, start, exchange, held)

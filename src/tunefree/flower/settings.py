@@ -86,10 +86,8 @@ class Settings(RunConfig):
         defaults, given = RunConfig().flat(), self.flat()
         for name in UNSUPPORTED:
             if given[name] != defaults[name]:
-                wanted = f"Settings cannot have {name}={given[name]!r}"
-                raise ArgumentError(
-                    f"{wanted}: it needs all clients' data in one process; use fit."
-                )
+                why = "it needs all clients' data in one process; use fit, or leave it out"
+                raise ArgumentError(f"Settings cannot have {name}={given[name]!r}: {why}.")
 
     def resolve_method(self) -> Method:
         """Return the method itself."""

@@ -35,13 +35,7 @@ def memory_home(config: Mapping[str, Any]) -> Path:
 
 
 class MemoryStore:
-    """The versions of one client's memory in one run.
-
-    Args:
-        home: Folder for all runs and clients of this node.
-        run: The run's id, hexadecimal.
-        client: The client's number.
-    """
+    """The versions of one client's memory in one run, below the home of all memory of a node."""
 
     def __init__(self, home: Path, run: str, client: int) -> None:
         if not _RUN.fullmatch(run):

@@ -7,14 +7,9 @@ from ..core.errors import ArgumentError
 
 
 def write_app(folder: Path, name: str | None = None) -> Path:
-    """Write the template of an app: pyproject.toml, server, client and README.
+    """Write the template of an app into an empty or a new folder, and return the folder.
 
-    Args:
-        folder: Target folder; it must be empty or missing.
-        name: Name of the app; defaults to the folder's name.
-
-    Returns:
-        The folder.
+    The name of the app defaults to the folder's.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ArgumentError(f"{str(folder)!r} must be an empty or a new folder.")

@@ -22,27 +22,16 @@ from ..training.config import RunConfig
 
 @dataclass(frozen=True)
 class RunTerms:
-    """The run as a node sees it.
+    """The run as a node sees it."""
 
-    Args:
-        clients: Number of clients N.
-        steps: Mean number of local steps K.
-        held: Whether the server holds a sample of its own.
-        width: Widest batch of the population, so that a node pads its batches as a simulation does.
-        options: The options of `RunConfig` that nodes must know, as plain data.
-        named: The method's name and settings, if it was given by name.
-        method: Digest of the method, by which a node knows that it has the same.
-        model: Digest of the model's layout and frozen values.
-    """
-
-    clients: int
-    steps: float
-    held: bool
-    width: int
-    options: dict[str, Any]
-    named: dict[str, Any] | None
-    method: str
-    model: str
+    clients: int  # N
+    steps: float  # K; the mean over clients if they differ
+    held: bool  # whether the server has a sample of its own
+    width: int  # of the population's widest batch, to which a node pads as a simulation does
+    options: dict[str, Any]  # of `RunConfig` that nodes must know, as plain data
+    named: dict[str, Any] | None  # the method's name and settings, if it was given by name
+    method: str  # digest of the method, by which a node knows that it has the same
+    model: str  # digest of the model's layout and frozen values
 
     def text(self) -> str:
         """Return the terms as JSON."""
@@ -97,7 +86,7 @@ class RunTerms:
         """Return the method: the one by name, or the one that this node was given."""
         method = given
         if self.named is not None:
-            with convert_errors("The method in the terms of this run cannot be made"):
+            with convert_errors("The method in the terms of this run cannot be constructed"):
                 method = methods.get(str(self.named["name"]), **self.named["set"])
         if method is None:
             raise ArgumentError(

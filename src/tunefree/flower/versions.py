@@ -16,11 +16,7 @@ from .store import FIRST
 
 
 class MemoryVersions:
-    """Versions of the clients' memories, and means that clients have not confirmed.
-
-    Args:
-        has_memory: Whether the method's clients have a memory.
-    """
+    """Versions of the clients' memories, and means that clients have not confirmed."""
 
     def __init__(self, has_memory: bool) -> None:
         self.has_memory = has_memory

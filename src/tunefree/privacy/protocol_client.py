@@ -51,7 +51,7 @@ class ProtocolClient:
     Args:
         client: The client's number.
         terms: The session's parameters.
-        least: Fewest members of a sum that this client takes part in, whatever the terms are.
+        least: Fewest members of a sum that this client takes part in, for any terms.
     """
 
     def __init__(self, client: int, terms: ProtocolTerms, least: int = 2) -> None:

@@ -108,10 +108,8 @@ class Quantizer:
             raise DataError(f"{channel.name} must be finite, got NaN or Inf.")
         largest = float(np.abs(array).max(initial=0.0))
         if largest > channel.bound:
-            raise DataError(
-                f"{channel.name} has an entry of size {largest:.3g}, beyond its bound "
-                f"{channel.bound:.3g}. Give a larger bound; entries are not clipped."
-            )
+            beyond = f"an entry of size {largest:.3g}, beyond its bound {channel.bound:.3g}"
+            raise DataError(f"{channel.name} has {beyond}. Give a larger one; nothing is clipped.")
         steps: NDArray[np.int64] = np.rint(array * (weight / self.step(channel))).astype(np.int64)
         return steps.reshape(-1)
 

@@ -66,9 +66,7 @@ class SecureMean:
 
     Args:
         weight: Total weight of the cohort; rows' weights are divided by it.
-        bound: Bound on the entries, of all channels or by name; a larger entry is an error.
-        bits: Bits of a masked integer, 32 or 64.
-        threshold: Fewest clients in a sum; None is just above two thirds of them.
+        bound, bits, threshold: As in `Secure`.
         dropouts: Rows, by position, that stop before a message of `MESSAGE_KINDS`, for tests; the
             mean is over the others.
     """
@@ -116,7 +114,7 @@ class Secure:
     """Settings of secure aggregation; calling it creates the aggregator of a sum.
 
     Args:
-        bound: Bound on the entries, of all channels or by name.
+        bound: Bound on the entries, of all channels or by name; a larger entry is an error.
         bits: Bits of a masked integer, 32 or 64.
         threshold: Fewest clients in a sum; None is just above two thirds of them.
     """

@@ -29,11 +29,12 @@ class BatchSource:
     cut: BatchPlan
     seed: int
     augment: CropFlip | None
+    padded: int | None = None  # rows of a batch of the population, if this is one client of it
 
     @cached_property
     def width(self) -> int:
         """Rows of a batch, padding included."""
-        return batch_width(self.fed.sizes, self.cut)
+        return self.padded or batch_width(self.fed.sizes, self.cut)
 
     @cached_property
     def block(self) -> int:

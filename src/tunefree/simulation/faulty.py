@@ -29,12 +29,7 @@ COUNTED = ("gradients", "proxes", "unsolved")  # work that counts whether or not
 
 
 class FaultyClients:
-    """A simulation of which some clients fail; implements `rounds.ClientPool` around it.
-
-    Args:
-        simulation: All clients, as they would train without faults.
-        faults: How they fail.
-    """
+    """A simulation of which some clients fail; implements `rounds.ClientPool` around it."""
 
     def __init__(self, simulation: Simulation, faults: Faults) -> None:
         self.simulation, self._faults = simulation, faults
@@ -123,11 +118,11 @@ class FaultyClients:
         self, late: list[LateUpload], late_weight: float, weight: float, round: int, what: str
     ) -> Aggregator:
         """Create an aggregator that contains the late uploads."""
-        made = self.simulation.aggregate(weight + late_weight, round, what)
+        aggregator = self.simulation.aggregate(weight + late_weight, round, what)
         for upload in late:
             p = self.simulation.weights[[upload.client]]
-            made.add(p, upload.rows if what == "train" else upload.measured)
-        return made
+            aggregator.add(p, upload.rows if what == "train" else upload.measured)
+        return aggregator
 
     def _no_work(self, t: Round) -> dict[str, float]:
         return work_costs(self._method, dict.fromkeys(WORK_COUNTS, 0.0), 0, t)
