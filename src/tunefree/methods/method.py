@@ -10,9 +10,9 @@ from ..core.errors import (
     ArgumentError,
     cannot_use,
     check_argument,
+    check_known,
     check_nonnegative,
     check_positive,
-    unknown_name,
 )
 from ..core.plan import Plan
 from ..penalties import Penalty, Zero
@@ -59,15 +59,13 @@ class Method:
         if isinstance(self.wire, str):
             object.__setattr__(self, "wire", parse(self.wire))
         if isinstance(self.output, str):
-            if self.output not in OUTPUTS:
-                raise unknown_name("output", self.output, OUTPUTS)
+            check_known("output", self.output, OUTPUTS)
             object.__setattr__(self, "output", OUTPUTS[self.output])
         for kind in (Direction, Step, Server, Wire, Output):
             name = kind.__name__.lower()
             part = getattr(self, name)
             check_argument("Method", name, part, f"a {kind.__name__}", isinstance(part, kind))
-        if self.weights not in ("uniform", "samples"):
-            raise unknown_name("weights", self.weights, ("uniform", "samples"))
+        check_known("weights", self.weights, ("uniform", "samples"))
         check_nonnegative("Method", "weight_decay", self.weight_decay)
         if self.clip is not None:
             check_positive("Method", "clip", self.clip)

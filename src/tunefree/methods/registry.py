@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ..core.errors import ArgumentError, convert_errors, unknown_name
+from ..core.errors import ArgumentError, check_known, convert_errors
 from ..core.plugins import Catalogue
 from .method import Method
 
@@ -120,14 +120,12 @@ def register_method(
     def register(factory: F) -> F:
         own = inspect.signature(factory).parameters
         for setting in grid:
-            if setting not in own:
-                raise unknown_name(f"setting of {factory.__name__}", setting, own)
+            check_known(f"setting of {factory.__name__}", setting, own)
         kind = family
         if kind is None:
             named = next((n for n in ("compressor", "penalty") if n in own), "server")
             kind = {"compressor": "compressed"}.get(named, named) if grid else "free"
-        if kind not in FAMILIES:
-            raise unknown_name("family", kind, FAMILIES)
+        check_known("family", kind, FAMILIES)
         entry = MethodEntry(factory, paper, grid, arxiv, kind, _package_of(factory))
         CATALOGUE.add(factory.__name__, entry)
         return factory
@@ -152,8 +150,7 @@ def names() -> list[str]:
 
 def settings(name: str) -> dict[str, inspect.Parameter]:
     """Return a named method's own arguments, with types and defaults."""
-    if name not in CATALOGUE:
-        raise unknown_name("method", name, CATALOGUE)
+    check_known("method", name, CATALOGUE)
     return dict(inspect.signature(CATALOGUE[name].make).parameters)
 
 
@@ -165,8 +162,7 @@ def get(name: str, **arguments: Any) -> Method:
     """
     own = settings(name)
     for key in arguments:
-        if key not in own and key not in COMMON:
-            raise unknown_name(f"argument of {name}", key, [*own, *COMMON])
+        check_known(f"argument of {name}", key, [*own, *COMMON])
     if "wire" in arguments and "compressor" in own:
         use = f"give compressor=..., not wire=..., got wire={arguments['wire']!r}"
         raise ArgumentError(f"{name} packs its uploads by its own setting: {use}.")

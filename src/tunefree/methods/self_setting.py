@@ -16,7 +16,7 @@ from ..clients import (
     Rates,
 )
 from ..clients import solver as read_solver
-from ..core.errors import ArgumentError, unknown_name
+from ..core.errors import ArgumentError, check_known
 from ..server import (
     Average,
     Averaged,
@@ -141,8 +141,7 @@ def fedproxlod(
     solver: Solver = "steps",
 ) -> Method:
     """FedProx whose weight and steps set themselves; no learning rate. FedProxLoD."""
-    if prox_step not in ("implicit", "explicit"):
-        raise unknown_name("prox_step", prox_step, ("implicit", "explicit"))
+    check_known("prox_step", prox_step, ("implicit", "explicit"))
     exact = solver != "steps"
     if exact and prox_step != "implicit":
         given = f"got solver={solver!r}; leave it out"

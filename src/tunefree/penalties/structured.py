@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.errors import check_argument, check_nonnegative, unknown_name
+from ..core.errors import check_argument, check_known, check_nonnegative
 from ..core.layout import Layout
 from .penalty import Penalty, length
 
@@ -43,8 +43,7 @@ class GroupLasso(Penalty):
 
     def __post_init__(self) -> None:
         check_nonnegative("GroupLasso", "weight", self.weight)
-        if self.groups not in ("row", "layer"):
-            raise unknown_name("GroupLasso groups", self.groups, ("row", "layer"))
+        check_known("GroupLasso groups", self.groups, ("row", "layer"))
         is_valid = isinstance(self.scaled, bool)
         check_argument("GroupLasso", "scaled", self.scaled, "True or False", is_valid)
 

@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.errors import check_in_range, check_nonnegative, check_positive, unknown_name
+from ..core.errors import check_in_range, check_known, check_nonnegative, check_positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from .rule import Server, ServerUpdate
@@ -49,8 +49,7 @@ class Adaptive(Server):
     euclidean: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.kind not in ("adagrad", "adam", "yogi"):
-            raise unknown_name("Adaptive kind", self.kind, ("adagrad", "adam", "yogi"))
+        check_known("Adaptive kind", self.kind, ("adagrad", "adam", "yogi"))
         check_positive("Adaptive", "server_lr", self.server_lr)
         check_in_range("Adaptive", "beta1", self.beta1, 0, 1)
         check_in_range("Adaptive", "beta2", self.beta2, 0, 1)

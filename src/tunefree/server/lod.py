@@ -28,7 +28,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.errors import ArgumentError, check_positive, unknown_name
+from ..core.errors import ArgumentError, check_known, check_positive
 from ..core.plan import Plan, Query, Round, Who
 from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
@@ -67,8 +67,7 @@ class LoD(Server):
             "merge_weights": ("theorem", "printed"),
         }
         for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise unknown_name(f"LoD {name}", getattr(self, name), known)
+            check_known(f"LoD {name}", getattr(self, name), known)
         check_positive("LoD", "r_rel", self.r_rel)
         check_positive("LoD", "mu_init", self.mu_init)
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .. import methods
-from ..core.errors import ArgumentError, CheckpointError, convert_errors, unknown_name
+from ..core.errors import ArgumentError, CheckpointError, check_known, convert_errors
 from ..core.text import parse_value
 from ..core.types import list_tensors
 from ..data import Dataset, Federation, load, partition
@@ -57,8 +57,7 @@ class CommandConfig:
 
     def __post_init__(self) -> None:
         for name in self.options:
-            if name not in CLI_OPTIONS:
-                raise unknown_name("option", name, CLI_OPTIONS)
+            check_known("option", name, CLI_OPTIONS)
         defaults = {n: about.metadata["cli_default"] for n, about in CLI_OPTIONS.items()}
         object.__setattr__(self, "options", defaults | dict(self.options))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .. import attacks, faults, methods, robust
 from ..attacks import Attack
-from ..core.errors import ArgumentError, check_argument, check_between, check_int, unknown_name
+from ..core.errors import ArgumentError, check_argument, check_between, check_int, check_known
 from ..data.batches import BatchPlan
 from ..faults import Faults
 from ..methods import Method
@@ -382,8 +382,7 @@ def check_option_names(owner: str, names: Mapping[str, Any]) -> None:
             group = GROUP_OF[name]
             kind = group.capitalize()
             raise ArgumentError(f"{owner} takes {name} as {group}=tf.{kind}({name}=...).")
-        if name not in known:
-            raise unknown_name(f"argument of {owner}", name, known)
+        check_known(f"argument of {owner}", name, known)
 
 
 def _parse_text(config: Any, name: str, parse: Callable[[str], Any]) -> None:
