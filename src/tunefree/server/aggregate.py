@@ -46,8 +46,7 @@ class Aggregation(Protocol):
 class Mean:
     """A weighted mean that takes chunks of rows as they come; memory O(d).
 
-    Args:
-        weight: Total weight of the cohort; rows' weights are divided by it.
+    The weights of rows are divided by `weight`, the total weight of the cohort.
     """
 
     def __init__(self, weight: float) -> None:

@@ -65,14 +65,9 @@ class BatchSource:
     def local_batches(
         self, ids: Tensor, t: int, phase: int, steps: int | None, deferred: bool = False
     ) -> LocalBatches:
-        """Return the clients' batches of a local phase.
+        """Return the clients' batches of a local phase of round t; steps=None is the plan's.
 
-        Args:
-            ids: The clients.
-            t: The round.
-            phase: The phase within the round.
-            steps: Local steps; None is the plan's.
-            deferred: Leave gathering the rows to the engine.
+        If they are `deferred`, gathering the rows is left to the engine.
         """
         with _one_thread(self.problem.device):
             sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]

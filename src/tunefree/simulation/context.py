@@ -51,11 +51,8 @@ class ClientContext:
     def full(self, x: Tensor, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
         """Return losses (m,) and gradients (m, d), or (m, 0) without `grad`, over all local data.
 
-        Args:
-            x: The point (d,), or one for each client (m, d).
-            t: The round.
-            ids: The clients; None is the server's held sample, as one row.
-            grad: Whether gradients are wanted.
+        They are taken at x (d,), or at a point of each client (m, d). Without ids, the data is the
+        server's held sample, as one row.
         """
         m = 1 if ids is None else len(ids)
         y = x.expand(m, -1)

@@ -47,11 +47,8 @@ ROWS = 4096  # samples per call in `gradient`, where clients do not matter
 class Simulation:
     """Simulated clients: their data, batched losses and persistent memory, in this process.
 
-    Implements `rounds.ClientPool`.
-
-    Args:
-        config: What the simulation is made of. Its faults shorten the local work of slow clients;
-            see also `FaultyClients`.
+    Implements `rounds.ClientPool`. Faults shorten the local work of slow clients here; the rest of
+    them is in `FaultyClients`.
     """
 
     def __init__(self, config: SimulationConfig) -> None:
@@ -167,7 +164,10 @@ class Simulation:
         if aggregate is not weighted_mean and len(bad := sums.find_nonfinite(mine)):
             nothing = RoundResult(self._empty_means(down["x"], math.nan), math.nan, {})
             return nothing, [], bad  # before the aggregation sees it
-        means = self._sum_over_ranks(sums.means(), down["x"], t)
+        means = sums.means()
+        if self.ranks.size > 1:  # so far over this process's clients
+            names = self.method.channels(t.preparing)
+            means = self.ranks.totals(names, means, self._empty_means(down["x"]))
         memory = [
             (part, update_memory(self.method, sent, arrived, means, own, t) if echo else own)
             for part, sent, arrived, own in kept
@@ -225,12 +225,6 @@ class Simulation:
     def _empty_means(self, x: Vector, value: float = 0.0) -> Channels:
         empty = {n: torch.full_like(x, value) for n in self.method.vectors}
         return empty | {n: x.new_full((), value) for n in self.method.scalars}
-
-    def _sum_over_ranks(self, parts: Channels, x: Vector, t: Round) -> Channels:
-        """Return the means over the whole cohort, from those over each process's clients."""
-        if self.ranks.size == 1:
-            return parts
-        return self.ranks.totals(self.method.channels(t.preparing), parts, self._empty_means(x))
 
     def _count_uploads(self, here: Ledger, ledger: Ledger, t: Round) -> None:
         """Add the uploads of all processes' clients to the round's ledger."""
