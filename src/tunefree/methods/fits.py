@@ -68,7 +68,7 @@ def _check_channels(direction: Direction, step: Step, server: Server) -> None:
 def _check_step_sizes(direction: Direction, step: Step, server: Server) -> None:
     """Check that parts which use the client's step size have the same one."""
     parts = (*split_direction(direction), step, server)
-    rates = {type(p).__name__: lr for p in parts if (lr := _of(p, "lr")) is not None}
+    rates = {type(p).__name__: lr for p in parts if (lr := getattr(p, "lr", None)) is not None}
     if len(set(rates.values())) > 1:
         said = ", ".join(f"{name}(lr={lr!r})" for name, lr in rates.items())
         raise ArgumentError(f"Parts of one method must have the same lr, got {said}.")
@@ -90,9 +90,9 @@ def _check_halves(direction: Direction, step: Step, server: Server) -> None:
         why = f"it is defined with the direction {' or '.join(server.goes_with)}; use that"
         raise cannot_use(rule, type(directions[0]).__name__, why)
     for name in ("mu", "rates", "penalty", "alpha"):
-        wanted = _of(server, name)
+        wanted = getattr(server, name, None)
         for other in (*directions, step):
-            given = _of(other, name)
+            given = getattr(other, name, None)
             if wanted is not None and given is not None and given != wanted:
                 said = f"{type(other).__name__}({name}={given!r}) and {rule}({name}={wanted!r})"
                 raise ArgumentError(f"Parts of one method must have the same {name}, got {said}.")
@@ -100,7 +100,7 @@ def _check_halves(direction: Direction, step: Step, server: Server) -> None:
     if half is not None and not any(_alike(p, half) for p in directions):
         said = f"{half!r} on the server and {direction!r} on the clients"
         raise ArgumentError(f"Parts of one method must have the same settings, got {said}.")
-    if getattr(server, "silent", False) != any(_of(p, "copy") for p in directions):
+    if getattr(server, "silent", False) != any(getattr(p, "copy", None) for p in directions):
         raise ArgumentError(
             "FedCanon II needs both halves, Canon(copy=True) and Proximal(silent=True): "
             "clients that keep x are sent none, and others must be sent it."
@@ -119,8 +119,3 @@ def _alike(part: object, other: Any) -> bool:
     """Whether a part is of the other's kind and has the same settings."""
     same = [getattr(part, f.name, None) == getattr(other, f.name) for f in fields(other)]
     return isinstance(part, type(other)) and all(same)
-
-
-def _of(part: Any, name: str) -> Any:
-    """Return a part's setting, None where it has none or leaves it to the plan."""
-    return getattr(part, name, None)
