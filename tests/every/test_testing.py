@@ -15,7 +15,6 @@ from tunefree import testing
 from tunefree.clients import Armijo, Constant, Direction, LocalProblem, Plain, Proximal, Step, Until
 from tunefree.core.errors import ArgumentError
 from tunefree.server import Average, Output, Server
-from tunefree.testing import checks
 from tunefree.wire import Dense, Packed, Wire
 
 M = tf.Method
@@ -406,13 +405,13 @@ def test_what_is_lost_in_a_crash():
     ],
 )
 def test_a_run_that_changes_what_it_is_given(spoil, what, monkeypatch):
-    monkeypatch.setattr(checks, "trial", lambda method, fed, model, **given: spoil(fed, model))
+    monkeypatch.setattr(testing, "trial", lambda method, fed, model, **given: spoil(fed, model))
     with pytest.raises(AssertionError, match=f"A run changes what it was given: {what}"):
         testing.check_inputs_are_unmutated(M())
 
 
 def test_a_run_that_touches_the_process(monkeypatch):
-    monkeypatch.setattr(checks, "trial", lambda *args, **given: torch.rand(1))
+    monkeypatch.setattr(testing, "trial", lambda *args, **given: torch.rand(1))
     with pytest.raises(AssertionError, match="A run changes torch's global generator"):
         testing.check_global_state_is_untouched(M())
 

@@ -93,13 +93,13 @@ def replayed(app, rounds, missing):
             model=task.model(), federation=task.digits(CLIENTS), engine="loop", chunk=1,
             method=tf.methods.get("scaffold", lr=0.1), **given,
     )  # fmt: skip
-    now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
+    now = init_server_state(job.method, job.start, job.plan)
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads())  # the last bits of sums depend on it
     try:
         for t in range(rounds):
             ids = torch.tensor([i for i in range(CLIENTS) if i not in missing.get(t, ())])
-            now, _ = run_round(job.method, job.plan, now, job.pool, ids, everyone)
+            now, _ = run_round(job.method, job.plan, now, job.pool, ids)
             job.pool.commit()
     finally:
         torch.set_num_threads(before)

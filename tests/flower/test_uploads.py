@@ -128,9 +128,13 @@ def genuine(tmp_path_factory):
             (q, a) for i, q, a in transport.log if i == BAD and q.header["kind"] == "train"
         ]
         problem = Problem(net(), "cross_entropy", torch.float64)
-        request = check.RequestContext(BAD, 0, asked.header["version"])
+        request = {"client": BAD, "round": 0, "version": asked.header["version"]}
         t = Round(Plan(CLIENTS, CLIENTS, 1, 1.0, problem.layout, 7, 4), 0)
-        read = lambda p: check.read_upload(p, request, method, problem.start, t, 1e4)  # noqa: E731
+
+        def read(payload):
+            check.check_request(payload, **request)
+            return check.read_upload(payload, method, problem.start, t, 1e4)
+
         return answer, read
 
     return {"fedexp": of(FEDEXP), "topk": of(TOPK)}
@@ -219,7 +223,7 @@ def test_decoding_takes_no_more_memory_than_the_model(wire):
             )
             tracemalloc.start()
             with pytest.raises(check.RefusedError):
-                check.read_upload(sent, check.RequestContext(0, 0, "v"), method, x, t, 1e4)
+                check.read_upload(sent, method, x, t, 1e4)
             peak = max(peak, tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     assert peak < 40 * x.nbytes
@@ -228,16 +232,9 @@ def test_decoding_takes_no_more_memory_than_the_model(wire):
 def test_a_declared_shape_makes_nothing():
     raw = EncodedArray("float32", (1 << 50,), "dense", b"")
     sent = Payload({"client": 0, "round": 0, "version": "v"}, {"delta": raw})
-    layout = Layout(("w",), ((3,),))
+    t = Round(Plan(1, 1, 1, 1.0, Layout(("w",), ((3,),))), 0)
     with pytest.raises(check.RefusedError, match="shape"):
-        check.read_upload(
-            sent,
-            check.RequestContext(0, 0, "v"),
-            tf.Method(),
-            torch.zeros(3),
-            Round(Plan(1, 1, 1, 1.0, layout), 0),
-            1e4,
-        )
+        check.read_upload(sent, tf.Method(), torch.zeros(3), t, 1e4)
 
 
 def test_settings_are_checked():

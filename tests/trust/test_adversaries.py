@@ -172,14 +172,8 @@ def test_hostile_clients_train_honestly():
     for attack in (None, a.SignFlip(BAD, scale=20.0)):
         given = {"model": model(), "federation": federation(), "method": get("scaffold")}
         job = bound(**given, rounds=1, steps=3, attack=attack, dtype=torch.float64)
-        run_round(
-            job.method,
-            job.plan,
-            init_server_state(job.method, job.start, job.plan),
-            job.pool,
-            everyone,
-            everyone,
-        )
+        now = init_server_state(job.method, job.start, job.plan)
+        run_round(job.method, job.plan, now, job.pool, everyone)
         job.pool.commit()
         kept.append(job.pool.memory.gather(everyone)["direction.control"])
     assert torch.equal(*kept)

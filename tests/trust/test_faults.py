@@ -59,11 +59,11 @@ def fit(**given):
 def played(method, faults, rounds=12, pool=None, **given):
     """Play rounds and yield (standing, row, pool, cohort) after each."""
     job = bound(**settings(method, faults, rounds, **given))
-    now, everyone = init_server_state(job.method, job.start, job.plan), torch.arange(CLIENTS)
+    now = init_server_state(job.method, job.start, job.plan)
     ids = job.pool.sample_cohort(0)
     for t in range(rounds):
         after = job.pool.sample_cohort(t + 1)
-        now, row = run_round(job.method, job.plan, now, job.pool, ids, everyone)
+        now, row = run_round(job.method, job.plan, now, job.pool, ids)
         job.pool.commit()
         yield now, row, job.pool, ids
         ids = after
@@ -419,10 +419,10 @@ def test_a_round_that_does_not_count_posts_nothing(tmp_path):
         ("scaffnew", Faults(before=0.1), "defined for full participation"),
         ("fedcanon2", Faults(available=Cycle(3)), "defined for full participation"),
         ("scaffnew", Faults(slow=0.1), "agree on how many steps"),
-        ("fedproxlod", Faults(stale=0.1), "asks its cohort in the middle of a round"),
-        ("mime", Faults(stale=0.1), "asks its cohort in the middle of a round"),
+        ("fedproxlod", Faults(stale=0.1), "queries its cohort within a round"),
+        ("mime", Faults(stale=0.1), "queries its cohort within a round"),
         ("fedcanon", Faults(stale=0.1), "with the mean of the same round"),
-        ("fedavg", Faults(available=[[True] * 3]), "must say of each of 8 clients"),
+        ("fedavg", Faults(available=[[True] * 3]), "one bool for each of 8 clients"),
         ("fedavg", 0.1, r"Scenario\(faults=...\) must be a tf.faults.Faults"),
     ],
 )

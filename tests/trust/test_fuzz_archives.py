@@ -120,9 +120,10 @@ def zipped(data):
 
 
 ZEROS = bytes(40 << 20)
+NO_SUMS = sources.DatasetSource("x", ("x",), ())
 BOMBS = {
-    "gz": lambda data: sources._read_file(Path("x.gz"), sources.DatasetFile("x")),
-    "xz": lambda data: sources._read_file(Path("x.xz"), sources.DatasetFile("x")),
+    "gz": lambda data: sources._read_file(NO_SUMS, "x", Path("x.gz")),
+    "xz": lambda data: sources._read_file(NO_SUMS, "x", Path("x.xz")),
     "zip": lambda data: sources._read_archive_members(Path("given"), data, ["a"]),
     "tar.gz": lambda data: sources._read_archive_members(Path("given"), data, ["a"]),
 }

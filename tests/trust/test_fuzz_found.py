@@ -8,7 +8,7 @@ import torch
 import tunefree as tf
 from tunefree.core.errors import ArgumentError, CheckpointError, DataError
 from tunefree.flower import serve
-from tunefree.flower.secagg_client import SecAggTerms
+from tunefree.flower.secagg_client import SecAggTerms, training_shapes
 from tunefree.privacy import ProtocolClient, ProtocolError, ProtocolTerms, Secure
 from tunefree.privacy.messages import KEYS, SEALED
 from tunefree.training.folder import RunFolder
@@ -46,7 +46,8 @@ def test_a_deep_state_of_a_member():
 @pytest.mark.parametrize("bound", [*HUGE, 5e-324, 1e-300])
 def test_bounds_in_the_terms_of_a_session(bound):
     x, method = torch.zeros(2), tf.methods.get("fedavg", lr=0.1)
-    deal = json.loads(SecAggTerms.for_training(Secure(), 5, method, x, False).to_text())
+    shapes = training_shapes(method, x, False)
+    deal = json.loads(SecAggTerms.create(Secure(), 5, shapes).to_text())
     deal["bounds"]["delta"] = bound
     with pytest.raises(DataError, match="terms of a session are damaged"):
         SecAggTerms.from_text(json.dumps(deal), method, x, False)
@@ -55,7 +56,8 @@ def test_bounds_in_the_terms_of_a_session(bound):
 @pytest.mark.parametrize("name", ["people", "bits", "threshold"])
 def test_numbers_in_the_terms_of_a_session(name):
     x, method = torch.zeros(2), tf.methods.get("fedavg", lr=0.1)
-    deal = json.loads(SecAggTerms.for_training(Secure(), 5, method, x, False).to_text())
+    shapes = training_shapes(method, x, False)
+    deal = json.loads(SecAggTerms.create(Secure(), 5, shapes).to_text())
     for text in (json.dumps(deal | {name: float("inf")}), DEEP):
         with pytest.raises(DataError, match="terms of a session are damaged"):
             SecAggTerms.from_text(text, method, x, False)

@@ -210,10 +210,10 @@ def _evaluate(
     except ArgumentError:
         return None
     pool = DryRun(method, plan, x, passes)
-    ids, everyone = torch.arange(plan.cohort), torch.arange(plan.clients)
-    state, _ = run_round(method, plan, init_server_state(method, x, plan), pool, ids, everyone)
+    ids = torch.arange(plan.cohort)
+    state, _ = run_round(method, plan, init_server_state(method, x, plan), pool, ids)
     before = pool.gradients
-    state, row = run_round(method, plan, state, pool, ids, everyone)
+    state, row = run_round(method, plan, state, pool, ids)
     size = x.element_size()
     memory = {id(v): v for v in state.tensors().values()}.values()
     return Choice(

@@ -1,11 +1,10 @@
 """Hostile simulated clients: `fit(attack=...)`."""
 
+from ..core.text import Registry
 from .adversaries import Adversaries, Behaviour
-from .attack import Attack, AttackContext
+from .attack import Attack, AttackContext, Moments
 from .blind import Gaussian, LabelFlip, LargeNorm, Misreport, SignFlip
-from .catalogue import names, parse
 from .informed import InnerProduct, LittleIsEnough
-from .moments import Moments
 
 __all__ = [
     "Adversaries",
@@ -23,3 +22,31 @@ __all__ = [
     "names",
     "parse",
 ]
+
+ATTACKS: Registry[Attack | None] = Registry(
+    "attack",
+    {
+        "sign-flip": SignFlip,
+        "large-norm": LargeNorm,
+        "gaussian": Gaussian,
+        "misreport": Misreport,
+        "label-flip": LabelFlip,
+        "little-is-enough": LittleIsEnough,
+        "inner-product": InnerProduct,
+    },
+    constants={"none": None},
+)
+
+
+def names() -> list[str]:
+    """Return the attacks by name."""
+    return list(ATTACKS.entries)
+
+
+def parse(text: str) -> Attack | None:
+    """Return the attack that a text stands for, or None for "none".
+
+    >>> parse("sign-flip:0.2"), parse("large-norm:0+3:scale=10")
+    (SignFlip(clients=0.2, scale=1.0), LargeNorm(clients=(0, 3), scale=10.0))
+    """
+    return ATTACKS.parse(text)

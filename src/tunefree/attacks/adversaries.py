@@ -1,13 +1,14 @@
 """The hostile clients of a run: who they are, and how they change what they send."""
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
 from ..core.random import key, purpose
 from ..core.types import Channels, Rows
 from ..data.federation import Federation
-from .attack import Attack, AttackContext
-from .moments import Moments
+from .attack import Attack, AttackContext, Moments
 
 
 class Behaviour:
@@ -49,11 +50,6 @@ class Adversaries(Behaviour):
 
     Rows come chunk by chunk, honest clients first (`order`) if the attack sees their uploads. A
     chunk that is repeated in smaller chunks replaces what was seen of it.
-
-    Args:
-        attack: What hostile clients do.
-        clients: Population size N.
-        seed: Seed of the run.
     """
 
     def __init__(self, attack: Attack, clients: int, seed: int) -> None:
@@ -115,8 +111,4 @@ class Adversaries(Behaviour):
     def _see_honest(self, name: str, ids: Tensor, z: Rows) -> Moments:
         """Return the moments of the honest uploads on a channel, this chunk's included."""
         self._seen[name, int(ids[0])] = Moments.of(z[(~self._hostile[ids]).to(z.device)])
-        parts = [m for (n, _), m in self._seen.items() if n == name]
-        total = parts[0]
-        for m in parts[1:]:
-            total = total.plus(m)
-        return total
+        return reduce(Moments.plus, (m for (n, _), m in self._seen.items() if n == name))

@@ -11,12 +11,46 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, check_argument
 from ..core.random import key, subset
 from ..core.types import Rows
 from ..data.federation import Federation
 from ..methods import Method
-from .moments import Moments
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean (d,) and summed squared deviations (d,) of rows, float64.
+
+    Parts are added as by Chan, Golub & LeVeque 1983: with n, mean and squared deviations s of each,
+
+        d = mean_b - mean_a,   mean = mean_a + d n_b / n,   s = s_a + s_b + d^2 n_a n_b / n
+    """
+
+    count: int
+    mean: Tensor
+    squares: Tensor
+
+    @classmethod
+    def of(cls, rows: Rows) -> "Moments":
+        """Return the moments of rows (m, d)."""
+        z = rows.double()
+        mean = z.mean(0) if len(z) else z.new_zeros(z.shape[1:])
+        return cls(len(z), mean, (z - mean).square().sum(0))
+
+    def plus(self, other: "Moments") -> "Moments":
+        """Return the moments of the rows of both."""
+        count = self.count + other.count
+        if not count:
+            return self
+        apart, part = other.mean - self.mean, other.count / count
+        squares = self.squares + other.squares + apart.square() * (self.count * part)
+        return Moments(count, self.mean + apart * part, squares)
+
+    @property
+    def deviation(self) -> Tensor:
+        """Standard deviation of each coordinate (divisor n)."""
+        return torch.sqrt(self.squares / max(self.count, 1))
 
 
 @dataclass(frozen=True)
@@ -43,9 +77,8 @@ def read_clients(what: str, text: str) -> float | tuple[int, ...]:
             return float(text)
         return tuple(int(i) for i in text.split("+"))
     except ValueError:
-        raise ArgumentError(
-            f"{what} must be a share such as 0.2, or client numbers such as 0+3+7, got {text!r}."
-        ) from None
+        form = "a share such as 0.2, or client numbers such as 0+3+7"
+        raise ArgumentError(f"{what} must be {form}, got {text!r}.") from None
 
 
 @dataclass(frozen=True)
@@ -69,11 +102,8 @@ class Attack:
             good = isinstance(given, tuple | list) and len(set(given)) == len(given) > 0
             good = good and all(type(i) is int and i >= 0 for i in given)
             object.__setattr__(self, "clients", tuple(given) if good else given)
-        if not good:
-            raise ArgumentError(
-                f"{type(self).__name__}(clients=...) must be a share between 0 and 1, or different "
-                f"client numbers, got {self.clients!r}."
-            )
+        rule = "a share between 0 and 1, or different client numbers"
+        check_argument(type(self).__name__, "clients", self.clients, rule, good)
 
     def hostile_clients(self, clients: int, seed: int) -> Tensor:
         """Return the ids of the hostile clients."""
@@ -81,11 +111,9 @@ class Attack:
             count = max(1, round(self.clients * clients))
             return subset(key(seed, "hostile"), clients, min(count, clients))
         ids = torch.tensor(sorted(self.clients))
-        if int(ids[-1]) >= clients:
-            raise ArgumentError(
-                f"{type(self).__name__}(clients=...) must be below the number of clients, "
-                f"{clients}, got {int(ids[-1])}."
-            )
+        rule = f"below the number of clients, {clients}"
+        last = int(ids[-1])
+        check_argument(type(self).__name__, "clients", last, rule, last < clients)
         return ids
 
     def check(self, method: Method, federation: Federation) -> None:

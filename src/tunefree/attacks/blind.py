@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, check_positive
+from ..core.errors import cannot_use, check_positive
 from ..core.random import uniform
 from ..core.types import Rows
 from ..core.vectors import row_sq
@@ -28,7 +28,18 @@ from .attack import Attack, AttackContext
 
 
 @dataclass(frozen=True)
-class SignFlip(Attack):
+class _ScaledAttack(Attack):
+    """An attack with a factor > 0."""
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(type(self).__name__, "scale", self.scale)
+
+
+@dataclass(frozen=True)
+class SignFlip(_ScaledAttack):
     """Sends the negated upload.
 
     Args:
@@ -38,17 +49,13 @@ class SignFlip(Attack):
 
     scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("SignFlip", "scale", self.scale)
-
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
         """Return -scale times the rows."""
         return -self.scale * rows
 
 
 @dataclass(frozen=True)
-class LargeNorm(Attack):
+class LargeNorm(_ScaledAttack):
     """Sends the honest upload, scaled up.
 
     Args:
@@ -57,10 +64,6 @@ class LargeNorm(Attack):
     """
 
     scale: float = 100.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("LargeNorm", "scale", self.scale)
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
         """Return scale times the rows."""
@@ -72,7 +75,7 @@ class LargeNorm(Attack):
 
 
 @dataclass(frozen=True)
-class Gaussian(Attack):
+class Gaussian(_ScaledAttack):
     """Sends Gaussian noise.
 
     Args:
@@ -81,10 +84,6 @@ class Gaussian(Attack):
     """
 
     scale: float = 10.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("Gaussian", "scale", self.scale)
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
         """Return noise instead of the rows."""
@@ -95,7 +94,7 @@ class Gaussian(Attack):
 
 
 @dataclass(frozen=True)
-class Misreport(Attack):
+class Misreport(_ScaledAttack):
     """Sends honest vectors and wrong numbers: losses, squared norms of updates, gradient norms.
 
     Args:
@@ -105,17 +104,11 @@ class Misreport(Attack):
 
     scale: float = 100.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("Misreport", "scale", self.scale)
-
     def check(self, method: Method, federation: Federation) -> None:
         """Raise an ArgumentError if clients send only vectors."""
         if not method.scalars:
-            raise ArgumentError(
-                f"Cannot use Misreport with {method.name}. This is because its clients send no "
-                "numbers to lie about; use SignFlip or LargeNorm."
-            )
+            why = "its clients send no numbers to lie about; use SignFlip or LargeNorm"
+            raise cannot_use("Misreport", method.name, why)
 
     def change_numbers(self, name: str, values: Rows) -> Rows:
         """Return scale times the numbers."""
@@ -129,10 +122,8 @@ class LabelFlip(Attack):
     def check(self, method: Method, federation: Federation) -> None:
         """Raise an ArgumentError if the targets are not class labels."""
         if federation.classes is None:
-            raise ArgumentError(
-                "Cannot use LabelFlip on this data. This is because its targets are no class "
-                "labels; use SignFlip or Gaussian."
-            )
+            why = "its targets are no class labels; use SignFlip or Gaussian"
+            raise cannot_use("LabelFlip", "this data", why)
 
     def poison(self, federation: Federation, ids: Tensor) -> Federation:
         """Return the data with the labels of these clients reversed."""

@@ -78,7 +78,8 @@ def run(
         print_result(estimate_cost(bound), as_json, _print_costs)
         return 0
     ranks = init_ranks()
-    folder = ranks.agreed(out_dir or next_folder(f"{command.data}-{command.method}"))
+    chosen = out_dir or next_folder(f"{command.data}-{command.method}")
+    folder = Path(ranks.agreed(str(chosen)))
     logs = make_sinks(folder, log) if ranks.leads else []
     with ProgressBar(config.rounds, err) if ranks.leads else nullcontext(_print_nothing) as bar:
         try:

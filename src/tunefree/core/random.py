@@ -17,6 +17,7 @@ enter by xor because a compiler may fold `position * G` into an index, which doe
 import hashlib
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,6 +55,11 @@ def _to_signed(z: int) -> int:
 def purpose(name: str) -> int:
     """Return the int64 of a purpose; the same in every process."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True)
+
+
+def numpy_generator(seed: int, name: str) -> np.random.Generator:
+    """Return a NumPy generator for a purpose under a seed, for splits and synthetic data."""
+    return np.random.Generator(np.random.Philox([seed & _WORD, purpose(name) & _WORD]))
 
 
 def key(seed: int, name: str, *parts: int | Tensor) -> Tensor:

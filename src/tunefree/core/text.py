@@ -94,15 +94,17 @@ class Registry(Generic[T]):
             raise unknown_name(self.kind, text.split(":")[0], self.names())
         return self._make(self.entries[name], text)
 
-    def _make(self, cls: Callable[..., T], text: str, **given: T) -> T:
+    def _make(self, cls: Any, text: str, **given: T) -> T:
         name, *texts = text.split(":")
-        values = parse_arguments(name, texts, cls, self.flags, skip=given)
-        missing = [f for f in required_fields(cls) if f not in values and f not in given]
-        if missing:
-            raise ArgumentError(
-                f"The {self.kind} {text!r} lacks {missing[0]}; write {name}:{missing[0]}=…"
-            )
-        return cls(**given, **values)
+        values = given | parse_arguments(name, texts, cls, self.flags, skip=given)
+        for f in fields(cls):
+            required = f.init and f.default is MISSING and f.default_factory is MISSING
+            if required and f.name not in values:
+                raise ArgumentError(
+                    f"The {self.kind} {text!r} lacks {f.name}; write {name}:{f.name}=…"
+                )
+        made: T = cls(**values)
+        return made
 
 
 def parse_arguments(
@@ -116,7 +118,7 @@ def parse_arguments(
 
     Args:
         what: The name of the object, for error messages.
-        texts: The texts of the arguments.
+        texts: One text per argument.
         cls: The dataclass.
         flags: Words that set a field; the name of a bool field sets it to True.
         skip: Fields that are not given by text.
@@ -152,15 +154,6 @@ def parse_arguments(
         else:
             out[key] = parse_value(label, text, known[key].type)
     return out
-
-
-def required_fields(cls: Any) -> list[str]:
-    """Return the names of a dataclass's fields that have no default."""
-    return [
-        f.name
-        for f in fields(cls)
-        if f.init and f.default is MISSING and f.default_factory is MISSING
-    ]
 
 
 def parse_value(what: str, text: str, kind: Any) -> Any:

@@ -1,11 +1,12 @@
 """Type aliases of tensors and dicts of tensors, and functions on model inputs."""
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 Vector: TypeAlias = Tensor
 """Server parameters, or a vector of their shape: (d,)."""
 Rows: TypeAlias = Tensor
@@ -25,7 +26,6 @@ Trace: TypeAlias = dict[str, Tensor]
 def map_inputs(f: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     """Apply `f` to each tensor of a batch; the result has the same structure.
 
-    >>> import torch
     >>> map_inputs(lambda t: t + 1, {"ids": torch.zeros(2)})
     {'ids': tensor([1., 1.])}
     """
@@ -34,6 +34,12 @@ def map_inputs(f: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     if isinstance(inputs, dict):
         return {name: f(part) for name, part in inputs.items()}
     return tuple(f(part) for part in inputs)
+
+
+def select_prefix(state: Mapping[str, T], part: str) -> dict[str, T]:
+    """Return the entries under a dotted prefix, without the prefix."""
+    head = f"{part}."
+    return {name.removeprefix(head): v for name, v in state.items() if name.startswith(head)}
 
 
 def list_tensors(inputs: Inputs) -> list[Tensor]:

@@ -10,7 +10,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -59,7 +59,7 @@ def _check_size(size: int) -> int:
     return size
 
 
-def read_members(data: bytes, names: list[str]) -> list[bytes]:
+def read_members(data: bytes, names: Sequence[str]) -> list[bytes]:
     """Return the members of a zip, or of a tar that may be compressed, by their exact names."""
     found = (_read_zip if zipfile.is_zipfile(io.BytesIO(data)) else _read_tar)(data, names)
     missing = [name for name in names if name not in found]
@@ -68,21 +68,18 @@ def read_members(data: bytes, names: list[str]) -> list[bytes]:
     return [found[name] for name in names]
 
 
-def _read_zip(data: bytes, names: list[str]) -> dict[str, bytes]:
+def _read_zip(data: bytes, names: Sequence[str]) -> dict[str, bytes]:
     out = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name in names:
             _check_size(archive.getinfo(name).file_size)
             with archive.open(name) as file:
-                pieces, size = [], 0
-                while piece := file.read(_PIECE):
-                    pieces.append(piece)
-                    size = _check_size(size + len(piece))
-            out[name] = b"".join(pieces)
+                out[name] = file.read(MAX_BYTES + 1)
+            _check_size(len(out[name]))
     return out
 
 
-def _read_tar(data: bytes, names: list[str]) -> dict[str, bytes]:
+def _read_tar(data: bytes, names: Sequence[str]) -> dict[str, bytes]:
     if data[:2] == b"\x1f\x8b":
         data = read_gzip(data)
     elif data[:6] == b"\xfd7zXZ\x00":

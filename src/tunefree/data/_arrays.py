@@ -16,6 +16,12 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 _SAMPLED = 256  # rows of each input that a digest reads
 
 
+def refusal(name: str, rule: str, of: str = "") -> DataError:
+    """Return the error of an argument; `of` names the set that it is in, if not training data."""
+    argument = f"Federation: {name} of {of}" if of else f"Federation({name}=...)"
+    return DataError(f"{argument} must {rule}.")
+
+
 def as_pair(x: Any, y: Any, of: str = "") -> Pair:
     """Convert and check inputs and targets; `of` names their set, "" for the training data."""
     inputs, target = _as_inputs(x, of), _as_tensor(y, "y", of)
@@ -23,20 +29,21 @@ def as_pair(x: Any, y: Any, of: str = "") -> Pair:
         target = target.long()
     arrays = [*_named(inputs), ("y", target)]
     if len(arrays) == 1:
-        raise DataError(f"{_argument('x', of)} must hold at least one array, got {x!r}.")
+        raise refusal("x", f"hold at least one array, got {x!r}", of)
     for name, t in arrays:
         if t.ndim == 0:
-            raise DataError(f"{_argument(name, of)} must have one row per sample, got one number.")
+            raise refusal(name, "have one row per sample, got one number", of)
     for name, t in arrays:
         if len(t) != len(target):
-            raise DataError(
-                f"{_argument(name, of)} must have as many rows as y, got {len(t)} and "
-                f"{len(target)}."
-            )
+            raise refusal(name, f"have as many rows as y, got {len(t)} and {len(target)}", of)
     if len(target) == 0:
-        raise DataError(f"{_argument('y', of)} must have at least one row, but has no samples.")
+        raise refusal("y", "have at least one row, but has no samples", of)
     for name, t in arrays:
-        _check_finite(t, name, of)
+        if not all_finite(t):
+            row = int((~torch.isfinite(t)).reshape(len(t), -1).any(1).nonzero()[0])
+            kind = "NaN" if bool(torch.isnan(t[row]).any()) else "Inf"
+            rule = f"be finite, but row {row} holds {kind}; drop or fill such rows first"
+            raise refusal(name, rule, of)
     return inputs, target
 
 
@@ -45,7 +52,7 @@ def as_optional_pair(pair: Any, of: str, first: Pair) -> Pair | None:
     if pair is None:
         return None
     if not isinstance(pair, Sequence) or len(pair) != 2:
-        raise DataError(f"Federation({of}=...) must be a pair (x, y), got {type(pair).__name__}.")
+        raise refusal(of, f"be a pair (x, y), got {type(pair).__name__}")
     out = as_pair(pair[0], pair[1], of)
     check_match(out, first, of, "the training data")
     return out
@@ -72,28 +79,21 @@ def as_labels(owner: Any, name: str, rows: int) -> Array:
     if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat):
         labels = labels.astype(str)
     if labels.dtype.kind not in "iuU" or labels.ndim != 1:
-        raise DataError(
-            f"Federation({name}=...) must be one int or string per sample, got "
-            f"{labels.dtype} of shape {labels.shape}."
-        )
+        found = f"{labels.dtype} of shape {labels.shape}"
+        raise refusal(name, f"be one int or string per sample, got {found}")
     if len(labels) != rows:
-        raise DataError(
-            f"Federation({name}=...) must have one entry per sample, got {len(labels)} for {rows} "
-            "samples."
-        )
+        raise refusal(name, f"have one entry per sample, got {len(labels)} for {rows} samples")
     return labels
 
 
 def as_ids(labels: Array, clients: int) -> Array:
     """Return owners that are already client ids in 0 .. clients - 1 as int64."""
     check_int("Federation", "clients", clients)
-    text = labels.dtype.kind == "U"
-    wrong = labels if text else labels[(labels < 0) | (labels >= clients)]
+    is_text = labels.dtype.kind == "U"
+    wrong = labels if is_text else labels[(labels < 0) | (labels >= clients)]
     if len(wrong):
-        raise DataError(
-            f"Federation(owner=...) must be ints in 0..{clients - 1} with "
-            f"clients={clients}, got {wrong[0].item()!r}."
-        )
+        rule = f"be ints in 0..{clients - 1} with clients={clients}, got {wrong[0].item()!r}"
+        raise refusal("owner", rule)
     return labels.astype(np.int64)
 
 
@@ -108,14 +108,11 @@ def select_rows(pair: Pair, rows: Tensor) -> Pair:
     return map_inputs(lambda t: t[rows.to(t.device)], pair[0]), pair[1][rows.to(pair[1].device)]
 
 
-def concatenate(parts: Sequence[Inputs]) -> Inputs:
-    """Concatenate inputs of one structure along the sample axis."""
-    first = parts[0]
-    if isinstance(first, Tensor):
-        return torch.cat([list_tensors(part)[0] for part in parts])
-    columns = zip(*(list_tensors(part) for part in parts), strict=True)
-    joined = [torch.cat(column) for column in columns]
-    return dict(zip(first, joined, strict=True)) if isinstance(first, dict) else tuple(joined)
+def concatenate(pairs: Sequence[Pair]) -> Pair:
+    """Concatenate inputs of one structure, and targets, along the sample axis."""
+    columns = zip(*(list_tensors(x) for x, _ in pairs), strict=True)
+    joined = (torch.cat(column) for column in columns)
+    return map_inputs(lambda _: next(joined), pairs[0][0]), torch.cat([y for _, y in pairs])
 
 
 def materialize(part: Any, of: str) -> Pair:
@@ -125,10 +122,8 @@ def materialize(part: Any, of: str) -> Pair:
     if isinstance(part, tuple | list) and len(part) == 2:
         return as_pair(part[0], part[1], of)
     if not (hasattr(part, "__len__") and hasattr(part, "__getitem__")):
-        raise DataError(
-            f"Federation.of: {of} must be a Dataset with a length or a pair (x, y), got "
-            f"{type(part).__name__}."
-        )
+        wanted = "a Dataset with a length or a pair (x, y)"
+        raise DataError(f"Federation.of: {of} must be {wanted}, got {type(part).__name__}.")
     if len(part) == 0:
         raise DataError(f"Federation.of: {of} has no samples; leave it out or give it one.")
     samples = [part[i] for i in range(len(part))]
@@ -157,10 +152,6 @@ def update_digest(total: "hashlib._Hash", pair: Pair | None) -> None:
         total.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
-def _argument(name: str, of: str) -> str:
-    return f"Federation: {name} of {of}" if of else f"Federation({name}=...)"
-
-
 def _as_tensor(value: Any, name: str, of: str) -> Tensor:
     """Return an array as a tensor of the same dtype, or say why it cannot be one."""
     if isinstance(value, Tensor):
@@ -168,12 +159,10 @@ def _as_tensor(value: Any, name: str, of: str) -> Tensor:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise DataError(f"{_argument(name, of)} must have rows of one shape ({error}).") from error
+        raise refusal(name, f"have rows of one shape ({error})", of) from error
     if array.dtype.kind not in "fiub":
-        raise DataError(
-            f"{_argument(name, of)} must hold numbers, got an array of {array.dtype}; turn text "
-            "into numbers and give every sample the same shape."
-        )
+        remedy = "turn text into numbers and give every sample the same shape"
+        raise refusal(name, f"hold numbers, got an array of {array.dtype}; {remedy}", of)
     if array.dtype == np.longdouble or not array.dtype.isnative:
         kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
         array = array.astype(kind)
@@ -207,16 +196,6 @@ def all_finite(t: Tensor) -> bool:
     if not t.is_floating_point() or t.numel() == 0:
         return True
     return bool(torch.isfinite(torch.stack(t.aminmax())).all())
-
-
-def _check_finite(t: Tensor, name: str, of: str) -> None:
-    if not all_finite(t):
-        row = int((~torch.isfinite(t)).reshape(len(t), -1).any(1).nonzero()[0])
-        kind = "NaN" if bool(torch.isnan(t[row]).any()) else "Inf"
-        raise DataError(
-            f"{_argument(name, of)} must be finite, but row {row} holds {kind}; drop or fill such "
-            "rows first."
-        )
 
 
 def _stack(values: list[Any]) -> Any:

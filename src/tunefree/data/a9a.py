@@ -6,38 +6,24 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from .dataset import Dataset
-from .sources import DataFolder, DatasetFile, DatasetSource, read_files
+from .sources import DataFolder, DatasetSource, published_checksums, read_files
 
 FEATURES = 123
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 A9A = DatasetSource(
     name="a9a",
+    files=("a9a", "a9a.t"),
     folders=("a9a",),
+    licence="CC BY 4.0 (UCI Adult, Becker & Kohavi 1996), encoded by LIBSVM, Chang & Lin 2011.",
     url="https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/",
-    files=(
-        DatasetFile(
-            "a9a",
-            {
-                "": "sha256:f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
-                ".xz": "sha256:cea7c541c650d123ac692cb8e2244d1c2e82f67c75cbfeccdb25a4b6fc88ef72",
-            },
-        ),
-        DatasetFile(
-            "a9a.t",
-            {
-                "": "sha256:1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
-                ".xz": "sha256:11dcdf09d2c3502c1e972986b8d8022b5adf895311e41e37e06e26ebc1ef45f3",
-            },
-        ),
-    ),
+    checksums=published_checksums("a9a"),
 )
-LICENCE = "CC BY 4.0 (UCI Adult, Becker & Kohavi 1996), encoded by LIBSVM, Chang & Lin 2011."
 
 
 def a9a(folder: DataFolder = None) -> Dataset:
     """Return 32,561 training and 16,281 test rows of 123 features; y is 1 for income over 50K."""
     train, test = (parse_libsvm(data, file, FEATURES) for file, data in read_files(A9A, folder))
-    return Dataset(name="a9a", x=train[0], y=train[1], test=test, classes=2, licence=LICENCE)
+    return Dataset(name="a9a", x=train[0], y=train[1], test=test, classes=2, licence=A9A.licence)
 
 
 def parse_libsvm(data: bytes, file: str, features: int) -> tuple[Tensor, Tensor]:
@@ -57,17 +43,15 @@ def parse_libsvm(data: bytes, file: str, features: int) -> tuple[Tensor, Tensor]
             pairs = [entry.split(b":") for entry in entries]
             columns = [int(column) - 1 for column, _ in pairs]
             values = [float(value) for _, value in pairs]
+            in_range = all(0 <= column < features for column in columns)
+            is_finite = all(abs(value) <= _FLOAT32_MAX for value in values)
+            if sign not in (-1.0, 1.0) or not in_range or not is_finite:
+                raise ValueError("out of range")
         except ValueError as error:
             raise DataError(
-                f"{file} must hold lines such as '+1 3:1 11:1', but line {i + 1} is not."
+                f"{file} must hold lines such as '+1 3:1 11:1', of a label +1 or -1 and finite "
+                f"features 1..{features}, but line {i + 1} is not."
             ) from error
-        in_range = all(0 <= column < features for column in columns)
-        is_finite = all(abs(value) <= _FLOAT32_MAX for value in values)
-        if sign not in (-1.0, 1.0) or not in_range or not is_finite:
-            raise DataError(
-                f"{file} must hold labels +1 or -1 and features 1..{features}, but line {i + 1} "
-                "does not, or not as finite numbers."
-            )
         x[i, columns] = values
         y[i] = sign > 0
     return torch.from_numpy(x), torch.from_numpy(y)

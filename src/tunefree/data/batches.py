@@ -110,7 +110,8 @@ def draw_batches(
     """
     batch = sizes if plan.batch is None else sizes.clamp(max=plan.batch)  # b_i
     steps = plan_steps(sizes, plan)
-    wide = _at_least("width", width, int(batch.max()))
+    wide = int(batch.max()) if width is None else width
+    check_int("draw_batches", "width", wide, int(batch.max()))
     long = int(steps.max())
     k = torch.arange(long)[None, :]
     if plan.steps is not None or plan.batch is None:
@@ -143,14 +144,6 @@ def draw_batches(
         index *= mask
     index += starts[:, None, None]
     return BatchIndices(index, mask, steps, amount.double() / sizes[:, None])
-
-
-def _at_least(name: str, given: int | None, needed: int) -> int:
-    if given is not None and given < needed:
-        raise ArgumentError(
-            f"draw_batches({name}=...) must be at least {needed} here, got {given!r}."
-        )
-    return needed if given is None else given
 
 
 def _streams(keys: Tensor, sizes: Tensor, passes: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ArgumentError, DataError, convert_errors, unknown_name
+from ..core.errors import ArgumentError, DataError, check_known, convert_errors
 from ..core.plugins import Catalogue
 from . import a9a, femnist, images, shakespeare, sst2, synthetic
 from .dataset import Dataset
@@ -31,65 +31,42 @@ class DatasetEntry:
 def _entry(
     load: Callable[..., Dataset],
     source: DatasetSource,
-    licence: str,
     rows: str,
     classes: str,
     size: str,
     owners: str = "",
 ) -> DatasetEntry:
-    return DatasetEntry(load, licence, rows, classes, size, owners, partial(locate, source))
+    find = partial(locate, source)
+    return DatasetEntry(load, source.licence, rows, classes, size, owners, find)
 
 
 _BUILT_IN: dict[str, DatasetEntry] = {
-    "a9a": _entry(a9a.a9a, a9a.A9A, a9a.LICENCE, "32,561 + 16,281", "2", "3.5 MB"),
-    "cifar10": _entry(
-        images.cifar10, images.CIFAR10, images.CIFAR_LICENCE, "50,000 + 10,000", "10", "170 MB"
-    ),
+    "a9a": _entry(a9a.a9a, a9a.A9A, "32,561 + 16,281", "2", "3.5 MB"),
+    "cifar10": _entry(images.cifar10, images.CIFAR10, "50,000 + 10,000", "10", "170 MB"),
     "cifar10-subset": _entry(
-        images.cifar10_subset,
-        images.CIFAR10_SUBSET,
-        images.CIFAR_LICENCE,
-        "5,000 + 1,000",
-        "10",
-        "10 MB",
+        images.cifar10_subset, images.CIFAR10_SUBSET, "5,000 + 1,000", "10", "10 MB"
     ),
-    "cifar100": _entry(
-        images.cifar100, images.CIFAR100, images.CIFAR_LICENCE, "50,000 + 10,000", "100", "169 MB"
-    ),
+    "cifar100": _entry(images.cifar100, images.CIFAR100, "50,000 + 10,000", "100", "169 MB"),
     "digits": DatasetEntry(images.digits, images.DIGITS_LICENCE, "1,438 + 359", "10", "embedded"),
     "fashion-mnist": _entry(
-        images.fashion_mnist,
-        images.FASHION_MNIST,
-        images.FASHION_MNIST_LICENCE,
-        "60,000 + 10,000",
-        "10",
-        "31 MB",
+        images.fashion_mnist, images.FASHION_MNIST, "60,000 + 10,000", "10", "31 MB"
     ),
     "femnist": DatasetEntry(
         femnist.femnist, femnist.LICENCE, "as made", "62", "as made", "writers", femnist.locate
     ),
-    "mnist": _entry(
-        images.mnist, images.MNIST, images.MNIST_LICENCE, "60,000 + 10,000", "10", "12 MB"
-    ),
+    "mnist": _entry(images.mnist, images.MNIST, "60,000 + 10,000", "10", "12 MB"),
     "mnist-writers": _entry(
-        images.mnist_writers,
-        images.MNIST_WRITERS,
-        images.WRITERS_LICENCE,
-        "23,409 + 2,000",
-        "10",
-        "3.5 MB",
-        "200 writers",
+        images.mnist_writers, images.MNIST_WRITERS, "23,409 + 2,000", "10", "3.5 MB", "200 writers"
     ),
     "shakespeare": _entry(
         shakespeare.shakespeare,
         shakespeare.SHAKESPEARE,
-        shakespeare.LICENCE,
         "by stride",
         "80",
         "5.5 MB",
         "speaking roles",
     ),
-    "sst2": _entry(sst2.sst2, sst2.SST2, sst2.LICENCE, "67,349 + 872", "2", "7 MB"),
+    "sst2": _entry(sst2.sst2, sst2.SST2, "67,349 + 872", "2", "7 MB"),
     "synthetic": DatasetEntry(
         synthetic.synthetic, synthetic.LICENCE, "600 + 0", "regression", "made", "20 clients"
     ),
@@ -130,17 +107,14 @@ def load(name: str, folder: DataFolder = None, **options: object) -> Dataset:
     >>> load("digits").x.shape
     torch.Size([1438, 1, 8, 8])
     """
-    if name not in _CATALOGUE:
-        raise unknown_name("dataset", name, _CATALOGUE)
+    check_known("dataset", name, _CATALOGUE)
     entry = _CATALOGUE[name]
     taken = inspect.signature(entry.load).parameters
-    known = [option for option in taken if option != "folder"]
     for option in options:
-        if option not in known:
-            raise unknown_name(f"option of dataset {name!r}", option, known)
-    if entry.package is None:
-        return entry.load(**options) if entry.find is None else entry.load(folder, **options)
+        check_known(f"option of dataset {name!r}", option, taken.keys() - {"folder"})
     given = {"folder": folder, **options} if "folder" in taken else options
+    if entry.package is None:
+        return entry.load(**given)
     with convert_errors(f"The dataset {name!r} of {entry.package} failed"):
         dataset = entry.load(**given)
     if not isinstance(dataset, Dataset):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError, DataError
-from ..core.types import Inputs, Pair, map_inputs
+from ..core.types import Inputs, Pair
+from ._arrays import select_rows
 from .federation import Federation
 from .partition import ByOwner, Partitioner
 
@@ -70,7 +71,7 @@ class Dataset:
         rows = (ids >= 0).nonzero().squeeze(1)
         x, y = self.x, self.y
         if len(rows) < len(ids):
-            x, y, ids = map_inputs(lambda t: t[rows], x), y[rows], ids[rows]
+            (x, y), ids = select_rows((x, y), rows), ids[rows]
         fed = Federation(x, y, ids, test=self.test, classes=self.classes, name=self.name)
         if not isinstance(partitioner, ByOwner) or self.owner is None:
             return fed

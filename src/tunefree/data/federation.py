@@ -14,22 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError
+from ..core.errors import ArgumentError, DataError, check_between, check_int
 from ..core.random import bits, key
-from ..core.types import Inputs, Pair, map_inputs
-from ._arrays import (
-    Array,
-    as_ids,
-    as_labels,
-    as_optional_pair,
-    as_pair,
-    check_match,
-    concatenate,
-    is_class,
-    materialize,
-    select_rows,
-    update_digest,
-)
+from ..core.types import Pair, map_inputs
+from . import _arrays
+from ._arrays import Array, refusal, select_rows
 
 
 class Federation:
@@ -59,17 +48,6 @@ class Federation:
     (('a', 'b'), [1, 2], [2.0, 1.0, 3.0])
     """
 
-    x: Inputs
-    y: Tensor
-    sizes: Tensor
-    starts: Tensor
-    names: tuple[int | str, ...]
-    test: Pair | None
-    test_owner: Tensor | None
-    held: Pair | None
-    classes: int | None
-    name: str
-
     def __init__(
         self,
         x: Any,
@@ -84,24 +62,21 @@ class Federation:
         name: str = "custom",
     ) -> None:
         self.name = name
-        x, y = as_pair(x, y)
-        labels = as_labels(owner, "owner", len(y))
+        self.x, self.y = x, y = _arrays.as_pair(x, y)
+        labels = _arrays.as_labels(owner, "owner", len(y))
         if clients is None:
             unique, ids = np.unique(labels, return_inverse=True)
         else:
-            unique, ids = np.arange(clients), as_ids(labels, clients)
+            unique, ids = np.arange(clients), _arrays.as_ids(labels, clients)
         sizes = torch.from_numpy(np.bincount(ids, minlength=len(unique)))
         if not bool(sizes.all()):
-            empty = int((sizes == 0).nonzero()[0])
-            raise DataError(
-                f"Federation(owner=...) must give every client a sample, but client {empty} has no "
-                f"samples; lower clients={clients} or give it one."
-            )
-        self.x, self.y, self.sizes = x, y, sizes
-        self.starts = sizes.cumsum(0) - sizes
-        self.names = tuple(unique.tolist())
-        self.test = as_optional_pair(test, "test", (x, y))
-        self.held = as_optional_pair(held, "held", (x, y))
+            empty = f"client {int((sizes == 0).nonzero()[0])} has no samples"
+            remedy = f"lower clients={clients} or give it one"
+            raise refusal("owner", f"give every client a sample, but {empty}; {remedy}")
+        self.sizes, self.starts = sizes, sizes.cumsum(0) - sizes
+        self.names: tuple[int | str, ...] = tuple(unique.tolist())
+        self.test = _arrays.as_optional_pair(test, "test", (x, y))
+        self.held = _arrays.as_optional_pair(held, "held", (x, y))
         self.classes = self._classes(classes)
         self.test_owner = None if test_owner is None else self._test_ids(test_owner, unique)
         if (np.diff(ids) < 0).any():  # last, so that errors above name rows as they were given
@@ -129,19 +104,18 @@ class Federation:
         >>> Federation.of([([[1.0]], [0]), ([[2.0], [3.0]], [1, 0])]).sizes.tolist()
         [1, 2]
         """
-        pairs = [materialize(part, f"client {i}") for i, part in enumerate(parts)]
+        pairs = [_arrays.materialize(part, f"client {i}") for i, part in enumerate(parts)]
         if not pairs:
             raise DataError("Federation.of(parts=...) must hold at least one client, got none.")
         for i, pair in enumerate(pairs):
-            check_match(pair, pairs[0], f"client {i}", "client 0")
-        x, y = concatenate([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
-        owner = np.repeat(np.arange(len(pairs)), [len(pair[1]) for pair in pairs])
+            _arrays.check_match(pair, pairs[0], f"client {i}", "client 0")
+        x, y = _arrays.concatenate(pairs)
         return cls(
             x,
             y,
-            owner,
-            test=None if test is None else materialize(test, "test"),
-            held=None if held is None else materialize(held, "held"),
+            owner=np.repeat(np.arange(len(pairs)), [len(pair[1]) for pair in pairs]),
+            test=None if test is None else _arrays.materialize(test, "test"),
+            held=None if held is None else _arrays.materialize(held, "held"),
             classes=classes,
             name=name,
         )
@@ -159,17 +133,14 @@ class Federation:
     def client(self, i: int) -> Pair:
         """Return the inputs and targets of client i."""
         if not 0 <= i < self.clients:
-            raise ArgumentError(
-                f"Federation.client(i=...) must be in 0..{self.clients - 1}, got {i!r}."
-            )
+            last = self.clients - 1
+            raise ArgumentError(f"Federation.client(i=...) must be in 0..{last}, got {i!r}.")
         start, size = int(self.starts[i]), int(self.sizes[i])
         return map_inputs(lambda t: t[start : start + size], self.x), self.y[start : start + size]
 
     def owners(self) -> Tensor:
         """Return the client id of each row, (samples,)."""
-        return torch.repeat_interleave(
-            torch.arange(self.clients, device=self.sizes.device), self.sizes
-        )
+        return torch.repeat_interleave(self.sizes)
 
     def label_counts(self) -> Tensor:
         """Return how often each client has each class, (N, classes)."""
@@ -191,10 +162,8 @@ class Federation:
         ids = torch.arange(count) * (self.clients - 1) // max(count - 1, 1)
         out = {"clients": ids.tolist(), "sizes": self.sizes[ids].tolist()}
         if self.classes is not None:
-            rows = [
-                self.y[s : s + n] for s, n in zip(self.starts[ids], self.sizes[ids], strict=True)
-            ]
-            out["labels"] = [torch.bincount(y, minlength=self.classes).tolist() for y in rows]
+            targets = (self.client(i)[1] for i in out["clients"])
+            out["labels"] = [torch.bincount(y, minlength=self.classes).tolist() for y in targets]
         return out
 
     def hold_out(self, fraction: float, seed: int = 0) -> tuple["Federation", Pair]:
@@ -208,10 +177,7 @@ class Federation:
         >>> rest.sizes.tolist(), len(y)
         ([3, 2], 5)
         """
-        if not 0 < fraction < 1:
-            raise ArgumentError(
-                f"Federation.hold_out(fraction=...) must be between 0 and 1, got {fraction!r}."
-            )
+        check_between("Federation.hold_out", "fraction", fraction, 0, 1)
         give = (self.sizes.double() * fraction).round().long().minimum(self.sizes - 1)
         if not bool(give.any()):
             raise DataError(
@@ -225,9 +191,9 @@ class Federation:
         order = order[torch.argsort(ids[order], stable=True)]  # shuffled within each client
         taken = torch.zeros_like(ids, dtype=torch.bool)
         taken[order] = position < give[ids]
-        rest = self._with(sizes=self.sizes - give)
-        rest.starts = rest.sizes.cumsum(0) - rest.sizes
-        rest.x, rest.y = select_rows((self.x, self.y), (~taken).nonzero().squeeze(1))
+        sizes = self.sizes - give
+        x, y = select_rows((self.x, self.y), (~taken).nonzero().squeeze(1))
+        rest = self._with(x=x, y=y, sizes=sizes, starts=sizes.cumsum(0) - sizes)
         return rest, select_rows((self.x, self.y), taken.nonzero().squeeze(1))
 
     def to(
@@ -266,17 +232,15 @@ class Federation:
         """
         total = hashlib.sha256()
         for pair in ((self.x, self.y), self.test, self.held):
-            update_digest(total, pair)
+            _arrays.update_digest(total, pair)
         total.update(str(self.sizes.tolist()).encode())
         return total.hexdigest()[:16]
 
     def __repr__(self) -> str:
         kind = "regression" if self.classes is None else f"{self.classes} classes"
         tested = "no test set" if self.test is None else f"{len(self.test[1])} test samples"
-        return (
-            f"Federation({self.name!r}, {self.clients} clients, {self.samples} samples, {kind}, "
-            f"{tested})"
-        )
+        facts = f"{self.clients} clients, {self.samples} samples, {kind}, {tested}"
+        return f"Federation({self.name!r}, {facts})"
 
     def _with(self, **changes: Any) -> "Federation":
         other = copy.copy(self)
@@ -285,9 +249,9 @@ class Federation:
 
     def _classes(self, classes: int | None) -> int | None:
         """Return the number of classes, after checking labels; None if targets are not labels."""
-        if classes is not None and classes < 1:
-            raise ArgumentError(f"Federation(classes=...) must be at least 1, got {classes!r}.")
-        if not is_class(self.y):
+        if classes is not None:
+            check_int("Federation", "classes", classes)
+        if not _arrays.is_class(self.y):
             if classes is not None:
                 raise DataError(
                     f"Federation(classes={classes!r}) needs integer labels in one axis, but y "
@@ -300,22 +264,17 @@ class Federation:
         for what, y in named:
             wrong = ((y < 0) | (y >= count)).nonzero()
             if len(wrong):
-                row = int(wrong[0])
-                raise DataError(
-                    f"Federation(y=...) must hold labels in 0..{count - 1}, but {what} has "
-                    f"{int(y[row])} in row {row}; number the classes from 0, or give floats for "
-                    "regression."
-                )
+                found = f"{what} has {int(y[wrong[0]])} in row {int(wrong[0])}"
+                remedy = "number the classes from 0, or give floats for regression"
+                raise refusal("y", f"hold labels in 0..{count - 1}, but {found}; {remedy}")
         return count
 
     def _test_ids(self, test_owner: Any, unique: Array) -> Tensor:
         if self.test is None:
             raise DataError("Federation(test_owner=...) needs test=(x, y) as well, got test=None.")
-        labels = as_labels(test_owner, "test_owner", len(self.test[1]))
+        labels = _arrays.as_labels(test_owner, "test_owner", len(self.test[1]))
         if labels.dtype.kind != unique.dtype.kind and "U" in (labels.dtype.kind, unique.dtype.kind):
-            raise DataError(
-                "Federation(test_owner=...) must use the labels of owner, but one of them holds "
-                "strings and the other ints."
-            )
+            problem = "one of them holds strings and the other ints"
+            raise refusal("test_owner", f"use the labels of owner, but {problem}")
         place = np.searchsorted(unique, labels).clip(max=len(unique) - 1)
         return torch.from_numpy(np.where(unique[place] == labels, place, -1).astype(np.int64))

@@ -20,7 +20,6 @@ from .sources import DataFolder, cache_folder, search_folders
 
 CLASSES, PIXELS = 62, 784
 LICENCE = "Public domain in the US (NIST Special Database 19); cite Caldas et al. 2018 (LEAF)."
-_Rows = tuple[Array, Array, list[str]]
 
 
 def femnist(folder: DataFolder = None) -> Dataset:
@@ -38,9 +37,9 @@ def femnist(folder: DataFolder = None) -> Dataset:
     number = {name: i for i, name in enumerate(names)}
     return Dataset(
         name="femnist",
-        x=_to_images(x),
-        y=torch.from_numpy(y),
-        test=(_to_images(x_test), torch.from_numpy(y_test)),
+        x=x,
+        y=y,
+        test=(x_test, y_test),
         classes=CLASSES,
         owner=torch.tensor([number[user] for user in users]),
         owners=tuple(names),
@@ -60,13 +59,13 @@ def locate(folder: DataFolder = None) -> Path | None:
     return None
 
 
-def _read_folder(path: Path) -> _Rows:
+def _read_folder(path: Path) -> tuple[Tensor, Tensor, list[str]]:
     parts = [_read_json(file) for file in sorted(path.glob("*.json"))]
-    x = np.concatenate([part[0] for part in parts])
-    return x, np.concatenate([part[1] for part in parts]), [user for p in parts for user in p[2]]
+    x, y = (torch.from_numpy(np.concatenate([part[i] for part in parts])) for i in (0, 1))
+    return x.view(-1, 1, 28, 28), y, [user for part in parts for user in part[2]]
 
 
-def _read_json(path: Path) -> _Rows:
+def _read_json(path: Path) -> tuple[Array, Array, list[str]]:
     form = "must be a LEAF json file with 'users' and 'user_data' of 'x' and 'y'"
     with convert_errors(f"{path} {form}"):
         content = json.loads(path.read_bytes())
@@ -93,7 +92,3 @@ def _read_json(path: Path) -> _Rows:
     if not xs:
         raise DataError(f"{path} must hold at least one user, got none.")
     return np.concatenate(xs), np.concatenate(ys), owners
-
-
-def _to_images(x: Array) -> Tensor:
-    return torch.from_numpy(x).view(-1, 1, 28, 28)

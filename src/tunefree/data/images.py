@@ -1,6 +1,9 @@
 """Image datasets: digits, MNIST-like data in idx format, CIFAR, and two subsets in npz format."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from importlib.resources import files as package_files
 from io import BytesIO
 
@@ -12,7 +15,7 @@ from ..core.errors import DataError, convert_errors
 from ._archives import read_npz
 from ._arrays import Array
 from .dataset import Dataset
-from .sources import DataFolder, DatasetFile, DatasetSource, read_files
+from .sources import DataFolder, DatasetSource, published_checksums, read_files
 
 _IDX = (
     "train-images-idx3-ubyte",
@@ -20,113 +23,74 @@ _IDX = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
+_PARTS = ("train", "test")
 _Norm = tuple[tuple[float, ...], tuple[float, ...]]
 _CIFAR10_NORM = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # channel mean and deviation
 _CIFAR100_NORM = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
+_MNIST_LICENCE = "CC BY-SA 3.0 as usually given; LeCun, Cortes & Burges 1998"
+_CIFAR_LICENCE = "No explicit licence, free for research with citation; Krizhevsky 2009."
+_CIFAR10_FILES = (*(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)),)
+_CIFAR10_FILES += ("cifar-10-batches-bin/test_batch.bin",)
+_CIFAR100_FILES = ("cifar-100-binary/train.bin", "cifar-100-binary/test.bin")
+
 FASHION_MNIST = DatasetSource(
     name="fashion-mnist",
+    files=_IDX,
     folders=("fashion-mnist", "FashionMNIST/raw"),
+    licence="MIT, Zalando SE; Xiao, Rasul & Vollgraf 2017, arXiv:1708.07747.",
     url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     suffix=".gz",
-    files=tuple(
-        DatasetFile(file, {".gz": f"sha256:{packed}", "": f"sha256:{plain}"})
-        for file, packed, plain in zip(
-            _IDX,
-            (
-                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            ),
-            (
-                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-            ),
-            strict=True,
-        )
-    ),
+    checksums=published_checksums("fashion-mnist"),
 )
 MNIST = DatasetSource(
     name="mnist",
+    files=_IDX,
     folders=("mnist", "MNIST/raw"),
+    licence=f"{_MNIST_LICENCE}.",
     url="https://ossci-datasets.s3.amazonaws.com/mnist/",
     suffix=".gz",
-    files=(
-        DatasetFile(
-            _IDX[0],
-            {
-                ".gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                "": "md5:6bbc9ace898e44ae57da46a324031adb",
-            },
-        ),
-        DatasetFile(_IDX[1], {".gz": "md5:d53e105ee54ea40749a09fcbcd1e9432"}),
-        DatasetFile(
-            _IDX[2],
-            {
-                ".gz": "md5:9fb629c4189551a2d022fa330f9573f3",
-                "": "md5:2646ac647ad5339dbf082846283269ea",
-            },
-        ),
-        DatasetFile(_IDX[3], {".gz": "md5:ec29112dd5afa0611ce80d1b7f02629c"}),
-    ),
+    checksums=published_checksums("mnist"),
 )
 MNIST_WRITERS = DatasetSource(
     name="mnist-writers",
+    files=("mnist_200writers.npz",),
     folders=("mnist",),
+    licence=f"{_MNIST_LICENCE}; writer numbers from QMNIST, BSD, Yadav & Bottou 2019.",
+    checksums=published_checksums("mnist-writers"),
     hint="it is a selection of MNIST with QMNIST's writer numbers and has no public address.",
-    files=(
-        DatasetFile(
-            "mnist_200writers.npz",
-            {"": "sha256:51f09b64f021b18800499cfde7e59b7e6c91591401369a20f9ccf889f427438b"},
-        ),
-    ),
 )
 CIFAR10 = DatasetSource(
     name="cifar10",
+    files=_CIFAR10_FILES,
     folders=("cifar10",),
+    licence=_CIFAR_LICENCE,
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    archive="cifar-10-binary.tar.gz",
-    archive_checksum="md5:c32a1d4ab5d03f1284b67883e8d87530",
-    files=tuple(
-        DatasetFile(f"cifar-10-batches-bin/{file}.bin", member=f"cifar-10-batches-bin/{file}.bin")
-        for file in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-    ),
+    members=_CIFAR10_FILES,
+    checksums=published_checksums("cifar10"),
 )
 CIFAR100 = DatasetSource(
     name="cifar100",
+    files=_CIFAR100_FILES,
     folders=("cifar100",),
+    licence=_CIFAR_LICENCE,
     url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-    archive="cifar-100-binary.tar.gz",
-    archive_checksum="md5:03b5dce01913d631647c71ecec9e9cb8",
-    files=tuple(
-        DatasetFile(f"cifar-100-binary/{file}.bin", member=f"cifar-100-binary/{file}.bin")
-        for file in ("train", "test")
-    ),
+    members=_CIFAR100_FILES,
+    checksums=published_checksums("cifar100"),
 )
 CIFAR10_SUBSET = DatasetSource(
     name="cifar10-subset",
+    files=("cifar10_5k_1k.npz",),
     folders=("cifar10",),
+    licence=_CIFAR_LICENCE,
+    checksums=published_checksums("cifar10-subset"),
     hint="it is the first 500 training and 100 test images of each class of CIFAR-10 and has no "
     "public address; 'cifar10' is the whole set.",
-    files=(
-        DatasetFile(
-            "cifar10_5k_1k.npz",
-            {"": "sha256:11d8fbd7dd6e008e3e2b575621e79ea06391ad713f5558a838e787ab477ffed8"},
-        ),
-    ),
 )
-
-FASHION_MNIST_LICENCE = "MIT, Zalando SE; Xiao, Rasul & Vollgraf 2017, arXiv:1708.07747."
-MNIST_LICENCE = "CC BY-SA 3.0 as usually given; LeCun, Cortes & Burges 1998."
-WRITERS_LICENCE = f"{MNIST_LICENCE[:-1]}; writer numbers from QMNIST, BSD, Yadav & Bottou 2019."
 DIGITS_LICENCE = (
     "CC BY 4.0; E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine "
     "Learning Repository, 1998, doi:10.24432/C50P49."
 )
-CIFAR_LICENCE = "No explicit licence, free for research with citation; Krizhevsky 2009."
 
 
 def digits() -> Dataset:
@@ -153,12 +117,12 @@ def digits() -> Dataset:
 
 def fashion_mnist(folder: DataFolder = None) -> Dataset:
     """Return 60,000 training and 10,000 test images of clothes, (1, 28, 28) in [0, 1]."""
-    return _idx_dataset(FASHION_MNIST, folder, FASHION_MNIST_LICENCE)
+    return _idx_dataset(FASHION_MNIST, folder)
 
 
 def mnist(folder: DataFolder = None) -> Dataset:
     """Return 60,000 training and 10,000 test images of digits, (1, 28, 28) in [0, 1]."""
-    return _idx_dataset(MNIST, folder, MNIST_LICENCE)
+    return _idx_dataset(MNIST, folder)
 
 
 def mnist_writers(folder: DataFolder = None) -> Dataset:
@@ -167,22 +131,12 @@ def mnist_writers(folder: DataFolder = None) -> Dataset:
     The test images are of other writers. This is MNIST by writer with QMNIST's numbers, 10 classes;
     it is not FEMNIST.
     """
-    pixels: dict[str, tuple[int, ...]] = {"x_train": (28, 28), "x_test": (28, 28)}
-    arrays = _read_npz(
-        MNIST_WRITERS, folder, pixels | {"y_train": (), "writer_train": (), "y_test": ()}
-    )
+    shapes: dict[str, tuple[int, ...]] = {"x_train": (28, 28), "y_train": (), "writer_train": ()}
+    arrays = _read_npz(MNIST_WRITERS, folder, shapes | {"x_test": (28, 28), "y_test": ()})
     writers, owner = np.unique(arrays["writer_train"], return_inverse=True)
-    return Dataset(
-        name="mnist-writers",
-        x=_scale(arrays["x_train"]),
-        y=_labels(arrays["y_train"]),
-        test=(_scale(arrays["x_test"]), _labels(arrays["y_test"])),
-        classes=10,
-        owner=_labels(owner),
-        owners=tuple(writers.tolist()),
-        licence=WRITERS_LICENCE,
-        note="MNIST by writer (QMNIST numbers), 200 writers with 100 to 130 digits; not FEMNIST.",
-    )
+    dataset = _dataset(MNIST_WRITERS, _scale, arrays)
+    note = "MNIST by writer (QMNIST numbers), 200 writers with 100 to 130 digits; not FEMNIST."
+    return replace(dataset, owner=_labels(owner), owners=tuple(writers.tolist()), note=note)
 
 
 def cifar10(folder: DataFolder = None) -> Dataset:
@@ -199,18 +153,10 @@ def cifar10_subset(folder: DataFolder = None) -> Dataset:
     """Return the first 500 training and 100 test images of each class of CIFAR-10, normalised."""
     shapes = {"x_train_delta": (3, 32, 32), "x_test_delta": (3, 32, 32)}
     arrays = _read_npz(CIFAR10_SUBSET, folder, shapes | {"y_train": (), "y_test": ()})
-    return Dataset(
-        name="cifar10-subset",
-        x=_normalise(_undo_differences(arrays["x_train_delta"]), _CIFAR10_NORM),
-        y=_labels(arrays["y_train"]),
-        test=(
-            _normalise(_undo_differences(arrays["x_test_delta"]), _CIFAR10_NORM),
-            _labels(arrays["y_test"]),
-        ),
-        classes=10,
-        licence=CIFAR_LICENCE,
-        note="5,000 + 1,000 of CIFAR-10's 60,000 images; do not compare with the whole set.",
-    )
+    arrays |= {f"x_{part}": _undo_differences(arrays[f"x_{part}_delta"]) for part in _PARTS}
+    dataset = _dataset(CIFAR10_SUBSET, partial(_normalise, norm=_CIFAR10_NORM), arrays)
+    note = "5,000 + 1,000 of CIFAR-10's 60,000 images; do not compare with the whole set."
+    return replace(dataset, note=note)
 
 
 def parse_idx(data: bytes, file: str) -> Array:
@@ -234,23 +180,17 @@ def parse_idx(data: bytes, file: str) -> Array:
     return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
 
 
-def _idx_dataset(source: DatasetSource, folder: DataFolder, licence: str) -> Dataset:
+def _idx_dataset(source: DatasetSource, folder: DataFolder) -> Dataset:
     arrays = [parse_idx(data, file) for file, data in read_files(source, folder)]
     for i in (0, 2):
         images, labels = arrays[i], arrays[i + 1]
         if images.ndim != 3 or labels.shape != images.shape[:1] or labels.max(initial=0) > 9:
             raise DataError(
-                f"{source.files[i].name} and {source.files[i + 1].name} must hold as many images "
-                f"as labels in 0..9, got shapes {images.shape} and {labels.shape}."
+                f"{source.files[i]} and {source.files[i + 1]} must hold as many images as labels "
+                f"in 0..9, got shapes {images.shape} and {labels.shape}."
             )
-    return Dataset(
-        name=source.name,
-        x=_scale(arrays[0]),
-        y=_labels(arrays[1]),
-        test=(_scale(arrays[2]), _labels(arrays[3])),
-        classes=10,
-        licence=licence,
-    )
+    names = ("x_train", "y_train", "x_test", "y_test")
+    return _dataset(source, _scale, dict(zip(names, arrays, strict=True)))
 
 
 def _cifar_dataset(
@@ -258,16 +198,21 @@ def _cifar_dataset(
 ) -> Dataset:
     """Return a CIFAR dataset whose last file is the test set; records have this many labels."""
     rows = [_parse_cifar(data, file, labels, classes) for file, data in read_files(source, folder)]
-    x = np.concatenate([pixels for pixels, _ in rows[:-1]])
-    y = np.concatenate([labels for _, labels in rows[:-1]])
-    return Dataset(
-        name=source.name,
-        x=_normalise(x, norm),
-        y=_labels(y),
-        test=(_normalise(rows[-1][0], norm), _labels(rows[-1][1])),
-        classes=classes,
-        licence=CIFAR_LICENCE,
+    x, y = (np.concatenate(column) for column in zip(*rows[:-1], strict=True))
+    arrays = {"x_train": x, "y_train": y, "x_test": rows[-1][0], "y_test": rows[-1][1]}
+    return _dataset(source, partial(_normalise, norm=norm), arrays, classes)
+
+
+def _dataset(
+    source: DatasetSource,
+    to_inputs: Callable[[Array], Tensor],
+    arrays: dict[str, Array],
+    classes: int = 10,
+) -> Dataset:
+    (x, y), test = (
+        (to_inputs(arrays[f"x_{part}"]), _labels(arrays[f"y_{part}"])) for part in _PARTS
     )
+    return Dataset(source.name, x, y, test, classes, licence=source.licence)
 
 
 def _parse_cifar(data: bytes, file: str, labels: int, classes: int) -> tuple[Array, Array]:

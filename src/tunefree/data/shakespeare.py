@@ -17,32 +17,22 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError, check_int
+from ..core.errors import DataError, check_in_range, check_int
 from ._arrays import Array
 from .dataset import Dataset
-from .sources import DataFolder, DatasetFile, DatasetSource, read_files
+from .sources import DataFolder, DatasetSource, published_checksums, read_files
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80
 SHAKESPEARE = DatasetSource(
     name="shakespeare",
+    files=("raw_data.txt",),
     folders=("shakespeare",),
+    licence="Text in the public domain; this electronic edition (World Library 1990-1993, Project "
+    "Gutenberg etext 100) for personal, non-commercial use only.",
     url="https://www.gutenberg.org/files/100/old/1994-01-100.zip",
-    archive="1994-01-100.zip",
-    files=(
-        DatasetFile(
-            "raw_data.txt",
-            {
-                "": "sha256:c5601d266987ac885ca96522b1b4e439feb7eca39f0fe1111f7342b63b6468f3",
-                ".xz": "sha256:ad8035a55f66437a91b0acd9e332c8da45a6b4718bd0673d26b6fb605993fedf",
-            },
-            member="100.txt",
-        ),
-    ),
-)
-LICENCE = (
-    "Text in the public domain; this electronic edition (World Library 1990-1993, Project "
-    "Gutenberg etext 100) for personal, non-commercial use only."
+    members=("100.txt",),
+    checksums=published_checksums("shakespeare"),
 )
 
 
@@ -58,10 +48,7 @@ def shakespeare(
         test_fraction: Fraction of each role's text, at its end, used for testing, in [0, 1).
     """
     check_int("shakespeare", "stride", stride)
-    if not 0 <= test_fraction < 1:
-        raise ArgumentError(
-            f"shakespeare(test_fraction=...) must be at least 0 and below 1, got {test_fraction!r}."
-        )
+    check_in_range("shakespeare", "test_fraction", test_fraction, 0, 1)
     ((_, data),) = read_files(SHAKESPEARE, folder)
     parts: list[tuple[list[Array], list[int]]] = [([], []), ([], [])]  # train, test
     names: list[str] = []
@@ -92,7 +79,7 @@ def shakespeare(
         owner=torch.tensor(parts[0][1]),
         owners=tuple(names),
         test_owner=torch.tensor(parts[1][1]) if test else None,
-        licence=LICENCE,
+        licence=SHAKESPEARE.licence,
         note=f"Speaking roles as in LEAF, one sequence every {stride} characters.",
         words=tuple(ALPHABET),
     )

@@ -10,38 +10,26 @@ unpacked to disk, and no pickle is ever read.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TypeAlias
 
-from ..core.errors import DataError, convert_errors
+from ..core.errors import DataError, convert_errors, first_line
 from ._archives import read_gzip, read_members, read_xz
 
 DataFolder: TypeAlias = str | Path | None
 """Where the user keeps data; None stands for $TUNEFREE_DATA and the cache."""
 
-_UNPACK: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": read_gzip,
-    ".xz": read_xz,
-}
+_UNPACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": read_gzip, ".xz": read_xz}
 
 
-@dataclass(frozen=True)
-class DatasetFile:
-    """One file of a dataset.
-
-    Args:
-        name: Its name, uncompressed.
-        checksums: "sha256:..." or "md5:..." of each known form, by suffix: "" uncompressed, ".gz",
-            ".xz".
-        member: Its exact name inside the dataset's archive, if there is one.
-    """
-
-    name: str
-    checksums: Mapping[str, str] = field(default_factory=dict)
-    member: str = ""
+def published_checksums(dataset: str) -> dict[str, str]:
+    """Return the known checksums of a dataset's files, in files/checksums.txt, by file name."""
+    text = package_files(__package__).joinpath("files/checksums.txt").read_text("utf-8")
+    rows = (line.split() for line in text.splitlines())
+    return {file: checksum for name, file, checksum in rows if name == dataset}
 
 
 @dataclass(frozen=True)
@@ -50,23 +38,31 @@ class DatasetSource:
 
     Args:
         name: The dataset.
-        files: Its files.
+        files: Names of its files, uncompressed.
         folders: Names that the dataset's folder may have; the first is used in the cache.
+        licence: Terms of use, and the reference to cite.
         url: URL of the archive, or of the folder that holds the files.
         suffix: Compression of the files at `url`: "", ".gz" or ".xz".
-        archive: File name of the archive at `url`, a tar or zip; "" if the files are separate.
-        archive_checksum: Known checksum of the archive.
+        members: Exact names of the files in the archive (a tar or zip), if there is one at `url`.
+        checksums: "sha256:..." or "md5:..." of each known form of a file and of the archive, by
+            file name with suffix.
         hint: How to get the files if there is no URL.
     """
 
     name: str
-    files: tuple[DatasetFile, ...]
+    files: tuple[str, ...]
     folders: tuple[str, ...]
+    licence: str = ""
     url: str = ""
     suffix: str = ""
-    archive: str = ""
-    archive_checksum: str = ""
+    members: tuple[str, ...] = ()
+    checksums: Mapping[str, str] = field(default_factory=dict)
     hint: str = ""
+
+    @property
+    def archive(self) -> str:
+        """File name of the archive; "" if the files are separate."""
+        return self.url.rpartition("/")[2] if self.members else ""
 
 
 def cache_folder() -> Path:
@@ -82,86 +78,74 @@ def search_folders(folder: DataFolder) -> list[Path]:
     """Return the folders to search, in order."""
     out = []
     if folder is not None:
-        given = Path(folder).expanduser()
-        if not given.is_dir():
+        out.append(Path(folder).expanduser())
+        if not out[-1].is_dir():
             raise DataError(f"load(folder=...) must be a folder that exists, got {str(folder)!r}.")
-        out.append(given)
     if variable := os.environ.get("TUNEFREE_DATA"):
-        named = Path(variable).expanduser()
-        if not named.is_dir():
+        out.append(Path(variable).expanduser())
+        if not out[-1].is_dir():
             raise DataError(f"$TUNEFREE_DATA must name a folder that exists, got {variable!r}.")
-        out.append(named)
     return [*out, cache_folder()]
 
 
 def read_files(source: DatasetSource, folder: DataFolder = None) -> list[tuple[str, bytes]]:
     """Return the name and the unpacked, verified content of each file of a dataset."""
     folders = search_folders(folder)
-    found = [_find_file(source, file, folders) for file in source.files]
+    found = [_find(source, file, folders) for file in source.files]
     if source.archive and not all(found):
-        contents = _read_archive(source, folders)
+        path = _find(source, source.archive, folders, ("",)) or _download(source, source.archive)
+        contents = _read_archive(source, path)
     else:
         contents = [
-            _read_file(path or _download(source, file.name + source.suffix, file.checksums), file)
-            for path, file in zip(found, source.files, strict=True)
+            _read_file(source, file, path or _download(source, file + source.suffix))
+            for file, path in zip(source.files, found, strict=True)
         ]
-    return [(file.name, data) for file, data in zip(source.files, contents, strict=True)]
+    return list(zip(source.files, contents, strict=True))
 
 
 def locate(source: DatasetSource, folder: DataFolder = None) -> Path | None:
     """Return the path of a dataset's first file or archive, or None if any file is missing."""
     folders = search_folders(folder)
-    found = [_find_file(source, file, folders) for file in source.files]
-    return found[0] if all(found) else _find_archive(source, folders)
+    found = [_find(source, file, folders) for file in source.files]
+    if all(found):
+        return found[0]
+    return _find(source, source.archive, folders, ("",)) if source.archive else None
 
 
-def _candidates(
-    source: DatasetSource, name: str, folders: list[Path], suffixes: tuple[str, ...]
-) -> Iterator[Path]:
+def _find(
+    source: DatasetSource, name: str, folders: list[Path], suffixes: Iterable[str] = _UNPACK
+) -> Path | None:
     for folder in folders:
         for subfolder in (*source.folders, ""):
             for suffix in suffixes:
                 path = folder / subfolder / (name + suffix)
                 if path.is_file():
-                    yield path
+                    return path
+    return None
 
 
-def _find_file(source: DatasetSource, file: DatasetFile, folders: list[Path]) -> Path | None:
-    return next(_candidates(source, file.name, folders, tuple(_UNPACK)), None)
-
-
-def _find_archive(source: DatasetSource, folders: list[Path]) -> Path | None:
-    if not source.archive:
-        return None
-    return next(_candidates(source, source.archive, folders, ("",)), None)
-
-
-def _read_archive(source: DatasetSource, folders: list[Path]) -> list[bytes]:
-    path = _find_archive(source, folders)
-    if path is None:
-        path = _download(source, source.archive, {"": source.archive_checksum})
+def _read_archive(source: DatasetSource, path: Path) -> list[bytes]:
     data = _read_bytes(path)
-    _verify(path, {source.archive_checksum: data} if source.archive_checksum else {})
-    out = _read_archive_members(path, data, [file.member for file in source.files])
-    for file, content in zip(source.files, out, strict=True):
-        _verify(path, {file.checksums[""]: content} if "" in file.checksums else {}, file.member)
+    _verify(source, {source.archive: data}, str(path))
+    out = _read_archive_members(path, data, source.members)
+    for file, member, content in zip(source.files, source.members, out, strict=True):
+        _verify(source, {file: content}, f"{member} in {path}")
     return out
 
 
-def _read_archive_members(path: Path, data: bytes, names: list[str]) -> list[bytes]:
+def _read_archive_members(path: Path, data: bytes, names: Sequence[str]) -> list[bytes]:
     expected = f"it must be an archive that holds {', '.join(names)}"
     message = f"{path} is damaged or another version: {expected}"
     with convert_errors(message, hint="delete it and fetch it again"):
         return read_members(data, names)
 
 
-def _read_file(path: Path, file: DatasetFile) -> bytes:
+def _read_file(source: DatasetSource, file: str, path: Path) -> bytes:
     packed = _read_bytes(path)
-    suffix = path.name.removeprefix(Path(file.name).name)
+    suffix = path.name.removeprefix(Path(file).name)
     with convert_errors(f"{path} is damaged: it cannot be unpacked", hint="fetch it again"):
         content = _UNPACK[suffix](packed)
-    forms = ((suffix, packed), ("", content))
-    _verify(path, {file.checksums[form]: data for form, data in forms if form in file.checksums})
+    _verify(source, {file + suffix: packed, file: content}, str(path))
     return content
 
 
@@ -172,40 +156,36 @@ def _read_bytes(path: Path) -> bytes:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from error
 
 
-def _verify(path: Path, expected: Mapping[str, bytes], member: str = "") -> None:
+def _verify(source: DatasetSource, forms: Mapping[str, bytes], what: str) -> None:
     """Accept data if one of its forms has the expected checksum, or if no checksum is known."""
+    known = {source.checksums[name]: forms[name] for name in forms if name in source.checksums}
     got = ""
-    for checksum, data in expected.items():
+    for checksum, data in known.items():
         algorithm = checksum.partition(":")[0]
         got = f"{algorithm}:{hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()}"
         if got == checksum:
             return
-    if expected:
-        what = f"{member} in {path}" if member else str(path)
+    if known:
         raise DataError(
             f"{what} is damaged or another version: expected {checksum}, got {got}; delete it and "
             "fetch it again."
         )
 
 
-def _download(source: DatasetSource, name: str, checksums: Mapping[str, str]) -> Path:
+def _download(source: DatasetSource, name: str) -> Path:
     """Download a file into the cache; on failure, say which file to fetch and where to put it."""
     target = cache_folder() / source.folders[0]
+    where = f"{target}, or into a folder that folder=... or $TUNEFREE_DATA names"
+    missing = f"{name} of {source.name!r} was not found"
     if not source.url:
-        raise DataError(
-            f"{name} of {source.name!r} was not found; {source.hint} Put it into {target}, or into "
-            "a folder that folder=... or $TUNEFREE_DATA names."
-        )
-    url = source.url if source.archive else f"{source.url}{name}"
-    expected = checksums.get("" if source.archive else source.suffix) or None
+        raise DataError(f"{missing}; {source.hint} Put it into {where}.")
+    url = source.url if source.archive else source.url + name
     try:
         import pooch
 
-        return Path(pooch.retrieve(url, known_hash=expected, fname=name, path=target))
+        checksum = source.checksums.get(name)
+        return Path(pooch.retrieve(url, known_hash=checksum, fname=name, path=target))
     except Exception as error:  # the network can fail in any way; the remedy is the same
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(
-            f"{name} of {source.name!r} was not found and could not be fetched from {url} "
-            f"({reason}); fetch it yourself and put it into {target}, or into a folder that "
-            "folder=... or $TUNEFREE_DATA names."
-        ) from error
+        reason = f"could not be fetched from {url} ({first_line(error)})"
+        remedy = f"fetch it yourself and put it into {where}"
+        raise DataError(f"{missing} and {reason}; {remedy}.") from error

@@ -3,40 +3,23 @@
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import DataError, check_int
 from .dataset import Dataset
-from .sources import DataFolder, DatasetFile, DatasetSource, read_files
-from .wordpiece import WordPiece
+from .sources import DataFolder, DatasetSource, published_checksums, read_files
+from .wordpiece import WordPiece, pad_tokens
 
 SST2 = DatasetSource(
     name="sst2",
+    files=("train.tsv", "dev.tsv"),
     folders=("SST-2", "sst2"),
+    licence="No explicit licence, research use; Socher et al. 2013, Wang et al. 2019 (GLUE).",
     url="https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
-    archive="SST-2.zip",
-    files=(
-        DatasetFile(
-            "train.tsv",
-            {
-                "": "sha256:48eac26399f8456935f81dd9e3a745c1430adb6c62e233ccfe22db4a0d15d1d1",
-                ".xz": "sha256:d9ce70a15cd9544d2a035fa9639d404314f0c7d95fa4a737ae6c2b62162fd402",
-            },
-            member="SST-2/train.tsv",
-        ),
-        DatasetFile(
-            "dev.tsv",
-            {
-                "": "sha256:54a9c12c77e402fc14d6a66a506f24d999f596b0176eb777c972cccc2f9cc4b0",
-                ".xz": "sha256:10259db6f6ebc89c4872544e51d2406e30362b6a231e535f30e801a1ce7ef072",
-            },
-            member="SST-2/dev.tsv",
-        ),
-    ),
+    members=("SST-2/train.tsv", "SST-2/dev.tsv"),
+    checksums=published_checksums("sst2"),
 )
-LICENCE = "No explicit licence, research use; Socher et al. 2013, Wang et al. 2019 (GLUE)."
 PADDING, UNKNOWN = 0, 1
 
 
@@ -67,24 +50,16 @@ def sst2(
     if vocab is not None:
         pieces = WordPiece.read(vocab)
         x, x_dev = (pieces.encode([" ".join(p) for p in part], max_tokens) for part in (train, dev))
-        note = "Tested on GLUE's dev set; word pieces of the vocabulary given."
-        return Dataset(
-            "sst2", x, y, (x_dev, y_dev), 2, licence=LICENCE, note=note, words=pieces.pieces
-        )
-    counts = Counter(word for phrase in train for word in phrase)
-    kept = sorted((w for w, c in counts.items() if c >= min_count), key=lambda w: (-counts[w], w))
-    words = ("<pad>", "<unk>", *kept)
-    word_ids = {word: i for i, word in enumerate(words) if i > UNKNOWN}
-    return Dataset(
-        name="sst2",
-        x=_encode(train, word_ids, max_tokens),
-        y=y,
-        test=(_encode(dev, word_ids, max_tokens), y_dev),
-        classes=2,
-        licence=LICENCE,
-        note="Tested on GLUE's dev set; words between blanks, no pretrained tokenizer.",
-        words=words,
-    )
+        words, note = pieces.pieces, "word pieces of the vocabulary given"
+    else:
+        counts = Counter(word for phrase in train for word in phrase)
+        kept = [word for word, count in counts.items() if count >= min_count]
+        words = ("<pad>", "<unk>", *sorted(kept, key=lambda word: (-counts[word], word)))
+        x, x_dev = (_encode(part, words, max_tokens) for part in (train, dev))
+        note = "words between blanks, no pretrained tokenizer"
+    note = f"Tested on GLUE's dev set; {note}."
+    test = (x_dev, y_dev)
+    return Dataset("sst2", x, y, test, 2, licence=SST2.licence, note=note, words=words)
 
 
 def parse_phrases(data: bytes, file: str) -> tuple[list[list[str]], Tensor]:
@@ -98,9 +73,7 @@ def parse_phrases(data: bytes, file: str) -> tuple[list[list[str]], Tensor]:
     except UnicodeDecodeError as error:
         raise DataError(f"{file} must be UTF-8 text ({error}).") from error
     if head.rstrip("\r").split("\t") != ["sentence", "label"]:
-        raise DataError(
-            f"{file} must start with the heading 'sentence<tab>label', got {head[:40]!r}."
-        )
+        raise DataError(f"{file} must start with 'sentence<tab>label', got {head[:40]!r}.")
     phrases, labels = [], []
     for i, line in enumerate(lines):
         if not line:
@@ -117,10 +90,7 @@ def parse_phrases(data: bytes, file: str) -> tuple[list[list[str]], Tensor]:
     return phrases, torch.tensor(labels)
 
 
-def _encode(phrases: list[list[str]], word_ids: dict[str, int], length: int) -> dict[str, Tensor]:
-    ids = np.full((len(phrases), length), PADDING, np.int64)
-    for row, phrase in zip(ids, phrases, strict=True):
-        found = [word_ids.get(word, UNKNOWN) for word in phrase[:length]]
-        row[: len(found)] = found
-    tokens = torch.from_numpy(ids)
-    return {"ids": tokens, "mask": tokens != PADDING}
+def _encode(phrases: list[list[str]], words: tuple[str, ...], length: int) -> dict[str, Tensor]:
+    word_ids = {word: i for i, word in enumerate(words) if i > UNKNOWN}
+    ids = [[word_ids.get(word, UNKNOWN) for word in phrase[:length]] for phrase in phrases]
+    return pad_tokens(ids, length, PADDING)

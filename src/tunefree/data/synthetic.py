@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ..core.errors import check_int
-from ..core.random import purpose
+from ..core.random import numpy_generator
 from .dataset import Dataset
 
 LICENCE = "Made here; no terms."
@@ -38,11 +38,9 @@ def synthetic(
     >>> synthetic(clients=2, samples=3, dimension=5).x.shape
     torch.Size([6, 5])
     """
-    sizes = {"clients": clients, "samples": samples, "dimension": dimension}
-    for name, value in sizes.items():
+    for name, value in (("clients", clients), ("samples", samples), ("dimension", dimension)):
         check_int("synthetic", name, value)
-    mask = (1 << 64) - 1
-    rng = np.random.Generator(np.random.Philox([seed & mask, purpose("synthetic") & mask]))
+    rng = numpy_generator(seed, "synthetic")
     sd = np.arange(1, dimension + 1) ** -0.55
     x = rng.standard_normal((clients, samples, dimension)) * sd
     w = rng.standard_normal((clients, 1, dimension)) * np.sqrt(0.1)

@@ -53,6 +53,16 @@ def split_words(text: str) -> list[str]:
     return "".join(out).split()
 
 
+def pad_tokens(rows: Sequence[Sequence[int]], length: int, padding: int) -> dict[str, Tensor]:
+    """Return `ids` and `mask`, (n, length) each, of rows of at most `length` token ids."""
+    ids = np.full((len(rows), length), padding, np.int64)
+    mask = np.zeros(ids.shape, bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+        mask[i, : len(row)] = True
+    return {"ids": torch.from_numpy(ids), "mask": torch.from_numpy(mask)}
+
+
 def _is_chinese(char: str) -> bool:
     return any(low <= ord(char) <= high for low, high in _CHINESE)
 
@@ -93,20 +103,11 @@ class WordPiece:
         return [piece for chunk in text.split(" ") for piece in self._split_chunk(chunk)]
 
     def encode(self, texts: Sequence[str], length: int) -> dict[str, Tensor]:
-        """Return `ids` and `mask`, (n, length) each; longer texts are truncated before [SEP].
-
-        Args:
-            texts: The texts to encode.
-            length: Tokens per sample, [CLS] and [SEP] included, >= 2.
-        """
+        """Return `ids` and `mask`, (n, length) each; longer texts are truncated before [SEP]."""
         check_int("WordPiece.encode", "length", length, 2)
-        ids = np.full((len(texts), length), self._ids[PAD], np.int64)
-        mask = np.zeros((len(texts), length), bool)
-        for row, kept, text in zip(ids, mask, texts, strict=True):
-            found = [FIRST, *self.split(text)[: length - 2], LAST]
-            row[: len(found)] = [self._ids[piece] for piece in found]
-            kept[: len(found)] = True
-        return {"ids": torch.from_numpy(ids), "mask": torch.from_numpy(mask)}
+        rows = ([FIRST, *self.split(text)[: length - 2], LAST] for text in texts)
+        ids = [[self._ids[piece] for piece in row] for row in rows]
+        return pad_tokens(ids, length, self._ids[PAD])
 
     def _split_uncached(self, text: str) -> tuple[str, ...]:
         return tuple(piece for word in split_words(text) for piece in self._split_word(word))

@@ -1,7 +1,6 @@
 """Simulated clients that fail: `fit(faults=...)`."""
 
-from .available import Cycle, Trace
 from .delays import DelayQueue, LateUpload
-from .settings import Fate, Faults, PartialPlan, parse
+from .settings import Cycle, Fate, Faults, PartialPlan, Trace, parse
 
 __all__ = ["Cycle", "DelayQueue", "Fate", "Faults", "LateUpload", "PartialPlan", "Trace", "parse"]

@@ -5,39 +5,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.types import Channels, State
+from ..core.types import Channels, State, select_prefix
 from ..wire import Ledger
-
-HEAD = "late."
 
 
 @dataclass(frozen=True)
 class LateUpload:
-    """One client's late upload.
-
-    Args:
-        client: The client.
-        due: The round in which it arrives.
-        rows: The channels that arrive (1, ...).
-        measured: Loss and step size (1,).
-        own: The client's memory from then on (1, ...).
-        ledger: Bytes of the upload.
-    """
+    """One client's late upload."""
 
     client: int
-    due: int
-    rows: Channels
-    measured: Channels
-    own: State
-    ledger: Ledger
+    due: int  # the round in which it arrives
+    rows: Channels  # that arrive (1, ...)
+    measured: Channels  # loss and step size (1,)
+    own: State  # the client's memory from then on (1, ...)
+    ledger: Ledger  # bytes of the upload
 
 
 class DelayQueue:
-    """Uploads that have not arrived, and the clients that are busy until they do.
-
-    Args:
-        channels: Names of the channels that clients upload.
-    """
+    """Uploads on these channels that have not arrived, and clients that are busy until they do."""
 
     def __init__(self, channels: tuple[str, ...]) -> None:
         self._channels = channels
@@ -67,25 +52,24 @@ class DelayQueue:
     def state(self) -> dict[str, Tensor]:
         """Return the queue for a checkpoint; a cohort sampled ahead is sampled again on resume."""
         busy = [(i, *e) for i, e in self._busy.items() if e[0] <= self._last < e[1]]
-        out = {}
+        uploads, out = self._uploads, {}
         if busy:
-            out[f"{HEAD}busy"] = torch.tensor(busy)
-        if not self._uploads:
+            out["late.busy"] = torch.tensor(busy)
+        if not uploads:
             return out
-        uploads = self._uploads
-        out[f"{HEAD}uploads"] = torch.tensor([(a.client, a.due) for a in uploads])
+        out["late.uploads"] = torch.tensor([(a.client, a.due) for a in uploads])
         sizes = [[a.ledger.up[n] for n in self._channels] for a in uploads]
-        out[f"{HEAD}sizes"] = torch.tensor(sizes)
-        out[f"{HEAD}counted"] = torch.tensor([a.ledger.counted_up for a in uploads]).double()
+        out["late.sizes"] = torch.tensor(sizes)
+        out["late.counted"] = torch.tensor([a.ledger.counted_up for a in uploads]).double()
         for part in ("rows", "measured", "own"):
             for name in getattr(uploads[0], part):
                 found = [getattr(a, part)[name] for a in uploads]
-                out[f"{HEAD}{part}.{name}"] = torch.cat(found)
+                out[f"late.{part}.{name}"] = torch.cat(found)
         return out
 
     def load_state(self, tensors: dict[str, Tensor], device: torch.device) -> None:
         """Restore the queue from a checkpoint."""
-        own = {n[len(HEAD) :]: v for n, v in tensors.items() if n.startswith(HEAD)}
+        own = select_prefix(tensors, "late")
         self._uploads, self._busy = [], {}
         if "busy" in own:
             self._busy = {i: (since, until) for i, since, until in own["busy"].tolist()}
@@ -95,12 +79,8 @@ class DelayQueue:
             for name, size in zip(self._channels, own["sizes"][k].tolist(), strict=True):
                 ledger.send_up(name, size, 0.0)
             ledger.counted_up = float(own["counted"][k])
-            parts = {
-                part: {
-                    n[len(part) + 1 :]: v[k : k + 1].to(device)
-                    for n, v in own.items()
-                    if n.startswith(f"{part}.")
-                }
-                for part in ("rows", "measured", "own")
-            }
+            parts: dict[str, Channels] = {}
+            for part in ("rows", "measured", "own"):
+                stored = select_prefix(own, part)
+                parts[part] = {n: v[k : k + 1].to(device) for n, v in stored.items()}
             self._uploads.append(LateUpload(client, due, ledger=ledger, **parts))

@@ -21,7 +21,8 @@ that `answered` (late ones included) and that were `lost`, `slow`, `late` (uploa
 round) and `stale` (late upload that arrived in this round).
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -31,12 +32,78 @@ from torch import Tensor
 
 from ..clients.loop import LocalBatches
 from ..clients.rule import LocalPhases
-from ..core.errors import ArgumentError, check_int, check_nonnegative
+from ..core.errors import (
+    ArgumentError,
+    cannot_use,
+    check_fraction,
+    check_int,
+    check_nonnegative,
+)
 from ..core.plan import Plan, Round
 from ..core.random import below, key, uniform
 from ..core.text import parse_arguments
 from ..methods import Method
-from .available import Available, Cycle, Trace, read_available
+
+Available = Callable[[int], Any]
+"""Returns which clients are available in a round: N bool."""
+
+
+class Trace:
+    """Availability as a table, repeated at its end.
+
+    Args:
+        table: Bool (rounds, clients).
+    """
+
+    def __init__(self, table: Any) -> None:
+        found = torch.as_tensor(table)
+        if found.ndim != 2 or not found.numel() or found.dtype != torch.bool:
+            rule = "Faults(available=...) must be a table of booleans (rounds, clients)"
+            raise ArgumentError(f"{rule}, got {found.dtype} of shape {tuple(found.shape)}.")
+        self._table = found.cpu().clone()
+
+    def __call__(self, t: int) -> Tensor:
+        """Return which clients are available in round t."""
+        return self._table[t % len(self._table)]
+
+    def __repr__(self) -> str:
+        rounds, clients = self._table.shape
+        digest = hashlib.sha256(self._table.numpy().tobytes()).hexdigest()[:16]
+        return f"Trace({rounds} x {clients}, {digest})"
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """Each client is available for a part of every period, from a round of its own.
+
+    Args:
+        period: Rounds in a period, >= 1.
+        share: Part of the period in which a client is available, in (0, 1]; at least one round.
+    """
+
+    period: int
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_int("Cycle", "period", self.period)
+        check_fraction("Cycle", "share", self.share)
+
+    def for_clients(self, clients: int, seed: int) -> Available:
+        """Return the availability of a population of this size."""
+        first = below(key(seed, "cycle"), torch.arange(clients), self.period)
+        long = max(1, round(self.share * self.period))
+        return lambda t: (t + first) % self.period < long
+
+
+def read_available(what: str, text: str) -> Cycle:
+    """Return the cycle that a text, PERIOD or PERIOD/SHARE, stands for."""
+    try:
+        period, share = text.split("/") if "/" in text else (text, "0.5")
+        numbers = int(period), float(share)
+    except ValueError:
+        form = "PERIOD or PERIOD/SHARE, such as 24/0.5"
+        raise ArgumentError(f"{what} must be {form}, got {text!r}.") from None
+    return Cycle(*numbers)
 
 
 class Fate(IntEnum):
@@ -71,13 +138,14 @@ class Faults:
     available: Any = field(default=None, metadata={"read": read_available})
 
     def __post_init__(self) -> None:
-        each = (self.before, self.after, self.stale, self.slow)
-        for name, value in zip(("before", "after", "stale", "slow"), each, strict=True):
-            check_nonnegative("Faults", name, value)
-        if sum(each) > 1 + 1e-12:
+        total = 0.0
+        for name in ("before", "after", "stale", "slow"):
+            check_nonnegative("Faults", name, getattr(self, name))
+            total += getattr(self, name)
+        if total > 1 + 1e-12:
             raise ArgumentError(
-                "Faults(before, after, stale, slow) are probabilities of different things, so that "
-                f"their sum must be at most 1, got {sum(each):g}."
+                "Faults(before, after, stale, slow) exclude each other, so that their sum must be "
+                f"at most 1, got {total:g}."
             )
         if self.delay is not None:
             check_int("Faults", "delay", self.delay)
@@ -94,26 +162,19 @@ class Faults:
 
     def check(self, method: Method, plan: Plan) -> None:
         """Raise an ArgumentError if the method cannot run with these faults."""
+        name = method.name
         if self.loses and method.full:
-            raise ArgumentError(
-                f"Cannot use Faults(before, after, stale, available) with {method.name}. This is "
-                "because it is defined for full participation; use another method."
-            )
+            why = "it is defined for full participation; use another method"
+            raise cannot_use("Faults(before, after, stale, available)", name, why)
         if self.slow and method.step.most is not None:
-            raise ArgumentError(
-                f"Cannot use Faults(slow=...) with {method.name}. This is because its clients "
-                "solve their problem to a tolerance, not in a number of steps."
-            )
+            why = "its clients solve their problem to a tolerance, not in a number of steps"
+            raise cannot_use("Faults(slow=...)", name, why)
         if self.slow and method.direction.local_phases(Round(plan, 0)) != LocalPhases():
-            raise ArgumentError(
-                f"Cannot use Faults(slow=...) with {method.name}. This is because its clients "
-                "agree on how many steps they take, and its controls count on it."
-            )
+            why = "its clients agree on how many steps they take, and its controls count on it"
+            raise cannot_use("Faults(slow=...)", name, why)
         if self.stale and method.echo:
-            raise ArgumentError(
-                f"Cannot use Faults(stale=...) with {method.name}. This is because its clients "
-                "compare their move with the mean of the same round."
-            )
+            why = "its clients compare their move with the mean of the same round"
+            raise cannot_use("Faults(stale=...)", name, why)
         self.available_in(0, plan.clients, plan.seed)
 
     def available_in(self, t: int, clients: int, seed: int) -> Tensor:
@@ -124,10 +185,8 @@ class Faults:
         who: Available = cycle.for_clients(clients, seed) if isinstance(cycle, Cycle) else cycle
         found = torch.as_tensor(who(t))
         if found.shape != (clients,) or found.dtype != torch.bool:
-            raise ArgumentError(
-                f"Faults(available=...) must say of each of {clients} clients whether it is there, "
-                f"got {found.dtype} of shape {tuple(found.shape)}."
-            )
+            rule = f"Faults(available=...) must return one bool for each of {clients} clients"
+            raise ArgumentError(f"{rule}, got {found.dtype} of shape {tuple(found.shape)}.")
         return found.cpu()
 
     def fates(self, seed: int, t: int, ids: Tensor) -> Tensor:
@@ -175,10 +234,8 @@ def parse(text: str) -> Faults | None:
     """
     if text.strip().lower() == "none":
         return None
-    words: Sequence[str] = text.strip().split(",")
+    words = text.strip().split(",")
     if not all("=" in word for word in words):
-        raise ArgumentError(
-            "Faults must be written KEY=VALUE,KEY=VALUE, such as before=0.1,slow=0.2, got "
-            f"{text!r}."
-        )
+        form = "KEY=VALUE,KEY=VALUE, such as before=0.1,slow=0.2"
+        raise ArgumentError(f"Faults must be written {form}, got {text!r}.")
     return Faults(**parse_arguments("faults", words, Faults))

@@ -6,12 +6,11 @@ Flower is imported where it is used, so that the package works without it.
 import logging
 import time
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
 from torch import nn
 
-from ..core.errors import ArgumentError, first_line
+from ..core.errors import first_line, import_optional
 from ..methods import Method
 from ..models.problem import Loss
 from .node import Load, Node, client_number
@@ -26,12 +25,7 @@ POLL_SECONDS = 0.5  # longest time between two polls for answers; Flower's own l
 
 def import_flower(part: str = "app") -> Any:
     """Import a module of Flower, or raise an error that tells how to install it."""
-    try:
-        return import_module(f"flwr.{part}")
-    except ImportError as error:
-        raise ArgumentError(
-            f"A real federation needs Flower ({first_line(error)}): pip install 'tunefree[flower]'."
-        ) from None
+    return import_optional(f"flwr.{part}", "A real federation", "flwr", extra="flower")
 
 
 def to_records(payload: Payload) -> Any:

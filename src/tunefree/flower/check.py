@@ -7,7 +7,9 @@ model.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -19,13 +21,22 @@ from ..core.vectors import row_sq
 from ..methods import Method
 from ..rounds import make_sender, wire_for_round
 from ..simulation.context import WORK_COUNTS
-from .payload import EncodedArray, Number, Payload, decode_dense, decode_scalar
+from .payload import EncodedArray, HeaderValue, Payload, decode_dense, decode_scalar
 
 MAX_COUNT = 1e15
+Decode = Callable[[str, EncodedArray, Vector], Vector]
 
 
 class RefusedError(TunefreeError):
     """An answer is not used; the text states why."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The cost of a client's local work."""
+
+    counts: list[float]  # as in WORK_COUNTS
+    passes: float  # gradients over all data of the client
 
 
 @dataclass(frozen=True)
@@ -35,78 +46,49 @@ class Upload:
     rows: Channels  # (1, d) and (1,)
     sizes: dict[str, int]
     counted: float  # bytes by the papers' count
-    loss: Tensor  # (phases,)
-    lr: Tensor  # (phases,)
-    work: list[float]  # as in WORK_COUNTS
-    passes: float  # gradients over all data of the client
+    measured: Channels  # loss and lr (1,), the means over the local phases
+    work: Work
 
 
-@dataclass(frozen=True)
-class RequestContext:
-    """The request that an answer must belong to."""
-
-    client: int
-    round: int
-    version: str
-
-    def check(self, payload: Payload) -> None:
-        """Refuse an answer to another request."""
-        for name, want in vars(self).items():
-            got = payload.header.get(name)
-            if got != want:
-                raise RefusedError(f"its {name} is {got!r}, not {want!r}")
+def check_request(payload: Payload, **request: HeaderValue) -> None:
+    """Refuse an answer to another request: its header must have the same values."""
+    for name, want in request.items():
+        got = payload.header.get(name)
+        if got != want:
+            raise RefusedError(f"its {name} is {got!r}, not {want!r}")
 
 
-def read_upload(
-    payload: Payload, request: RequestContext, method: Method, x: Vector, t: Round, largest: float
-) -> Upload:
+def read_upload(payload: Payload, method: Method, x: Vector, t: Round, largest: float) -> Upload:
     """Return a client's upload, or raise `RefusedError`.
 
-    Args:
-        payload: The answer.
-        request: The request.
-        method: Defines the channels and their wires.
-        x: The model; uploads have its shape, dtype and device.
-        t: The round.
-        largest: Largest norm of a vector that is accepted, in units of 1 + |x|.
+    Vectors must have the form of the model x, and a norm of at most `largest` (1 + |x|).
     """
-    request.check(payload)
     names = method.channels(t.preparing)
     vectors = [n for n in names if n in method.vectors]
-    _check_names("channel", set(payload.arrays), set(vectors))
-    _check_names("scalar", set(payload.scalars), set(names) - set(vectors))
-    ids = torch.tensor([request.client])
-    bound = largest * (1 + float(torch.linalg.vector_norm(x)))
-    rows: Channels = {}
-    sizes: dict[str, int] = {}
-    try:
-        for name in vectors:
-            array = payload.arrays[name]
-            rows[name] = _decode_vector(name, array, method, x, ids, t)[None]
-            sizes[name] = len(array.data)
-            _check_norm(name, rows[name], bound)
-        for name in payload.scalars:
-            rows[name] = decode_scalar(name, payload.scalars[name], x)[None]
-            sizes[name] = x.element_size()
-            _check_norm(name, rows[name], bound * bound)
-    except DataError as error:
-        raise RefusedError(str(error)) from None
+    _check_names(payload, set(vectors), set(names) - set(vectors))
+    decode = partial(_decode_vector, method, t, torch.tensor([int(payload.header["client"])]))
+    rows = {n: _read_row(payload, n, x, largest, decode) for n in names}
+    sizes = {n: len(payload.arrays[n].data) for n in vectors}
+    sizes |= dict.fromkeys(payload.scalars, x.element_size())
     if "delta_sq" in rows and "delta" in rows:
-        _check_delta_sq(rows["delta_sq"], row_sq(rows["delta"]))
-    phases = method.direction.local_phases(t).times
-    loss, lr = (x.new_tensor(_read_list(n, payload.metrics.get(n), phases)) for n in ("loss", "lr"))
-    work, passes = read_work(payload)
+        sent, found = rows["delta_sq"], row_sq(rows["delta"])
+        if not torch.allclose(sent, found, rtol=1e-3, atol=float(torch.finfo(x.dtype).tiny)):
+            lengths = f"{float(sent):.3e}, but |delta|^2 is {float(found):.3e}"
+            raise RefusedError(f"its delta_sq is {lengths}")
+    measured = {}
+    for name in ("loss", "lr"):
+        phases = _read_list(payload, name, method.direction.local_phases(t).times)
+        measured[name] = reduce(torch.add, x.new_tensor(phases)[:, None]) / len(phases)
     counted = min(_read_count(payload, "counted"), float(sum(sizes.values())))
-    ordered = {n: rows[n] for n in names}
-    return Upload(ordered, sizes, counted, loss, lr, work, passes)
+    return Upload(rows, sizes, counted, measured, read_work(payload))
 
 
-def read_work(payload: Payload) -> tuple[list[float], float]:
-    """Return the counts of a client's work, and its number of gradients over all of its data."""
-    found = _read_list("tally", payload.metrics.get("tally"), len(WORK_COUNTS))
-    if min(found) < 0:
+def read_work(payload: Payload) -> Work:
+    """Return the cost of a client's work."""
+    counts = _read_list(payload, "tally", len(WORK_COUNTS))
+    if min(counts) < 0:
         raise RefusedError("its tally has a count below zero")
-    return found, read_passes(payload)
+    return Work(counts, read_passes(payload))
 
 
 def read_passes(payload: Payload) -> float:
@@ -115,38 +97,49 @@ def read_passes(payload: Payload) -> float:
 
 
 def read_probe(
-    payload: Payload, request: RequestContext, what: str, points: list[Vector], largest: float
+    payload: Payload, what: str, points: list[Vector], largest: float
 ) -> tuple[list[Tensor], float]:
     """Return a client's measurement at each point, one row each, and its number of gradients."""
-    request.check(payload)
     names = [f"point {j}" for j in range(len(points))]
-    _check_names("channel", set(payload.arrays), set(names) if what == "grad" else set())
-    _check_names("scalar", set(payload.scalars), set() if what == "grad" else set(names))
-    out = []
+    vectors = set(names) if what == "grad" else set()
+    _check_names(payload, vectors, set(names) - vectors)
+    pairs = zip(names, points, strict=True)
+    return [_read_row(payload, n, x, largest) for n, x in pairs], read_passes(payload)
+
+
+def _check_names(payload: Payload, vectors: set[str], scalars: set[str]) -> None:
+    for kind, got, want in (
+        ("channel", set(payload.arrays), vectors),
+        ("scalar", set(payload.scalars), scalars),
+    ):
+        if got - want:
+            raise RefusedError(f"it sends the unknown {kind} {min(got - want)!r}")
+        if want - got:
+            raise RefusedError(f"it lacks the {kind} {min(want - got)!r}")
+
+
+def _read_row(
+    payload: Payload, name: str, x: Vector, largest: float, decode: Decode = decode_dense
+) -> Tensor:
+    """Return a channel as one row: a vector with the form of x, or a scalar."""
+    bound = largest * (1 + float(torch.linalg.vector_norm(x)))
     try:
-        for name, x in zip(names, points, strict=True):
-            bound = largest * (1 + float(torch.linalg.vector_norm(x)))
-            if what == "grad":
-                value = decode_dense(name, payload.arrays[name], x)[None]
-                _check_norm(name, value, bound)
-            else:
-                value = decode_scalar(name, payload.scalars[name], x)[None]
-                _check_norm(name, value, bound * bound)
-            out.append(value)
+        if name in payload.arrays:
+            value = decode(name, payload.arrays[name], x)
+        else:
+            value, bound = decode_scalar(name, payload.scalars[name], x), bound * bound
     except DataError as error:
         raise RefusedError(str(error)) from None
-    return out, read_passes(payload)
-
-
-def _check_names(kind: str, got: set[str], want: set[str]) -> None:
-    if got - want:
-        raise RefusedError(f"it sends the unknown {kind} {min(got - want)!r}")
-    if want - got:
-        raise RefusedError(f"it lacks the {kind} {min(want - got)!r}")
+    if not bool(torch.isfinite(value).all()):
+        raise RefusedError(f"{name} must be finite, got NaN or Inf.")
+    norm = float(torch.linalg.vector_norm(value.double()))
+    if norm > bound:
+        raise RefusedError(f"{name} must have a length of at most {bound:.1e}, got {norm:.1e}.")
+    return value[None]
 
 
 def _decode_vector(
-    name: str, array: EncodedArray, method: Method, x: Vector, ids: Tensor, t: Round
+    method: Method, t: Round, ids: Tensor, name: str, array: EncodedArray, x: Vector
 ) -> Vector:
     wire = wire_for_round(method, name, t)
     if wire.lossless:
@@ -161,35 +154,25 @@ def _decode_vector(
         raise DataError(f"{name} cannot be decoded: {first_line(error)}") from None
 
 
-def _check_norm(name: str, value: Tensor, bound: float) -> None:
-    if not bool(torch.isfinite(value).all()):
-        raise DataError(f"{name} must be finite, got NaN or Inf.")
-    norm = float(torch.linalg.vector_norm(value.double()))
-    if norm > bound:
-        raise DataError(f"{name} must have a length of at most {bound:.1e}, got {norm:.1e}.")
-
-
-def _check_delta_sq(sent: Tensor, found: Tensor) -> None:
-    if not torch.allclose(sent, found, rtol=1e-3, atol=float(torch.finfo(sent.dtype).tiny)):
-        raise RefusedError(
-            f"its delta_sq is {float(sent):.3e}, but |delta|^2 is {float(found):.3e}"
-        )
-
-
 def _read_count(payload: Payload, name: str) -> float:
-    (found,) = _read_list(name, [payload.metrics.get(name)], 1)  # type: ignore[list-item]
+    found = _read_number(name, payload.metrics.get(name))
     if found < 0:
         raise RefusedError(f"its {name} is a count below zero")
     return found
 
 
-def _read_list(name: str, value: Number | None, length: int) -> list[float]:
-    numbers = value if isinstance(value, list) else None
-    if numbers is None or len(numbers) != length:
+def _read_list(payload: Payload, name: str, length: int) -> list[float]:
+    value = payload.metrics.get(name)
+    if not isinstance(value, list) or len(value) != length:
         raise RefusedError(f"its {name} must be {length} numbers")
-    for v in numbers:
-        if isinstance(v, bool) or not isinstance(v, int | float) or v != v or abs(v) == math.inf:
-            raise RefusedError(f"its {name} must be finite, got {v!r}"[:200])
-        if abs(v) > MAX_COUNT:
-            raise RefusedError(f"its {name} is absurd: {v!r}"[:200])
-    return [float(v) for v in numbers]
+    return [_read_number(name, v) for v in value]
+
+
+def _read_number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RefusedError(f"its {name} must be a number, got {value!r}"[:200])
+    if value != value or abs(value) == math.inf:
+        raise RefusedError(f"its {name} must be finite, got {value!r}"[:200])
+    if abs(value) > MAX_COUNT:
+        raise RefusedError(f"its {name} is absurd: {value!r}"[:200])
+    return float(value)

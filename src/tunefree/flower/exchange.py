@@ -9,43 +9,31 @@ from typing import Generic, TypeVar
 
 from ..core.errors import TunefreeError
 from ..wire import Ledger
-from .check import RefusedError
-from .payload import Payload
+from .check import RefusedError, check_request
+from .payload import HeaderValue, Payload
 from .registry import NodeRegistry
+from .settings import Settings
 
 log = logging.getLogger("tunefree")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class FailurePolicy:
-    """How the server treats clients that fail.
-
-    Args:
-        minimum: Fewest clients of a cohort that must answer; None is half of the cohort. Methods
-            that need full participation, and the preparation before round 0, need all clients.
-        deadline: Seconds that clients have for an answer.
-        wait: Seconds after which a round without enough answers is given up.
-        lost: "refuse" excludes a client whose memory is lost; "renew" lets it start with a new
-            memory (and prepare again), while the server keeps its share of the old memory.
-        largest: Largest norm of a vector that is accepted, in units of 1 + |x|.
-    """
-
-    minimum: int | None = None
-    deadline: float = 600.0
-    wait: float = 1800.0
-    lost: str = "refuse"
-    largest: float = 1e4
-
-    def min_answers(self, cohort: int, everyone: bool) -> int:
-        """Return how many clients of a cohort must answer."""
-        if everyone:
-            return cohort
-        return min(cohort, -(-cohort // 2) if self.minimum is None else self.minimum)
-
-
 class TooFewError(TunefreeError):
     """Too few clients answered; the last checkpoint is intact."""
+
+
+@dataclass(frozen=True)
+class Request(Generic[T]):
+    """A request to clients, and how to read their answers."""
+
+    t: int
+    version: str  # name of the memory that the request creates; answers repeat it
+    ledger: Ledger  # counts the bytes of refused answers
+    need: int  # how many clients must answer
+    write: Callable[[int], Payload]  # returns the message to a client
+    read: Callable[[Payload], T]  # converts an answer, or raises `RefusedError`
+    renew: Callable[[int], bool] | None = None  # resets a lost memory; whether to ask again
+    label: str = "absent"  # the log's and history's word for clients that do not answer
 
 
 @dataclass
@@ -58,65 +46,50 @@ class _Replies(Generic[T]):
 
 
 class Exchange:
-    """Sends requests to clients and reads their answers.
+    """Sends requests of a run to clients and reads their answers.
 
-    Args:
-        registry: The connected clients.
-        policy: How to treat clients that fail.
+    Every message has the run's id, under which nodes store their memory, and the text of its
+    `RunTerms`.
     """
 
-    def __init__(self, registry: NodeRegistry, policy: FailurePolicy) -> None:
-        self.registry, self.policy = registry, policy
+    def __init__(self, registry: NodeRegistry, settings: Settings, run: str, terms: str) -> None:
+        self.registry, self.settings = registry, settings
+        self._run, self._terms = run, terms
         self._missing: tuple[int, set[int]] = (-2, set())  # a round, and who did not answer in it
         self._events: dict[str, set[int]] = defaultdict(set)
 
-    def run(
-        self,
-        clients: list[int],
-        t: int,
-        write: Callable[[int], Payload],
-        read: Callable[[int, Payload], T],
-        need: int,
-        ledger: Ledger,
-        renew: Callable[[int], bool] | None = None,
-        label: str = "absent",
-    ) -> dict[int, T]:
+    def header(self, kind: str, client: int, t: int, version: str) -> dict[str, HeaderValue]:
+        """Return the header of a message to a client."""
+        same = {"run": self._run, "terms": self._terms}
+        return {"kind": kind, "client": client, "round": t, "version": version, **same}
+
+    def run(self, clients: list[int], request: Request[T]) -> dict[int, T]:
         """Ask clients until enough have answered, and return the answers by client.
 
         Clients that did not answer earlier in the round are asked only if the others are too few.
 
-        Args:
-            clients: The clients to ask.
-            t: The round.
-            write: Returns the request to a client.
-            read: Converts an answer, or raises `RefusedError`.
-            need: How many clients must answer.
-            ledger: Counts the bytes of refused answers.
-            renew: Resets a client whose memory is lost; returns whether to ask it again.
-            label: The log's and history's word for clients that do not answer.
-
         Raises:
-            TooFewError: Fewer than `need` clients answered in time.
+            TooFewError: Fewer than `request.need` clients answered in time.
         """
-        replies: _Replies[T] = _Replies()
+        t, need, replies = request.t, request.need, _Replies[T]()
         missing = self._missing[1] if self._missing[0] == t else set()
         present = [i for i in clients if i not in missing]
         todo = present if len(present) >= need else clients
         began = time.monotonic()
         while True:
-            renewed = self._ask(todo, t, write, read, ledger, renew, replies)
+            renewed = self._ask(todo, request, replies)
             if renewed:
                 todo = renewed
                 continue
             todo = [i for i in clients if i not in replies.answers and i not in replies.excluded]
             is_enough = len(replies.answers) >= need
-            is_late = time.monotonic() - began >= self.policy.wait
+            is_late = time.monotonic() - began >= self.settings.wait
             if is_enough or is_late or len(replies.answers) + len(todo) < need:
                 break
             self.registry.pause()
         for i in todo:
             if i in replies.errors:  # the others were logged earlier in this round
-                self._log_event(label, t, i, replies.errors[i])
+                self._log_event(request.label, t, i, replies.errors[i])
         if not is_enough:
             raise TooFewError(
                 f"Round {t} has {len(replies.answers)} of the {need} answers that it needs; the "
@@ -125,44 +98,38 @@ class Exchange:
         self._missing = t, (missing | set(todo) | replies.excluded) - set(replies.answers)
         return replies.answers
 
-    def _ask(
-        self,
-        clients: list[int],
-        t: int,
-        write: Callable[[int], Payload],
-        read: Callable[[int, Payload], T],
-        ledger: Ledger,
-        renew: Callable[[int], bool] | None,
-        replies: _Replies[T],
-    ) -> list[int]:
+    def _ask(self, clients: list[int], request: Request[T], replies: _Replies[T]) -> list[int]:
         """Ask each client once, sort the replies, and return the renewed clients to ask again."""
         renewed: list[int] = []
-        received = self.registry.send({i: write(i) for i in self.registry.connected(clients)})
+        messages = {i: request.write(i) for i in self.registry.connected(clients)}
+        received = self.registry.send(messages)
         for i in clients:
             reply = received.get(i)
             if not isinstance(reply, Payload):
                 replies.errors[i] = reply or "no answer in time"
             elif reply.header.get("lost"):
-                if self._renew(i, t, renew):
+                if self._renew(i, request):
                     renewed.append(i)
                 else:
                     replies.excluded.add(i)
             else:
                 try:
-                    replies.answers[i] = read(i, reply)
+                    check_request(reply, client=i, round=request.t, version=request.version)
+                    replies.answers[i] = request.read(reply)
                 except RefusedError as error:
-                    self._log_event("refused", t, i, str(error))
-                    ledger.send_up("refused", reply.size(), 0.0)
+                    self._log_event("refused", request.t, i, str(error))
+                    request.ledger.send_up("refused", reply.size(), 0.0)
                     replies.excluded.add(i)
         return renewed
 
-    def _renew(self, i: int, t: int, renew: Callable[[int], bool] | None) -> bool:
-        """Reset a client whose memory is lost, if the policy allows it."""
-        if self.policy.lost != "renew" or renew is None:
-            self._log_event("lost", t, i, "its memory is missing")
+    def _renew(self, i: int, request: Request[T]) -> bool:
+        """Reset a client whose memory is lost, if the settings allow it."""
+        if self.settings.lost != "renew" or request.renew is None:
+            self._log_event("lost", request.t, i, "its memory is missing")
             return False
-        self._log_event("renewed", t, i, "its memory is missing; it begins anew at this model")
-        return renew(i)
+        reason = "its memory is missing; it begins anew at this model"
+        self._log_event("renewed", request.t, i, reason)
+        return request.renew(i)
 
     def _log_event(self, event: str, t: int, client: int, reason: str) -> None:
         self._events[event].add(client)
@@ -171,5 +138,5 @@ class Exchange:
     def events(self) -> dict[str, int]:
         """Return and clear the numbers of absent, behind, refused, lost and renewed clients."""
         found = {event: len(clients) for event, clients in self._events.items()}
-        self._events = defaultdict(set)
+        self._events.clear()
         return found

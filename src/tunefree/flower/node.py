@@ -17,7 +17,7 @@ from ..clients.rule import LocalResult
 from ..core.device import find_device
 from ..core.errors import ArgumentError, DataError
 from ..core.plan import Plan, Round
-from ..core.types import Channels, State, Vector, map_inputs
+from ..core.types import Channels, State, Vector, map_inputs, select_prefix
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.loop import LoopEngine
@@ -27,7 +27,6 @@ from ..rounds import (
     local_update,
     make_sender,
     pack_uploads,
-    select_prefix,
     update_memory,
     wire_for_round,
 )
@@ -41,7 +40,6 @@ from .payload import (
     Payload,
     encode_dense,
     pack_channels,
-    strip_prefix,
     unpack_channels,
     wrap_bytes,
 )
@@ -50,29 +48,6 @@ from .store import FIRST, MemoryStore, memory_home
 from .terms import RunTerms
 
 Load = Callable[[Mapping[str, Any]], Any]
-
-
-@dataclass(frozen=True)
-class OneClientBatches(BatchSource):
-    """The batches of one client, padded to the width that the whole population's batches have."""
-
-    wide: int = 1
-
-    @cached_property
-    def width(self) -> int:
-        """Rows of a batch, padding included."""
-        return self.wide
-
-
-@dataclass(frozen=True)
-class _BoundRun:
-    """A run, bound to this node's model and data."""
-
-    method: Method
-    problem: Problem
-    plan: Plan
-    context: ClientContext
-    names: tuple[str, ...]  # tensors of the client's memory
 
 
 class Node:
@@ -101,7 +76,7 @@ class Node:
     ) -> None:
         self._model, self._load, self._config = model, load, config
         self._method, self._loss, self._device = method, loss, device
-        self._bound: tuple[str, _BoundRun] | None = None
+        self._bound: tuple[tuple[str, str], _NodeRun] | None = None  # by run and terms
         self.client = client_number(config)
         self._home = memory_home(config)
 
@@ -117,47 +92,42 @@ class Node:
             return Payload({"client": self.client, "samples": self._data.samples})
         if header.get("client") != self.client:
             raise DataError(f"This is client {self.client}, not {header.get('client')!r}.")
-        handlers = {"train": self._train, "probe": self._probe, "keep": self._confirm_means}
-        handlers |= dict.fromkeys(("keys", "shares", "opened"), self._answer_secagg)
-        if kind not in handlers:
+        if kind not in ("train", "probe", "keep", "keys", "shares", "opened"):
             raise DataError(f"The kind of a message must be known, got {kind!r}.")
         if kind in ("train", "probe") and "least" in self._config and "secure" not in header:
-            raise DataError(
-                "This node answers only under secure aggregation ('least' is configured)."
-            )
-        bound = self._bind(str(header["terms"]))
-        store = MemoryStore(self._home, str(header["run"]), self.client)
-        self._apply_means(payload, bound, store)
-        return handlers[kind](payload, bound, store)
+            raise DataError("This node ('least') answers only under secure aggregation.")
+        key = str(header["run"]), str(header["terms"])
+        if self._bound is None or self._bound[0] != key:
+            self._bound = key, self._bind(*key)
+        return self._bound[1].reply(payload)
 
-    def _bind(self, text: str) -> _BoundRun:
-        """Bind the terms of a run to this node's model and data, unless they are bound already."""
-        if self._bound is not None and self._bound[0] == text:
-            return self._bound[1]
+    def _bind(self, run: str, text: str) -> "_NodeRun":
+        """Bind a run and its terms to this node's model, data and memory."""
         terms = RunTerms.read(text)
         if not 0 <= self.client < terms.clients:
             raise ArgumentError(f"The run has {terms.clients} clients; this is {self.client}.")
         method, device = terms.choose(self._method), find_device(self._device)
         config = terms.config
-        dtype = config.dtype
         model = self._model if isinstance(self._model, nn.Module) else self._model()
         labelled = are_labels(self._data.y)
-        problem = Problem(model, self._choose_loss(terms, labelled), dtype, device, "fp32")
+        problem = Problem(model, self._choose_loss(terms, labelled), config.dtype, device, "fp32")
         terms.check(problem)
-        fed = copy.copy(self._data.to(device, dtype))
+        fed = copy.copy(self._data.to(device, config.dtype))
         few = map_inputs(lambda t: t[:2], fed.x)
         problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None)
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
-        batches = OneClientBatches(
-            problem, fed, config.batch_plan, config.seed, config.augmentation, wide=terms.width
+        cut, seed, augment = config.batch_plan, config.seed, config.augmentation
+        batches = BatchSource(problem, fed, cut, seed, augment, padded=terms.width)
+        return _NodeRun(
+            client=self.client,
+            least=int(self._config.get("least", 3)),
+            method=method,
+            plan=terms.plan(problem.layout),
+            like=problem.start,
+            context=ClientContext(method, batches, LoopEngine(problem)),
+            store=MemoryStore(self._home, run, self.client),
         )
-        plan = terms.plan(problem.layout)
-        names = tuple(init_client_memory(method, problem.start, plan))
-        context = ClientContext(method, batches, LoopEngine(problem))
-        bound = _BoundRun(method, problem, plan, context, names)
-        self._bound = text, bound
-        return bound
 
     def _choose_loss(self, terms: RunTerms, labelled: bool) -> str | Loss:
         if terms.loss == "auto":
@@ -170,110 +140,121 @@ class Node:
             )
         return self._loss
 
+
+@dataclass(frozen=True)
+class _NodeRun:
+    """A run, bound to this node's model, data and memory; it answers the run's messages."""
+
+    client: int
+    least: int  # clients among which this one agrees to be summed
+    method: Method
+    plan: Plan
+    like: Vector  # the model's parameters
+    context: ClientContext
+    store: MemoryStore
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Tensors of the client's memory."""
+        return tuple(init_client_memory(self.method, self.like, self.plan))
+
     @property
-    def _ids(self) -> Tensor:
+    def ids(self) -> Tensor:
+        """The client as a cohort."""
         return torch.tensor([self.client])
 
-    def _probe(self, payload: Payload, bound: _BoundRun, store: MemoryStore) -> Payload:
+    def reply(self, payload: Payload) -> Payload:
+        """Process a message and return the answer."""
+        self._apply_means(payload)
+        kind = payload.header["kind"]
+        if kind == "train":
+            return self._train(payload)
+        if kind == "probe":
+            return self._probe(payload)
+        if kind == "keep":
+            is_lost = self.store.read(str(payload.header["echo"])) is None
+            return Payload(_reply_header(payload.header) | {"lost": int(is_lost)})
+        sent = payload.arrays.get("message")
+        message = self._secagg_client(payload).answer(str(kind), sent.data if sent else b"")
+        return Payload(_reply_header(payload.header), {str(kind): wrap_bytes(message)})
+
+    def _probe(self, payload: Payload) -> Payload:
         """Measure a quantity at each of the server's points."""
-        context, what, t = bound.context, payload.header["what"], int(payload.header["round"])
+        context, what, t = self.context, payload.header["what"], int(payload.header["round"])
         if what not in ("loss", "grad", "grad_sq"):
             raise DataError(f"A probe must ask for loss, grad or grad_sq, got {what!r}.")
         context.passes, found = 0, {}
         points = {n: array for n, array in payload.arrays.items() if n != "message"}
-        for name, x in unpack_channels(points, {}, bound.problem.start).items():
-            found[name] = context.probe(x, t, self._ids, what)[0]  # type: ignore[arg-type]
+        for name, x in unpack_channels(points, {}, self.like).items():
+            found[name] = context.probe(x, t, self.ids, what)[0]  # type: ignore[arg-type]
         metrics: dict[str, Number] = {"passes": float(context.passes)}
         if "secure" in payload.header:
             rows = {name: value[None] for name, value in found.items()}
-            return self._mask_answer(payload, bound, store, rows, metrics)
+            return self._mask_answer(payload, rows, metrics)
         arrays, scalars = pack_channels(found)
         return Payload(_reply_header(payload.header), arrays, scalars, metrics)
 
-    def _train(self, payload: Payload, bound: _BoundRun, store: MemoryStore) -> Payload:
+    def _train(self, payload: Payload) -> Payload:
         """Do a round's local work, and write a version of the memory that the server may commit."""
-        header, method, like = payload.header, bound.method, bound.problem.start
-        t = _round_of(header, bound.plan)
-        down = unpack_channels(strip_prefix(payload.arrays, "down."), payload.scalars, like)
-        own = self._load_memory(payload, bound, store, down["x"])
+        header, method = payload.header, self.method
+        index, fraction = int(header["round"]), float(header["fraction"])
+        t = Round(self.plan, index, fraction, float(header["factor"]))
+        down = unpack_channels(select_prefix(payload.arrays, "down"), payload.scalars, self.like)
+        own = self._load_memory(payload, down)
         if own is None:
             return Payload({**_reply_header(header), "lost": 1})
-        bound.context.passes = 0
-        task = bound.context.task(self._ids, t)
+        self.context.passes, ledger = 0, Ledger()
+        task = self.context.task(self.ids, t)
         sent, after, results = local_update(method, task, down, own, t)
-        ledger = Ledger()
-        arrived, wire_memory = pack_uploads(method, sent, own, self._ids, t, ledger)
+        arrived, wire_memory = pack_uploads(method, sent, own, self.ids, t, ledger)
         after = after | wire_memory
-        if bound.names:
+        if self.names:
             version = str(header["version"])
             if method.echo:
                 half = {"own": after, "sent": sent, "arrived": arrived, "before": own}
                 flat = {f"{k}.{n}": v for k, part in half.items() for n, v in part.items()}
-                store.write(version, flat | _round_tensors(t), "half")
+                self.store.write(version, flat | _round_tensors(t), "half")
             else:
                 after = update_memory(method, sent, arrived, {}, after, t)
-                store.write(version, _drop_client_axis(after, own, bound.names))
-            store.prune(version, str(header["base"]))
-        metrics = _metrics(results, bound.context, ledger)
+                self.store.write(version, self._drop_client_axis(after, own))
+            self.store.prune(version, str(header["base"]))
+        metrics = _metrics(results, self.context, ledger)
         if "secure" in header:
             means = {
                 k: sum(getattr(r, n) for r in results) / len(results) for k, n in MEASURED.items()
             }
             visible = {n: metrics[n] for n in ("tally", "passes")}
-            return self._mask_answer(payload, bound, store, arrived | means, visible)
-        arrays = {n: self._encode(n, v, own, bound, t) for n, v in sent.items() if v.ndim > 1}
+            return self._mask_answer(payload, arrived | means, visible)
+        arrays = {n: self._encode(n, v, own, t) for n, v in sent.items() if v.ndim > 1}
         scalars: dict[str, Number] = {n: float(v) for n, v in arrived.items() if v.ndim == 1}
         return Payload(_reply_header(header), arrays, scalars, metrics)
 
-    def _mask_answer(
-        self,
-        payload: Payload,
-        bound: _BoundRun,
-        store: MemoryStore,
-        rows: Channels,
-        metrics: dict[str, Number],
-    ) -> Payload:
+    def _mask_answer(self, payload: Payload, rows: Channels, metrics: dict[str, Number]) -> Payload:
         """Return an answer with masked rows, of which the server learns only the cohort's sum."""
         inbox, weight = payload.arrays["message"].data, float(payload.header["weight"])
-        message = self._secagg_client(payload, bound, store).mask(inbox, rows, weight)
+        message = self._secagg_client(payload).mask(inbox, rows, weight)
         return Payload(_reply_header(payload.header), {"masked": wrap_bytes(message)}, {}, metrics)
 
-    def _secagg_client(
-        self, payload: Payload, bound: _BoundRun, store: MemoryStore
-    ) -> SecAggClient:
+    def _secagg_client(self, payload: Payload) -> SecAggClient:
         header, preparing = payload.header, int(payload.header["round"]) < 0
-        like = bound.problem.start
-        terms = SecAggTerms.from_text(header["secure"], bound.method, like, preparing)
-        return SecAggClient(store.path, self.client, terms, int(self._config.get("least", 3)))
+        terms = SecAggTerms.from_text(header["secure"], self.method, self.like, preparing)
+        return SecAggClient(self.store.path, self.client, terms, self.least)
 
-    def _answer_secagg(self, payload: Payload, bound: _BoundRun, store: MemoryStore) -> Payload:
-        """Answer a message of secure aggregation that asks for keys or shares."""
-        kind, sent = str(payload.header["kind"]), payload.arrays.get("message")
-        client = self._secagg_client(payload, bound, store)
-        message = client.answer(kind, sent.data if sent else b"")
-        return Payload(_reply_header(payload.header), {kind: wrap_bytes(message)})
-
-    def _encode(
-        self, name: str, rows: Tensor, own: State, bound: _BoundRun, t: Round
-    ) -> EncodedArray:
-        wire = wire_for_round(bound.method, name, t)
+    def _encode(self, name: str, rows: Tensor, own: State, t: Round) -> EncodedArray:
+        wire = wire_for_round(self.method, name, t)
         if wire.lossless:
             return encode_dense(rows[0])
         row = wire.corrected(rows, select_prefix(own, f"wire.{name}"))[0]
-        return wrap_bytes(wire.encode(row, make_sender(name, self._ids, t), bound.plan.layout))
+        return wrap_bytes(wire.encode(row, make_sender(name, self.ids, t), self.plan.layout))
 
-    def _load_memory(
-        self, payload: Payload, bound: _BoundRun, store: MemoryStore, x: Vector
-    ) -> State | None:
+    def _load_memory(self, payload: Payload, down: Channels) -> State | None:
         """Return the memory from which the work starts, as one row; None if it is lost."""
         base = str(payload.header["base"])
-        start = strip_prefix(payload.arrays, "start.")
-        first = init_client_memory(
-            bound.method, unpack_channels(start, {}, x)["x"] if start else x, bound.plan
-        )
-        if base == FIRST or not bound.names:
+        start = unpack_channels(select_prefix(payload.arrays, "start"), {}, down["x"])
+        first = init_client_memory(self.method, start.get("x", down["x"]), self.plan)
+        if base == FIRST or not self.names:
             return {name: v[None] for name, v in first.items()}
-        found = store.read(base)
+        found = self.store.read(base)
         if found is None or any(
             n not in found or found[n].shape != v.shape or found[n].dtype != v.dtype
             for n, v in first.items()
@@ -281,27 +262,24 @@ class Node:
             return None
         return {n: found[n][None].to(v.device) for n, v in first.items()}
 
-    def _apply_means(self, payload: Payload, bound: _BoundRun, store: MemoryStore) -> None:
+    def _apply_means(self, payload: Payload) -> None:
         """Finish an earlier round's memory, if this message brings the means that it lacked."""
         version = str(payload.header.get("echo", ""))
-        if not version or store.read(version) is not None:
+        if not version or self.store.read(version) is not None:
             return
-        half = store.read(version, "half")
+        half = self.store.read(version, "half")
         if half is None:  # the memory is lost; `_load_memory` reports it
             return
-        device = bound.problem.device
-        half = {name: v.to(device) for name, v in half.items()}
-        mean = unpack_channels(strip_prefix(payload.arrays, "echo."), {}, bound.problem.start)
-        t = Round(bound.plan, int(half["index"]), float(half["fraction"]), float(half["factor"]))
+        half = {name: v.to(self.like.device) for name, v in half.items()}
+        mean = unpack_channels(select_prefix(payload.arrays, "echo"), {}, self.like)
+        t = Round(self.plan, int(half["index"]), float(half["fraction"]), float(half["factor"]))
         parts = {k: select_prefix(half, k) for k in ("own", "sent", "arrived", "before")}
-        after = update_memory(bound.method, parts["sent"], parts["arrived"], mean, parts["own"], t)
-        store.write(version, _drop_client_axis(after, parts["before"], bound.names))
+        after = update_memory(self.method, parts["sent"], parts["arrived"], mean, parts["own"], t)
+        self.store.write(version, self._drop_client_axis(after, parts["before"]))
 
-    def _confirm_means(self, payload: Payload, bound: _BoundRun, store: MemoryStore) -> Payload:
-        """Report whether the round's memory is finished, now that its means have arrived."""
-        version = str(payload.header["echo"])
-        lost = store.read(version) is None
-        return Payload(_reply_header(payload.header) | {"lost": int(lost)})
+    def _drop_client_axis(self, after: State, before: State) -> State:
+        """Return the memory without its client axis; tensors that the round did not set stay."""
+        return {n: after.get(n, before[n])[0] for n in self.names}
 
 
 def client_number(config: Mapping[str, Any]) -> int:
@@ -314,8 +292,7 @@ def client_number(config: Mapping[str, Any]) -> int:
         if name in config:
             return int(config[name])
     raise ArgumentError(
-        "A node needs the number of its client; start it with --node-config 'partition-id=0' (or "
-        "client-id=0)."
+        "A node needs its client's number: use --node-config 'partition-id=0' or 'client-id=0'."
     )
 
 
@@ -324,18 +301,9 @@ def _reply_header(header: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
     return {n: header[n] for n in ("client", "round", "version")}
 
 
-def _round_of(header: Mapping[str, HeaderValue], plan: Plan) -> Round:
-    return Round(plan, int(header["round"]), float(header["fraction"]), float(header["factor"]))
-
-
 def _round_tensors(t: Round) -> State:
     numbers = {"index": t.index, "fraction": t.fraction, "factor": t.factor}
     return {n: torch.tensor(v, dtype=torch.float64) for n, v in numbers.items()}
-
-
-def _drop_client_axis(after: State, before: State, names: tuple[str, ...]) -> State:
-    """Return the memory without its client axis; tensors that the round did not set stay."""
-    return {n: after.get(n, before[n])[0] for n in names}
 
 
 def _metrics(

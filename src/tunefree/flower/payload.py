@@ -92,8 +92,3 @@ def decode_scalar(name: str, value: Number, like: Tensor) -> Tensor:
     if isinstance(value, int) and abs(value) > 1 << 64:
         raise DataError(f"{name} must be an int of at most 64 bits, got a larger one.")
     return torch.tensor(float(value), dtype=like.dtype, device=like.device)
-
-
-def strip_prefix(arrays: Mapping[str, EncodedArray], prefix: str) -> dict[str, EncodedArray]:
-    """Return the arrays whose names start with a prefix, without it."""
-    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}

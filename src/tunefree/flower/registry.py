@@ -31,12 +31,9 @@ class Transport(Protocol):
 
 
 class NodeRegistry:
-    """Tracks the clients while nodes connect, leave and return with another node number.
+    """Tracks N clients while nodes connect, leave and return with another node number.
 
-    Args:
-        transport: Carries payloads to the nodes.
-        clients: Number of clients N.
-        deadline: Seconds that a node has for an answer.
+    Nodes have `deadline` seconds for an answer.
     """
 
     def __init__(self, transport: Transport, clients: int, deadline: float) -> None:
@@ -73,24 +70,23 @@ class NodeRegistry:
             self._register(node, reply.header.get("client"), reply.header.get("samples"))
 
     def _register(self, node: int, client: object, samples: object) -> None:
-        if not _is_int_in(client, 0, self._clients - 1) or not _is_int_in(samples, 1, MAX_SAMPLES):
-            self._reject(node, f"client {client!r} with {samples!r} samples is invalid")
-            return
-        assert isinstance(client, int)
-        assert isinstance(samples, int)
-        if self.sizes.get(client, samples) != samples:
-            self._reject(
-                node,
+        if type(client) is not int or not 0 <= client < self._clients:
+            reason = f"client {client!r} is none of the {self._clients} clients"
+        elif type(samples) is not int or not 1 <= samples <= MAX_SAMPLES:
+            reason = f"client {client} with {samples!r} samples is invalid"
+        elif self.sizes.get(client, samples) != samples:
+            reason = (
                 f"client {client} had {self.sizes[client]} samples when the run began, now it has "
-                f"{samples}; start a new run for other data",
+                f"{samples}; start a new run for other data"
             )
+        elif (other := self._nodes.get(client)) is not None and self._is_responding(other):
+            reason = f"client {client} is on node {other} already, which answers"
+        else:
+            self.sizes[client] = samples
+            self._nodes[client] = node
             return
-        other = self._nodes.get(client)
-        if other is not None and self._is_responding(other):
-            self._reject(node, f"client {client} is on node {other} already, which answers")
-            return
-        self.sizes[client] = samples
-        self._nodes[client] = node
+        log.warning("Node %d is refused: %s.", node, reason)
+        self._rejected.add(node)
 
     def _is_responding(self, node: int) -> bool:
         return isinstance(self._identify([node]).get(node), Payload)
@@ -98,10 +94,6 @@ class NodeRegistry:
     def _identify(self, nodes: list[int]) -> dict[int, Payload | str]:
         requests = {node: Payload({"kind": "hello"}) for node in nodes}
         return self._transport.exchange(requests, min(self._deadline, IDENTIFY_SECONDS))
-
-    def _reject(self, node: int, reason: str) -> None:
-        log.warning("Node %d is refused: %s.", node, reason)
-        self._rejected.add(node)
 
     def wait_for_all(self, seconds: float) -> None:
         """Wait until every client has connected once; raise an error after `seconds`."""
@@ -111,11 +103,11 @@ class NodeRegistry:
             if len(self.sizes) == self._clients:
                 return
             if time.monotonic() - began >= seconds:
-                missing = sorted(set(range(self._clients)) - self.sizes.keys())
+                missing = [i for i in range(self._clients) if i not in self.sizes]
+                shown = ", ".join(map(str, missing[:20]))
                 raise TunefreeError(
                     f"{len(missing)} of {self._clients} clients did not come within {seconds:g} s: "
-                    f"{', '.join(map(str, missing[:20]))}. Start their nodes, or set clients to "
-                    "the number of nodes."
+                    f"{shown}. Start their nodes, or lower Settings(clients=...)."
                 )
             self._transport.pause()
 
@@ -132,7 +124,3 @@ class NodeRegistry:
         requests = {node: payloads[i] for node, i in clients.items()}
         replies = self._transport.exchange(requests, self._deadline)
         return {clients[node]: reply for node, reply in replies.items() if node in clients}
-
-
-def _is_int_in(value: object, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

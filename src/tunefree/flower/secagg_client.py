@@ -5,7 +5,6 @@ answer is sent, so that no message is answered twice.
 """
 
 import json
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from ..core.files import write_atomically
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import Channel, ProtocolClient, ProtocolError, ProtocolTerms, Quantizer, Secure
-from ..privacy.messages import default_threshold
 
 MEASURED = {"measured loss": "loss", "measured lr": "lr"}  # for the history; masked like channels
 FILE = "session.json"
@@ -31,27 +29,12 @@ class SecAggTerms:
     what: str = ""  # the probed quantity; empty for local training
 
     @classmethod
-    def for_training(
-        cls, secure: Secure, clients: int, method: Method, x: Vector, preparing: bool
-    ) -> "SecAggTerms":
-        """Return the terms of a training request to at most `clients` clients."""
-        return cls._new(secure, clients, _training_shapes(method, x, preparing))
-
-    @classmethod
-    def for_probe(
-        cls, secure: Secure, clients: int, what: str, points: list[Vector]
-    ) -> "SecAggTerms":
-        """Return the terms of a request to measure `what` at some points."""
-        return cls._new(secure, clients, _probe_shapes(points[0], what, len(points)), what)
-
-    @classmethod
-    def _new(cls, secure: Secure, clients: int, shapes: Shapes, what: str = "") -> "SecAggTerms":
+    def create(cls, secure: Secure, clients: int, shapes: Shapes, what: str = "") -> "SecAggTerms":
+        """Return the terms of a new session of at most `clients` clients."""
         bounds = {n: _bound_of(secure, what or MEASURED.get(n, n)) for n in shapes}
         channels = tuple(Channel(n, shape, bounds[n]) for n, shape in shapes.items())
         quantizer = Quantizer(channels, clients, secure.bits)
-        threshold = default_threshold(clients) if secure.threshold is None else secure.threshold
-        terms = ProtocolTerms(secrets.token_bytes(16), threshold, quantizer.length, secure.bits)
-        return cls(terms, quantizer, what)
+        return cls(secure.new_terms(quantizer), quantizer, what)
 
     def to_text(self) -> str:
         """Return the terms as JSON."""
@@ -73,9 +56,9 @@ class SecAggTerms:
             found = json.loads(str(text))
             bounds, what = found["bounds"], str(found["what"])
             if what:
-                shapes = _probe_shapes(x, what, len(bounds))
+                shapes = probe_shapes(x, what, len(bounds))
             else:
-                shapes = _training_shapes(method, x, preparing)
+                shapes = training_shapes(method, x, preparing)
             channels = tuple(Channel(n, s, float(bounds[n])) for n, s in shapes.items())
             quantizer = Quantizer(channels, int(found["people"]), int(found["bits"]))
             session, threshold = bytes.fromhex(found["session"]), int(found["threshold"])
@@ -93,25 +76,23 @@ def _bound_of(secure: Secure, name: str) -> float:
     return secure.bound[name]
 
 
-def _probe_shapes(x: Vector, what: str, points: int) -> Shapes:
+def probe_shapes(x: Vector, what: str, points: int) -> Shapes:
+    """Return the shapes of what a client answers to a query at some points."""
     shape = tuple(x.shape) if what == "grad" else ()
     return {f"point {j}": shape for j in range(points)}
 
 
-def _training_shapes(method: Method, x: Vector, preparing: bool) -> Shapes:
+def training_shapes(method: Method, x: Vector, preparing: bool) -> Shapes:
+    """Return the shapes of what a client sends after training."""
     names = method.channels(preparing)
     shapes: Shapes = {n: tuple(x.shape) if n in method.vectors else () for n in names}
     return shapes | dict.fromkeys(MEASURED, ())
 
 
 class SecAggClient:
-    """A node's `ProtocolClient`, stored in a file between messages.
+    """A node's `ProtocolClient`, stored in a file of a folder between messages.
 
-    Args:
-        folder: Folder of this client and run.
-        client: The client's number.
-        terms: The session.
-        least: Fewest clients among which this client agrees to be summed.
+    The client agrees to be summed among at least `least` clients.
     """
 
     def __init__(self, folder: Path, client: int, terms: SecAggTerms, least: int) -> None:

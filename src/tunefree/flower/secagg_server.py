@@ -7,58 +7,46 @@ Every mean is a session of its own with four exchanges instead of one: keys, sha
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, cannot_use
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import ProtocolError, ProtocolServer
-from ..server.aggregate import Aggregation, weighted_mean
-from ..wire import Ledger
-from .check import RefusedError, RequestContext
-from .exchange import Exchange, TooFewError
+from ..server.aggregate import weighted_mean
+from .check import RefusedError
+from .exchange import Exchange, Request, TooFewError
 from .payload import HeaderValue, Payload, wrap_bytes
 from .secagg_client import SecAggTerms
+from .settings import Settings
 
 log = logging.getLogger("tunefree")
 
-MakeMessage = Callable[[int], bytes | None]
-TakeMessage = Callable[[int, bytes], None]
+ReceiveMessage = Callable[[int, bytes], None]
 T = TypeVar("T")
 
 
-def check_secure_settings(method: Method, aggregate: Aggregation, lost: str) -> None:
+def check_secure_settings(method: Method, settings: Settings) -> None:
     """Refuse settings that secure aggregation does not support; warn if a wire saves no bytes."""
-    if aggregate is not weighted_mean:
+    if settings.aggregation is not weighted_mean:
         raise ArgumentError("Settings takes aggregate or secure, not both.")
-    if lost == "renew" and method.prepares:
-        raise ArgumentError(
-            f"{method.name} lets a renewed client prepare alone, which masks cannot hide; use "
-            "lost='refuse' with Settings(secure=...)."
-        )
+    if settings.lost == "renew" and method.prepares:
+        why = "its renewed clients prepare alone, which masks cannot hide; use lost='refuse'"
+        raise cannot_use("Settings(secure=...)", method.name, why)
     lossy = [name for name in method.vectors if not method.wire_of(name).lossless]
     if lossy:
-        log.warning(
-            "The codes of a wire cannot be added under masks: %s loses what its wire drops from "
-            "%r, but sends whole vectors.",
-            method.name,
-            lossy[0],
+        drops = (
+            f"{method.name} loses what its wire drops from {lossy[0]!r}, but sends whole vectors"
         )
+        log.warning("The codes of a wire cannot be added under masks: %s.", drops)
 
 
-class SecAggSession:
-    """The server's side of a session.
+class SecAggSession(Generic[T]):
+    """The server's side of a session with some clients, of all clients' weights p (N,).
 
-    Args:
-        terms: The session.
-        weights: Every client's weight p (N,).
-        clients: The clients that are asked.
-        exchange: Sends requests to them.
-        t: The round.
-        version: Version of the memory that the request creates.
-        ledger: Counts the bytes.
+    The training or probe request reads the part of an answer that is not masked.
     """
 
     def __init__(
@@ -67,107 +55,75 @@ class SecAggSession:
         weights: Tensor,
         clients: list[int],
         exchange: Exchange,
-        t: int,
-        version: str,
-        ledger: Ledger,
+        request: Request[T],
     ) -> None:
         self._terms, self._server = terms, ProtocolServer(terms.terms)
         self._weights, self._clients = weights, clients
         self._largest_weight = float(weights[clients].max())
-        self._exchange, self._t, self._version, self._ledger = exchange, t, version, ledger
+        self._exchange, self._request = exchange, request
 
-    def run(
-        self,
-        header: Callable[[str, int], dict[str, HeaderValue]],
-        write: Callable[[int], Payload],
-        read_metrics: Callable[[Payload], T],
-        renew: Callable[[int], bool] | None,
-        need: int,
-    ) -> dict[int, T]:
-        """Make the four exchanges; return the metrics of the clients whose uploads are summed.
+    def run(self) -> dict[int, T]:
+        """Make the four exchanges; return the answers of the clients whose uploads are summed."""
+        server, request, threshold = self._server, self._request, self._terms.terms.threshold
+        need = max(request.need, threshold)
 
-        Args:
-            header: Returns the header of a message of a kind to a client.
-            write: Returns the training or probe request to a client.
-            read_metrics: Reads the part of an answer that is not masked.
-            renew: Resets a client whose memory is lost; returns whether to ask it again.
-            need: How many clients must answer.
-        """
-        server, threshold = self._server, self._terms.terms.threshold
-        need = max(need, threshold)
+        def write(i: int) -> Payload:
+            return self._add_session(i, request.write(i), server.inbox(i))
 
-        def write_masked(i: int) -> Payload:
-            return self._add_session(i, write(i), server.inbox(i))
-
-        def read_masked(i: int, payload: Payload) -> T:
-            metrics = read_metrics(payload)
-            self._receive(i, "masked", payload, server.receive_masked)
+        def read(payload: Payload) -> T:
+            metrics = request.read(payload)
+            self._receive("masked", payload, server.receive_masked)
             return metrics
 
-        left = self._step("keys", self._clients, header, lambda i: None, server.receive_keys, need)
-        left = self._step(
-            "shares", left, header, lambda i: server.roster(), server.receive_shares, need
-        )
-        found = self._exchange.run(
-            left, self._t, write_masked, read_masked, need, self._ledger, renew
-        )
-        survivors = server.survivors()
-        self._step(
-            "opened",
-            list(server.survivor_ids),
-            header,
-            lambda i: survivors,
-            server.receive_opened,
-            threshold,
-        )
+        left = self._step("keys", self._clients, b"", server.receive_keys, need)
+        left = self._step("shares", left, server.roster(), server.receive_shares, need)
+        found = self._exchange.run(left, replace(request, need=need, write=write, read=read))
+        survivors, ids = server.survivors(), list(server.survivor_ids)
+        self._step("opened", ids, survivors, server.receive_opened, threshold)
         return found
 
     def _step(
-        self,
-        kind: str,
-        clients: list[int],
-        header: Callable[[str, int], dict[str, HeaderValue]],
-        make: MakeMessage,
-        take: TakeMessage,
-        need: int,
+        self, kind: str, clients: list[int], message: bytes, receive: ReceiveMessage, need: int
     ) -> list[int]:
         """Make one exchange of the protocol and return the clients that answered."""
+        request = self._request
 
         def write(i: int) -> Payload:
-            return self._add_session(i, Payload(header(kind, i)), make(i))
+            header = self._exchange.header(kind, i, request.t, request.version)
+            return self._add_session(i, Payload(header), message)
 
-        def read(i: int, payload: Payload) -> None:
-            self._receive(i, kind, payload, take)
+        def read(payload: Payload) -> None:
+            self._receive(kind, payload, receive)
 
-        done = self._exchange.run(clients, self._t, write, read, need, self._ledger)
+        step = Request(request.t, request.version, request.ledger, need, write, read)
+        done = self._exchange.run(clients, step)
         return [i for i in clients if i in done]
 
-    def _add_session(self, i: int, payload: Payload, message: bytes | None) -> Payload:
+    def _add_session(self, i: int, payload: Payload, message: bytes) -> Payload:
         """Return a payload with the session's terms, the client's weight and a message added."""
         added: dict[str, HeaderValue] = {"secure": self._terms.to_text()}
         added["weight"] = float(self._weights[i]) / self._largest_weight
-        arrays = {} if message is None else {"message": wrap_bytes(message)}
-        self._ledger.down["masks"] += len(message or b"")
+        arrays = {"message": wrap_bytes(message)} if message else {}
+        self._request.ledger.down["masks"] += len(message)
         return replace(payload, header=payload.header | added, arrays=payload.arrays | arrays)
 
-    def _receive(self, i: int, kind: str, payload: Payload, take: TakeMessage) -> None:
+    def _receive(self, kind: str, payload: Payload, receive: ReceiveMessage) -> None:
         """Give a client's message to the protocol's server, or refuse it."""
-        RequestContext(i, self._t, self._version).check(payload)
         quantizer = self._terms.quantizer
         limit = 4096 + 256 * len(self._clients) + quantizer.length * quantizer.bits // 8
         data = _read_message(kind, payload, limit)
         try:
-            take(i, data)
+            receive(int(payload.header["client"]), data)
         except ProtocolError as error:
             raise RefusedError(str(error)) from None
-        self._ledger.send_up(kind, len(data), len(data) if kind == "masked" else 0.0)
+        self._request.ledger.send_up(kind, len(data), len(data) if kind == "masked" else 0.0)
 
     def means(self, like: Vector) -> Channels:
         """Return the weighted means over the clients whose uploads arrived."""
         try:
             total = self._terms.quantizer.decode(self._server.unmask_sum())
         except ProtocolError as error:
-            raise TooFewError(f"Round {self._t} cannot be unmasked: {error}") from None
+            raise TooFewError(f"Round {self._request.t} cannot be unmasked: {error}") from None
         weight = float(self._weights[list(self._server.survivor_ids)].sum())
         scale = self._largest_weight / weight
         return {n: (v * scale).to(like.device, like.dtype) for n, v in total.items()}

@@ -1,49 +1,50 @@
 """The server of a real federation: wait for the nodes, bind the run and train it as `fit` does."""
 
 import json
+import logging
 import secrets
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ..core.errors import CheckpointError, ResumeError
+from ..core.errors import CheckpointError, ResumeError, convert_errors
 from ..core.files import write_atomically
 from ..core.lock import lock_folder
 from ..core.plan import Plan
 from ..core.types import Vector
 from ..data._arrays import as_pair
-from ..data.batches import BatchPlan, batch_width
+from ..data.batches import batch_width
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import Problem, are_labels
 from ..rounds import ClientPool
+from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext
 from ..training.bind import ClientData, bind, prepare_pair
+from ..training.callbacks import Event
 from ..training.config import RunConfig
 from ..training.folder import RunFolder
 from ..training.run import Run
 from ..training.trainer import Trainer
 from .clients import FlowerClients
 from .exchange import Exchange
-from .logs import log_round, log_to_folder
-from .node import OneClientBatches
 from .registry import NodeRegistry, Transport
 from .settings import Settings
 from .terms import RunTerms, digest_method, digest_model, name_method
 
+log = logging.getLogger("tunefree")
+
 SERVER_LOCK = "server.lock"  # held from the first contact with the nodes
+NODES = "nodes.json"  # the run's id and the clients' sizes
+LOG = "federation.log"  # which clients were absent, lost or refused in a round, and why
 
 
 def serve(settings: Settings, transport: Transport) -> Run:
-    """Train over the nodes that `transport` reaches; continue the run in `settings.out`, if any.
-
-    Args:
-        settings: The run.
-        transport: Carries messages to the nodes.
-    """
+    """Train over the nodes that `transport` reaches; continue the run in `settings.out`, if any."""
     if settings.out is None:
         return _serve(settings, transport, None)
     folder = RunFolder(settings.out)
@@ -59,62 +60,71 @@ def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -
     registry = NodeRegistry(transport, settings.clients, settings.deadline)
     if known is None:
         registry.wait_for_all(settings.wait)
+        run_id = secrets.token_hex(16)
         sizes = [registry.sizes[i] for i in range(settings.clients)]
-        known = _KnownClients(secrets.token_hex(16), sizes)
     else:
-        registry.sizes = dict(enumerate(known.sizes))
-    source = NodeSource(settings, torch.tensor(known.sizes), known.run, registry)
+        run_id, sizes = known
+        registry.sizes = dict(enumerate(sizes))
+    source = NodeSource(settings, torch.tensor(sizes), run_id, registry)
     run = bind(settings, settings.model, source)
     if settings.secure is not None:
         run = replace(run, settings=run.settings | {"secure": repr(settings.secure)})
-    if folder is not None and not (folder.path / "nodes.json").exists():
-        text = json.dumps({"run": known.run, "sizes": known.sizes})
-        write_atomically(folder.path / "nodes.json", text.encode())
-    with log_to_folder(folder):
-        callbacks = [*settings.callbacks, log_round]
+    if folder is not None and not (folder.path / NODES).exists():
+        text = json.dumps({"run": run_id, "sizes": sizes})
+        write_atomically(folder.path / NODES, text.encode())
+    with _log_to_folder(folder):
+        callbacks = [*settings.callbacks, _log_round]
         return Trainer(run, folder, checkpoint_every=1, callbacks=callbacks).train()
 
 
-@dataclass(frozen=True)
-class _KnownClients:
-    """What is fixed when a run starts: the name of its memory, and the clients' sizes."""
+def _log_round(event: Event) -> None:
+    """Log the loss, the accuracy and the number of answers of a round."""
+    row = event.row
+    parts = [f"loss {row['train_loss']:.4f}", f"{row['answered']} answered"]
+    if "test_accuracy" in row:
+        parts.insert(1, f"accuracy {row['test_accuracy']:.4f}")
+    log.info("Round %d: %s.", event.round, ", ".join(parts))
 
-    run: str
-    sizes: list[int]
 
-
-def _read_known(folder: RunFolder | None, clients: int) -> _KnownClients | None:
-    if folder is None or not (folder.is_started or (folder.path / "nodes.json").exists()):
-        return None
-    path = folder.path / "nodes.json"
+@contextmanager
+def _log_to_folder(folder: RunFolder | None) -> Iterator[None]:
+    """Inside a `with` block, also write the log to the run's folder, if there is one."""
+    if folder is None:
+        yield
+        return
+    handler, level = logging.FileHandler(folder.path / LOG), log.level
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
     try:
+        log.info("The server starts.")
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        handler.close()
+
+
+def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int]] | None:
+    """Return what was fixed when a run started: its id, and the clients' sizes."""
+    if folder is None or not (folder.is_started or (folder.path / NODES).exists()):
+        return None
+    path, name = folder.path / NODES, str(folder.path)
+    if not path.exists():
+        raise ResumeError(f"The run in {name!r} is no federation's; choose another folder.")
+    with convert_errors(f"{path} is damaged", CheckpointError):
         found = json.loads(path.read_text())
-        known = _KnownClients(str(found["run"]), [int(n) for n in found["sizes"]])
-    except FileNotFoundError:
-        raise ResumeError(
-            f"The run in {str(folder.path)!r} is no federation's; choose another folder."
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}.") from None
-    if not all(0 < n < 2**63 for n in known.sizes):
+        run, sizes = str(found["run"]), [int(n) for n in found["sizes"]]
+    if not all(0 < n < 2**63 for n in sizes):
         raise CheckpointError(f"{path} is damaged: a client has no such number of examples.")
-    if len(known.sizes) != clients:
-        raise ResumeError(
-            f"The run in {str(folder.path)!r} has {len(known.sizes)} clients, not {clients}; "
-            "choose another folder for a new run."
-        )
-    return known
+    if len(sizes) != clients:
+        reason = f"The run in {name!r} has {len(sizes)} clients, not {clients}"
+        raise ResumeError(f"{reason}; choose another folder for a new run.")
+    return run, sizes
 
 
 class NodeSource:
-    """The nodes of a federation as the clients of a run.
-
-    Args:
-        settings: The run.
-        sizes: Samples of each client (N,).
-        run: Name of the run, under which nodes keep their memory.
-        registry: The nodes.
-    """
+    """The nodes of a federation as the clients of a run, with their sizes (N,)."""
 
     def __init__(self, settings: Settings, sizes: Tensor, run: str, registry: NodeRegistry) -> None:
         self._settings, self._sizes, self._run, self._registry = settings, sizes, run, registry
@@ -148,16 +158,10 @@ class NodeSource:
         )
 
     def create_pool(
-        self,
-        config: RunConfig,
-        method: Method,
-        problem: Problem,
-        plan: Plan,
-        batches: BatchPlan,
-        start: Vector,
+        self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the nodes as a pool."""
-        s = self._settings
+        s, batches = self._settings, config.batch_plan
         width = batch_width(self._sizes, batches)
         terms = RunTerms(
             clients=s.clients,
@@ -170,34 +174,11 @@ class NodeSource:
             model=digest_model(problem),
         )
         held = None
-        if s.held is not None:
-            held = _make_held_context(method, problem, s.held, batches, s.seed, width)
-        return FlowerClients(
-            method,
-            plan,
-            self._sizes,
-            start,
-            self._run,
-            terms.text(),
-            Exchange(self._registry, s.failure_policy),
-            held,
-            config.aggregation,
-            s.secure,
-        )
-
-
-def _make_held_context(
-    method: Method,
-    problem: Problem,
-    held: tuple[Any, Any],
-    batches: BatchPlan,
-    seed: int,
-    width: int,
-) -> ClientContext:
-    """Return a context in which the server evaluates on its own sample, batched as clients do."""
-    inputs, target = as_pair(*held)
-    fed = Federation(inputs, target, [0] * len(target), held=(inputs, target))
-    source = OneClientBatches(
-        problem, fed.to(problem.device, problem.dtype), batches, seed, None, width
-    )
-    return ClientContext(method, source, LoopEngine(problem))
+        if s.held is not None:  # the server evaluates on its own sample, batched as clients do
+            inputs, target = as_pair(*s.held)
+            fed = Federation(inputs, target, [0] * len(target), held=(inputs, target))
+            fed = fed.to(problem.device, problem.dtype)
+            own = BatchSource(problem, fed, batches, s.seed, None, padded=width)
+            held = ClientContext(method, own, LoopEngine(problem))
+        exchange = Exchange(self._registry, s, self._run, terms.text())
+        return FlowerClients(method, plan, self._sizes, start, exchange, held)

@@ -9,13 +9,12 @@ import torch
 from torch import nn
 
 from .. import methods
-from ..core.errors import ArgumentError, check_int, check_positive, unknown_name
+from ..core.errors import ArgumentError, check_argument, check_int, check_positive, unknown_name
 from ..methods import Method
 from ..models.engine import EngineName
 from ..privacy import Secure
 from ..training.callbacks import Callback
 from ..training.config import Engine, RunConfig, option
-from .exchange import FailurePolicy
 
 # Options of a simulation that need all data in one process.
 UNSUPPORTED = (
@@ -40,13 +39,13 @@ class Settings(RunConfig):
         held: Inputs and targets that the server holds for methods that ask for it.
         out: Folder for settings, history and a checkpoint after every round; a run that finds one
             continues it. None writes nothing, and a run that breaks off is lost.
-        minimum: Fewest clients of a cohort that must answer; None is half of them. Methods that
-            need full participation, and the pass before round 0, need everyone.
+        minimum: Fewest clients of a cohort that must answer; None is half of the cohort. Methods
+            that need full participation, and the preparation before round 0, need all clients.
         deadline: Seconds that clients have for an answer.
-        wait: Seconds to wait for clients to connect or to return.
-        lost: "refuse" a client whose memory is lost, or "renew" it: it starts anew, though what
-            the server has of its old memory stays.
-        largest: Longest upload that is accepted, in units of 1 + |x|.
+        wait: Seconds to wait for clients to connect, and for enough answers in a round.
+        lost: "refuse" excludes a client whose memory is lost; "renew" lets it start with a new
+            memory (and prepare again), while the server keeps its share of the old memory.
+        largest: Largest norm of a vector that is accepted, in units of 1 + |x|.
         secure: Sums what clients send under masks, instead of `aggregate`; needs
             tunefree[privacy] here and on the nodes.
         callbacks: Called with an `Event` after each round.
@@ -75,16 +74,11 @@ class Settings(RunConfig):
             check_int("Settings", "minimum", self.minimum)
         for name in ("deadline", "largest"):
             check_positive("Settings", name, getattr(self, name))
-        if self.cohort is not None and self.cohort > self.clients:
-            raise ArgumentError(
-                f"Settings(cohort=...) must be at most the number of clients, {self.clients}, got "
-                f"{self.cohort}."
-            )
-        if self.minimum is not None and self.minimum > (self.cohort or self.clients):
-            raise ArgumentError(
-                f"Settings(minimum=...) must be at most the cohort, {self.cohort or self.clients}, "
-                f"got {self.minimum}."
-            )
+        n, cohort = self.clients, self.cohort or self.clients
+        most = f"at most the number of clients, {n}"
+        check_argument("Settings", "cohort", self.cohort, most, cohort <= n)
+        fits = self.minimum is None or self.minimum <= cohort
+        check_argument("Settings", "minimum", self.minimum, f"at most the cohort, {cohort}", fits)
         if self.lost not in ("refuse", "renew"):
             raise unknown_name("lost", self.lost, ("refuse", "renew"))
         if not isinstance(self.method, str) and self.set:
@@ -92,18 +86,11 @@ class Settings(RunConfig):
         defaults, given = RunConfig().flat(), self.flat()
         for name in UNSUPPORTED:
             if given[name] != defaults[name]:
-                raise ArgumentError(
-                    f"Settings cannot have {name}={given[name]!r}: it needs all clients' data in "
-                    "one process; use fit, or leave it out."
-                )
+                why = "it needs all clients' data in one process; use fit, or leave it out"
+                raise ArgumentError(f"Settings cannot have {name}={given[name]!r}: {why}.")
 
     def resolve_method(self) -> Method:
         """Return the method itself."""
         if isinstance(self.method, str) and self.set:
             return methods.get(self.method, **self.set)
         return super().resolve_method()
-
-    @property
-    def failure_policy(self) -> FailurePolicy:
-        """How to deal with clients that fail."""
-        return FailurePolicy(self.minimum, self.deadline, self.wait, self.lost, self.largest)

@@ -35,13 +35,7 @@ def memory_home(config: Mapping[str, Any]) -> Path:
 
 
 class MemoryStore:
-    """The versions of one client's memory in one run.
-
-    Args:
-        home: Folder for all runs and clients of this node.
-        run: The run's id, hexadecimal.
-        client: The client's number.
-    """
+    """The versions of one client's memory in one run, below the home of all memory of a node."""
 
     def __init__(self, home: Path, run: str, client: int) -> None:
         if not _RUN.fullmatch(run):
@@ -58,7 +52,6 @@ class MemoryStore:
         self.path.mkdir(parents=True, exist_ok=True)
         data = pack_tensors(state)
         write_atomically(self._file(version, kind), hashlib.sha256(data).digest() + data)
-        _sync(self.path)
 
     def read(self, version: str, kind: str = "memory") -> State | None:
         """Return a version, or None if it is missing or damaged."""
@@ -78,12 +71,3 @@ class MemoryStore:
         for path in found:
             if path.stem in versions and path.stem not in keep:
                 path.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    """Sync a folder, so that a renamed file survives a power failure."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -22,27 +22,16 @@ from ..training.config import RunConfig
 
 @dataclass(frozen=True)
 class RunTerms:
-    """The run as a node sees it.
+    """The run as a node sees it."""
 
-    Args:
-        clients: Number of clients N.
-        steps: Mean number of local steps K.
-        held: Whether the server holds a sample of its own.
-        width: Widest batch of the population, so that a node pads its batches as a simulation does.
-        options: The options of `RunConfig` that nodes must know, as plain data.
-        named: The method's name and settings, if it was given by name.
-        method: Digest of the method, by which a node knows that it has the same.
-        model: Digest of the model's layout and frozen values.
-    """
-
-    clients: int
-    steps: float
-    held: bool
-    width: int
-    options: dict[str, Any]
-    named: dict[str, Any] | None
-    method: str
-    model: str
+    clients: int  # N
+    steps: float  # K; the mean over clients if they differ
+    held: bool  # whether the server has a sample of its own
+    width: int  # of the population's widest batch, to which a node pads as a simulation does
+    options: dict[str, Any]  # of `RunConfig` that nodes must know, as plain data
+    named: dict[str, Any] | None  # the method's name and settings, if it was given by name
+    method: str  # digest of the method, by which a node knows that it has the same
+    model: str  # digest of the model's layout and frozen values
 
     def text(self) -> str:
         """Return the terms as JSON."""
@@ -95,16 +84,14 @@ class RunTerms:
 
     def choose(self, given: Method | None) -> Method:
         """Return the method: the one by name, or the one that this node was given."""
+        method = given
         if self.named is not None:
-            with convert_errors("The method in the terms of this run cannot be made"):
+            with convert_errors("The method in the terms of this run cannot be constructed"):
                 method = methods.get(str(self.named["name"]), **self.named["set"])
-        elif given is None:
+        if method is None:
             raise ArgumentError(
-                "The server's method has no name that would tell a node all of it; give the same "
-                "method to client_app(method=...)."
+                "The server's method was not given by name; give it to client_app(method=...), too."
             )
-        else:
-            method = given
         if digest_method(method) != self.method:
             raise ArgumentError(
                 f"The server's method has other settings than {method.name!r} has here; use one "
@@ -116,17 +103,15 @@ class RunTerms:
         """Refuse a model that is not the server's."""
         if digest_model(problem) != self.model:
             raise ArgumentError(
-                f"The server's model has other trainable tensors or other frozen values than the "
-                f"one here, with {problem.layout.size} trainable numbers; build the same module on "
-                "both sides."
+                "The server's model has other trainable tensors or frozen values than this one of "
+                f"{problem.layout.size} trainable numbers; build the same module on both sides."
             )
 
 
 def _has_type(value: Any, kind: Any) -> bool:
     """Whether a value of JSON has the type that a field declares."""
-    kinds = [
-        get_origin(k) or k for k in (get_args(kind) if isinstance(kind, UnionType) else (kind,))
-    ]
+    parts = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    kinds = [get_origin(part) or part for part in parts]
     return type(value) in kinds or (float in kinds and type(value) is int)
 
 
@@ -151,10 +136,10 @@ def name_method(method: str | Method, settings: Mapping[str, Any]) -> dict[str, 
         return None
     named = {"name": method, "set": dict(settings)}
     try:
-        same = bool(json.loads(json.dumps(named)) == named)
+        is_plain = bool(json.loads(json.dumps(named)) == named)
     except TypeError:
-        same = False
-    if not same:
+        is_plain = False
+    if not is_plain:
         raise ArgumentError(
             "Settings(set=...) must hold texts and numbers; give the method itself, tf.methods.get("
             f"{method!r}, ...), to server_app and to client_app."

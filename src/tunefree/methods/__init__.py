@@ -7,9 +7,17 @@ found without being listed.
 import importlib
 import pkgutil
 
-from .catalogue import COMMON, get, names, settings
 from .method import Method
-from .registry import CATALOGUE, FAMILIES, MethodEntry, register_method
+from .registry import (
+    CATALOGUE,
+    COMMON,
+    FAMILIES,
+    MethodEntry,
+    get,
+    names,
+    register_method,
+    settings,
+)
 
 __all__ = [
     "CATALOGUE",

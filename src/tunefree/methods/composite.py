@@ -1,7 +1,5 @@
 """Methods for f + h with a regulariser, and methods whose clients solve subproblems."""
 
-from typing import Literal
-
 from ..clients import (
     ZA1,
     Canon,
@@ -14,7 +12,6 @@ from ..clients import (
     FedDyn,
     FedMiD,
     FedPD,
-    Step,
 )
 from ..clients import solver as read_solver
 from ..penalties import Penalty
@@ -22,10 +19,8 @@ from ..server import ZA1 as ZA1Server
 from ..server import Average, Drift, Proximal, Splitting
 from ..server import DualAverage as DualAverageServer
 from ..server import FastFedDA as FastFedDAServer
-from .method import Method, read_penalty
+from .method import Method, Solver, read_penalty
 from .registry import LR, decades, register_method
-
-Solver = Literal["steps", "exact", "armijo"] | Step
 
 
 @register_method("FedCanon", choose={"lr": LR})

@@ -6,7 +6,14 @@ from typing import Any, Literal
 
 from .. import penalties
 from ..clients import Constant, Direction, Plain, Schedule, Step
-from ..core.errors import ArgumentError, check_nonnegative, check_positive, unknown_name
+from ..core.errors import (
+    ArgumentError,
+    cannot_use,
+    check_argument,
+    check_known,
+    check_nonnegative,
+    check_positive,
+)
 from ..core.plan import Plan
 from ..penalties import Penalty, Zero
 from ..server import Average, Averaged, Last, LastTwo, Output, Server
@@ -14,6 +21,7 @@ from ..server.aggregate import Weights
 from ..wire import Choose, Dense, ErrorFeedback, Wire, parse
 from .fits import STANDARD, check_fit, split_direction
 
+Solver = Literal["steps", "exact", "armijo"] | Step
 OUTPUTS: dict[str, Output] = {"last": Last(), "last-two": LastTwo(), "averaged": Averaged()}
 
 
@@ -51,23 +59,13 @@ class Method:
         if isinstance(self.wire, str):
             object.__setattr__(self, "wire", parse(self.wire))
         if isinstance(self.output, str):
-            if self.output not in OUTPUTS:
-                raise unknown_name("output", self.output, OUTPUTS)
+            check_known("output", self.output, OUTPUTS)
             object.__setattr__(self, "output", OUTPUTS[self.output])
-        kinds: dict[str, type] = {
-            "direction": Direction,
-            "step": Step,
-            "server": Server,
-            "wire": Wire,
-            "output": Output,
-        }
-        for name, kind in kinds.items():
-            if not isinstance(getattr(self, name), kind):
-                raise ArgumentError(
-                    f"Method({name}=...) must be a {kind.__name__}, got {getattr(self, name)!r}."
-                )
-        if self.weights not in ("uniform", "samples"):
-            raise unknown_name("weights", self.weights, ("uniform", "samples"))
+        for kind in (Direction, Step, Server, Wire, Output):
+            name = kind.__name__.lower()
+            part = getattr(self, name)
+            check_argument("Method", name, part, f"a {kind.__name__}", isinstance(part, kind))
+        check_known("weights", self.weights, ("uniform", "samples"))
         check_nonnegative("Method", "weight_decay", self.weight_decay)
         if self.clip is not None:
             check_positive("Method", "clip", self.clip)
@@ -117,12 +115,8 @@ class Method:
 
         An engine may then take whole steps itself.
         """
-        if (
-            self.direction.changes_gradient
-            or self.weight_decay
-            or self.clip is not None
-            or self.records & {"grad_mean", "grad_sq", "point_mean"}
-        ):
+        changes = self.direction.changes_gradient or self.weight_decay or self.clip is not None
+        if changes or self.records & {"grad_mean", "grad_sq", "point_mean"}:
             return None
         return self.step.descent_lr(factor)
 
@@ -161,24 +155,21 @@ class Method:
     def check(self, plan: Plan) -> None:
         """Refuse a plan that some part cannot work under, before round 0."""
         if self.full and not plan.full:
-            raise ArgumentError(
-                f"Cannot use {self.name} with {plan.cohort} of {plan.clients} clients a round. "
-                "This is because it is defined for full participation; use cohort=None "
-                "(--cohort 0)."
-            )
+            cohort = f"{plan.cohort} of {plan.clients} clients a round"
+            why = "it is defined for full participation; use cohort=None (--cohort 0)"
+            raise cannot_use(self.name, cohort, why)
         for part in self._parts:
             part.check(plan)
         bare = self.wire.inner if isinstance(self.wire, ErrorFeedback) else self.wire
         owing = bare is not self.wire or bool(self.direction.error_compensated)
-        known = bare.lossless or isinstance(
-            bare, Choose
-        )  # Choose picks a wire per client and round
+        known = bare.lossless or isinstance(bare, Choose)  # which picks a wire for every upload
         if owing and not known and bare.contraction(plan.layout) is None:
-            why = "with error feedback" if bare is not self.wire else f"with {self.name}"
-            raise ArgumentError(
-                f"Cannot use {bare!r} {why}. This is because its error is added to the next round "
-                "and may grow from round to round; use a compressor that never lengthens the "
-                "error, such as TopK, Sign or RandK(unbiased=False)."
+            raise cannot_use(
+                repr(bare),
+                "error feedback" if bare is not self.wire else self.name,
+                "its error is added to the next round and may grow from round to round; use a "
+                "compressor that never lengthens the error, such as TopK, Sign or "
+                "RandK(unbiased=False)",
             )
 
     def wire_of(self, channel: str) -> Wire:
@@ -222,19 +213,13 @@ def _plain(value: Any) -> Any:
 
 def read_wire(wire: Wire | str) -> Wire:
     """Return a wire, or the one that a text such as "topk:0.05" stands for."""
-    if isinstance(wire, str):
-        return parse(wire)
-    if not isinstance(wire, Wire):
+    if not isinstance(wire, Wire | str):
         raise ArgumentError(f"compressor=... must be a wire or its text, got {wire!r}.")
-    return wire
+    return parse(wire)
 
 
 def read_penalty(penalty: Penalty | str | None) -> Penalty:
     """Return a penalty, or the one that a text such as "l1:1e-4" stands for."""
-    if penalty is None:
-        return Zero()
-    if isinstance(penalty, str):
-        return penalties.get(penalty)
-    if not isinstance(penalty, Penalty):
+    if not isinstance(penalty, Penalty | str | None):
         raise ArgumentError(f"penalty=... must be a penalty or its text, got {penalty!r}.")
-    return penalty
+    return Zero() if penalty is None else penalties.get(penalty)

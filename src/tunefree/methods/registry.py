@@ -1,16 +1,20 @@
-"""The catalogue of named methods: `register_method` adds a factory with its paper and its grid."""
+"""Methods by name: built-in ones, those of installed packages, and how to register another.
+
+`register_method` adds a factory with its paper and its grid; `get` builds a method.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ..core.errors import ArgumentError, unknown_name
+from ..core.errors import ArgumentError, check_known, convert_errors
 from ..core.plugins import Catalogue
 from .method import Method
 
 F = TypeVar("F", bound=Callable[..., Method])
 
+COMMON = ("wire", "output", "weights", "schedule", "weight_decay", "clip")  # for every method
 FAMILIES = {
     "free": "Nothing to choose",
     "self-setting": "The server's step sets itself",
@@ -116,14 +120,12 @@ def register_method(
     def register(factory: F) -> F:
         own = inspect.signature(factory).parameters
         for setting in grid:
-            if setting not in own:
-                raise unknown_name(f"setting of {factory.__name__}", setting, own)
+            check_known(f"setting of {factory.__name__}", setting, own)
         kind = family
         if kind is None:
             named = next((n for n in ("compressor", "penalty") if n in own), "server")
             kind = {"compressor": "compressed"}.get(named, named) if grid else "free"
-        if kind not in FAMILIES:
-            raise unknown_name("family", kind, FAMILIES)
+        check_known("family", kind, FAMILIES)
         entry = MethodEntry(factory, paper, grid, arxiv, kind, _package_of(factory))
         CATALOGUE.add(factory.__name__, entry)
         return factory
@@ -135,3 +137,43 @@ def _package_of(factory: Callable[..., Any]) -> str | None:
     """Return the top-level package of a factory, None for this one."""
     top = factory.__module__.partition(".")[0]
     return None if top == __name__.partition(".")[0] else top
+
+
+def names() -> list[str]:
+    """Return every method name.
+
+    >>> "fedavg" in names()
+    True
+    """
+    return sorted(CATALOGUE)
+
+
+def settings(name: str) -> dict[str, inspect.Parameter]:
+    """Return a named method's own arguments, with types and defaults."""
+    check_known("method", name, CATALOGUE)
+    return dict(inspect.signature(CATALOGUE[name].make).parameters)
+
+
+def get(name: str, **arguments: Any) -> Method:
+    """Return a named method; arguments are its own, or those every method takes.
+
+    >>> get("fedavg", lr=0.3, weights="samples").server
+    Average(server_lr=1.0)
+    """
+    own = settings(name)
+    for key in arguments:
+        check_known(f"argument of {name}", key, [*own, *COMMON])
+    if "wire" in arguments and "compressor" in own:
+        use = f"give compressor=..., not wire=..., got wire={arguments['wire']!r}"
+        raise ArgumentError(f"{name} packs its uploads by its own setting: {use}.")
+    entry = CATALOGUE[name]
+    given = {k: v for k, v in arguments.items() if k in own}
+    if entry.package is None:
+        method = entry.make(**given)
+    else:
+        with convert_errors(f"The method {name!r} of {entry.package} failed", ArgumentError):
+            method = entry.make(**given)
+        if not isinstance(method, Method):
+            what = f"The method {name!r} of {entry.package}"
+            raise ArgumentError(f"{what} must return a Method, got {method!r}.")
+    return replace(method, name=name, **{k: v for k, v in arguments.items() if k in COMMON})

@@ -14,10 +14,9 @@ from ..clients import (
     Polyak,
     Pull,
     Rates,
-    Step,
 )
 from ..clients import solver as read_solver
-from ..core.errors import ArgumentError, unknown_name
+from ..core.errors import ArgumentError, check_known
 from ..server import (
     Average,
     Averaged,
@@ -33,10 +32,8 @@ from ..server import PAdaMFed as PAdaMFedServer
 from ..server import ParFreFL as ParFreFLServer
 from ..server.mirror import MIRRORS
 from ..wire import Wire
-from .method import Method, read_wire
+from .method import Method, Solver, read_wire
 from .registry import LR, register_method
-
-Solver = Literal["steps", "exact", "armijo"] | Step
 
 
 @register_method("ours")
@@ -131,34 +128,6 @@ def fedsps(
     return Method(step=Polyak(c, max_lr, lower), server=Average(server_lr))
 
 
-def _lod(
-    weighted: bool,
-    merge: bool,
-    global_loss: Literal["clients", "server"],
-    prox_step: Literal["implicit", "explicit"],
-    r_rel: float,
-    mu_init: float,
-    reading: Literal["summed", "printed"],
-    merge_weights: Literal["theorem", "printed"],
-    how: Solver,
-) -> Method:
-    if prox_step not in ("implicit", "explicit"):
-        raise unknown_name("prox_step", prox_step, ("implicit", "explicit"))
-    exact = how != "steps"
-    if exact and prox_step != "implicit":
-        raise ArgumentError(
-            f"prox_step={prox_step!r} is for solver='steps', got solver={how!r}; leave it out."
-        )
-    if not merge and merge_weights != "theorem":
-        raise ArgumentError(
-            f"merge_weights={merge_weights!r} is for merge=True, got merge=False; leave it out."
-        )
-    follow = Follow(implicit=prox_step == "implicit", printed=reading == "printed")
-    step = read_solver(how, 0.1) if exact else follow
-    server = LoD(weighted, merge, global_loss, exact, reading, merge_weights, r_rel, mu_init)
-    return Method(direction=Pull(), step=step, server=server)
-
-
 @register_method("FedProxLoD")
 def fedproxlod(
     *,
@@ -172,9 +141,18 @@ def fedproxlod(
     solver: Solver = "steps",
 ) -> Method:
     """FedProx whose weight and steps set themselves; no learning rate. FedProxLoD."""
-    return _lod(
-        False, merge, global_loss, prox_step, r_rel, mu_init, reading, merge_weights, solver
-    )
+    check_known("prox_step", prox_step, ("implicit", "explicit"))
+    exact = solver != "steps"
+    if exact and prox_step != "implicit":
+        given = f"got solver={solver!r}; leave it out"
+        raise ArgumentError(f"prox_step={prox_step!r} is for solver='steps', {given}.")
+    if not merge and merge_weights != "theorem":
+        given = "got merge=False; leave it out"
+        raise ArgumentError(f"merge_weights={merge_weights!r} is for merge=True, {given}.")
+    follow = Follow(implicit=prox_step == "implicit", printed=reading == "printed")
+    step = read_solver(solver, 0.1) if exact else follow
+    server = LoD(False, merge, global_loss, exact, reading, merge_weights, r_rel, mu_init)
+    return Method(direction=Pull(), step=step, server=server)
 
 
 @register_method("FedProxLoD")
@@ -190,7 +168,18 @@ def fedproxwlod(
     solver: Solver = "steps",
 ) -> Method:
     """FedProxLoD weighted by distance; no learning rate. FedProxWLoD."""
-    return _lod(True, merge, global_loss, prox_step, r_rel, mu_init, reading, merge_weights, solver)
+    method = fedproxlod(
+        merge=merge,
+        global_loss=global_loss,
+        prox_step=prox_step,
+        r_rel=r_rel,
+        mu_init=mu_init,
+        reading=reading,
+        merge_weights=merge_weights,
+        solver=solver,
+    )
+    assert isinstance(method.server, LoD)
+    return replace(method, server=replace(method.server, weighted=True))
 
 
 @register_method("ParFreFL")

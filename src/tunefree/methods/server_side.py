@@ -2,14 +2,12 @@
 
 from typing import Literal
 
-from ..clients import AdaAlter, Constant, Moreau, Proximal, Step
+from ..clients import AdaAlter, Constant, Moreau, Proximal
 from ..clients import solver as read_solver
 from ..core.errors import ArgumentError
 from ..server import Adaptive, AMSGrad, Average, Extrapolate, FedExP, FedExPM, LastTwo, Momentum
-from .method import Method
+from .method import Method, Solver
 from .registry import ADAM_SERVER_LR, LR, PROX_MU, decades, register_method
-
-Solver = Literal["steps", "exact", "armijo"] | Step
 
 
 @register_method("McMahan 2017", choose={"lr": LR}, arxiv="1602.05629")

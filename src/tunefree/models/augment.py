@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, check_int, unknown_name
+from ..core.errors import ArgumentError, check_int, check_known
 from ..core.random import below
 
 
@@ -75,8 +75,7 @@ def parse(text: str) -> CropFlip | None:
     >>> parse("crop-flip")
     CropFlip(pad=4, flip=True)
     """
-    if text not in AUGMENTATIONS:
-        raise unknown_name("augmentation", text, AUGMENTATIONS)
+    check_known("augmentation", text, AUGMENTATIONS)
     return AUGMENTATIONS[text]
 
 
@@ -89,6 +88,4 @@ def name_of(augment: CropFlip | None) -> str:
     for name, known in AUGMENTATIONS.items():
         if known == augment:
             return name
-    raise ArgumentError(
-        f"A federation's augment must be a name such as 'crop-flip', got {augment}."
-    )
+    raise ArgumentError(f"In a federation, augment must be 'none' or 'crop-flip', got {augment}.")

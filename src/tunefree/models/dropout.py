@@ -6,19 +6,31 @@ Srivastava et al., JMLR 2014. With u the random 64 bits of (key, layer, call, po
 
 Differences from nn.Dropout: only the source of the bits. A client's mask therefore does not depend
 on the other clients of its chunk, on the device, or on the number of trials of a line search.
+
+Layers are replaced by `with_counter_dropout`. Models of other libraries also call F.dropout and
+F.scaled_dot_product_attention in their forward pass, where there is no module to replace. Inside
+`CounterDropoutMode` such calls become
+
+    dropout:    counter-based masks, as `CounterDropout` draws them
+    attention:  dropout(softmax(q k^T scale + bias)) v, in plain products; 0 where all is masked
+
+which have a batching rule on every device and can be repeated. Calls inside PyTorch's own functions
+(F.multi_head_attention_forward) cannot be replaced.
 """
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..core.errors import ArgumentError
 from ..core.random import mix, stream
 from ..core.types import Inputs, list_tensors
 
-_UNITS = (nn.Dropout,)
 _FEATURES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _REFUSED = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -93,9 +105,9 @@ def with_counter_dropout(module: nn.Module) -> tuple[nn.Module, list[str]]:
                 f"Cannot train this model: {place} is a {type(layer).__name__}, which has no "
                 "counter-based form; use nn.Dropout."
             )
-        if isinstance(layer, _UNITS + _FEATURES):
-            done[layer] = _counter_dropout(layer.p, len(done), isinstance(layer, _FEATURES))
-            done[layer].train(layer.training)
+        if isinstance(layer, (nn.Dropout, *_FEATURES)):
+            drop = CounterDropout(layer.p, len(done), isinstance(layer, _FEATURES))
+            done[layer] = (drop if layer.p > 0 else NoDropout()).train(layer.training)
     if module in done:
         module = done[module]
     for parent in list(module.modules()):
@@ -108,10 +120,6 @@ def with_counter_dropout(module: nn.Module) -> tuple[nn.Module, list[str]]:
     if layers:
         module.register_forward_pre_hook(_reset_calls)
     return module, [f"{name}.key" if name else "key" for name in layers]
-
-
-def _counter_dropout(p: float, layer: int, features: bool) -> nn.Module:
-    return CounterDropout(p, layer, features) if p > 0 else NoDropout()
 
 
 def _reset_calls(module: nn.Module, args: Any) -> None:
@@ -146,3 +154,71 @@ def draws_random_numbers(module: nn.Module, inputs: Inputs) -> bool:
 
 def _generators(gpus: list[int]) -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]
+
+
+class CounterDropoutMode(TorchFunctionMode):
+    """Replace F.dropout and F.scaled_dot_product_attention inside this context.
+
+    Args:
+        key: Determines the masks (int64, scalar; under vmap one for each client).
+    """
+
+    def __init__(self, key: Tensor) -> None:
+        super().__init__()
+        self.key = key
+        self.used = False  # whether any call was replaced
+        self.drops = 0  # calls so far that drew a mask
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Replace the two functions; call all others."""
+        if func is F.dropout:
+            return self._dropout(*args, **(kwargs or {}))
+        if func is F.scaled_dot_product_attention:
+            return self._attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _dropout(
+        self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0:
+            return input
+        self.used = True
+        unit = CounterDropout(p, layer=1 << 31)  # an index that no module has
+        unit.key, unit.calls = self.key, self.drops
+        self.drops += 1
+        out: Tensor = unit(input)
+        return input.copy_(out) if inplace else out
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        self.used = True
+        if enable_gqa:
+            times = query.shape[-3] // key.shape[-3]
+            key, value = (t.repeat_interleave(times, dim=-3) for t in (key, value))
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        scores = (query * scale) @ key.transpose(-1, -2)  # (..., queries, keys)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        if attn_mask is None:
+            shares = scores.softmax(dim=-1)
+        elif attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
+            shares = scores.softmax(dim=-1).masked_fill(~attn_mask, 0.0)
+        else:
+            shares = (scores + attn_mask).softmax(dim=-1)
+        return self._dropout(shares, dropout_p) @ value

@@ -19,13 +19,7 @@ from ..core.errors import ArgumentError, check_int, check_positive
 
 
 class LowRankLinear(nn.Module):
-    """A frozen linear layer plus a trainable low-rank correction that starts at zero.
-
-    Args:
-        base: The layer; it is frozen.
-        rank: Rank of the correction.
-        scale: Factor of the correction, > 0.
-    """
+    """A linear layer, which is frozen, plus a trainable low-rank correction that starts at zero."""
 
     def __init__(self, base: nn.Linear, rank: int, scale: float = 1.0) -> None:
         super().__init__()

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
-from ..core.errors import ArgumentError, first_line, unknown_name
+from ..core.errors import ArgumentError, check_known, convert_errors
 from ..core.layout import Layout
 from ..core.types import Inputs, Vector, list_tensors, map_inputs
-from .dropout import draws_random_numbers, with_counter_dropout
-from .functional import CounterDropoutMode
+from .dropout import CounterDropoutMode, draws_random_numbers, with_counter_dropout
 from .norms import refuse_batchnorm
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -38,15 +37,6 @@ def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Loss] = {"cross_entropy": _cross_entropy, "mse": _mse}
-
-
-def get_loss(loss: str | Loss) -> Loss:
-    """Return the per-sample loss for a name, or the function itself."""
-    if callable(loss):
-        return loss
-    if loss not in LOSSES:
-        raise unknown_name("loss", loss, LOSSES)
-    return LOSSES[loss]
 
 
 def extract_logits(output: Any) -> Any:
@@ -93,30 +83,28 @@ class Problem:
         if not isinstance(module, nn.Module):
             raise ArgumentError(f"fit(model=...) must be a torch.nn.Module, got {module!r}.")
         if dtype not in (torch.float32, torch.float64):
-            raise ArgumentError(
-                f"fit(dtype=...) must be torch.float32 or torch.float64, got {dtype}."
-            )
+            wanted = "torch.float32 or torch.float64"
+            raise ArgumentError(f"fit(dtype=...) must be {wanted}, got {dtype}.")
         refuse_batchnorm(module)
-        self.loss = get_loss(loss)
+        if not callable(loss):
+            check_known("loss", loss, LOSSES)
+        self.loss = loss if callable(loss) else LOSSES[loss]
         self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__name__", "custom")
         self.dtype, self.device = dtype, torch.device(device)
         self.precision = _precision(precision, dtype, self.device)
-        self._original = copy.deepcopy(module)
+        self._original, self._title = copy.deepcopy(module), f"The model {type(module).__name__}"
         twin, self._key_names = with_counter_dropout(module)
         self._functional = False  # whether forward calls F.dropout or attention; set by `check`
         self._module = twin.to(device=self.device, dtype=dtype).train()
         trainable = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
         if not trainable:
             raise ArgumentError(
-                f"fit(model=...) has no parameter with requires_grad, so there is nothing to "
-                f"train, got {type(module).__name__}."
+                f"{self._title} has no parameter with requires_grad, so there is nothing to train."
             )
         self.layout = Layout(tuple(trainable), tuple(tuple(p.shape) for p in trainable.values()))
         self.start: Vector = self.layout.join([p.detach() for p in trainable.values()])
         if not bool(torch.isfinite(self.start).all()):
-            raise ArgumentError(
-                "fit(model=...) must start from finite parameters, got NaN or Inf in it."
-            )
+            raise ArgumentError("fit(model=...) must start from finite parameters, got NaN or Inf.")
 
     @property
     def has_dropout(self) -> bool:
@@ -157,9 +145,10 @@ class Problem:
     def _call(self, params: Sequence[Tensor], inputs: Inputs, extra: dict[str, Tensor]) -> Tensor:
         named = dict(zip(self.layout.names, params, strict=True)) | extra
         if isinstance(inputs, dict):
-            return extract_logits(functional_call(self._module, named, (), dict(inputs)))  # type: ignore[no-any-return]
-        args = inputs if isinstance(inputs, tuple) else (inputs,)
-        return extract_logits(functional_call(self._module, named, args))  # type: ignore[no-any-return]
+            output = functional_call(self._module, named, (), dict(inputs))
+        else:
+            output = functional_call(self._module, named, inputs)
+        return extract_logits(output)  # type: ignore[no-any-return]
 
     def value(
         self, params: Sequence[Tensor], inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor
@@ -176,25 +165,26 @@ class Problem:
         weight = mask.to(each.dtype)
         return (each * weight).sum() / weight.sum()
 
-    def outputs(self, x: Vector, inputs: Inputs) -> Tensor:
-        """Return the model's outputs in evaluation mode."""
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
         self._module.eval()
         try:
-            with torch.no_grad(), self.precision_context():
-                return self._call(self.layout.split(x), inputs, {})
+            with self.precision_context():
+                yield
         finally:
             self._module.train()
+
+    def outputs(self, x: Vector, inputs: Inputs) -> Tensor:
+        """Return the model's outputs in evaluation mode."""
+        with torch.no_grad(), self._evaluating():
+            return self._call(self.layout.split(x), inputs, {})
 
     def gradient(self, x: Vector, inputs: Inputs, target: Tensor, weight: Tensor) -> Vector:
         """Return the gradient of the weighted sum of losses, in evaluation mode."""
         point = x.detach().requires_grad_()
-        self._module.eval()
-        try:
-            with self.precision_context():
-                each = self.sample_losses(self._call(self.layout.split(point), inputs, {}), target)
-                (grad,) = torch.autograd.grad((each * weight).sum(), [point])
-        finally:
-            self._module.train()
+        with self._evaluating():
+            each = self.sample_losses(self._call(self.layout.split(point), inputs, {}), target)
+            (grad,) = torch.autograd.grad((each * weight).sum(), [point])
         return grad
 
     def sample_losses(self, output: Tensor, target: Tensor) -> Tensor:
@@ -249,30 +239,19 @@ class Problem:
     def check(self, inputs: Inputs, target: Tensor, highest: int | None) -> None:
         """Run a few samples through model and loss, and raise an error that explains what fails.
 
-        Args:
-            inputs: A few samples.
-            target: Their targets.
-            highest: The largest label of the dataset; None if targets are real numbers.
-
-        Raises:
-            ArgumentError: Model, loss and data do not fit together, or runs could not be repeated.
+        `highest` is the largest label of the dataset, None if targets are real numbers.
         """
         shapes = ", ".join(str(tuple(t.shape[1:])) for t in list_tensors(inputs))
-        params = self.layout.split(self.start)
+        if isinstance(inputs, dict):
+            shapes += ", each entry of a dict as a keyword of forward"
         trial = CounterDropoutMode(torch.zeros((), dtype=torch.int64, device=self.device))
-        try:
-            with trial:
-                output = self._call(params, inputs, {})
-        except Exception as error:
-            named = " (each entry of a dict is a keyword of forward)"
-            raise ArgumentError(
-                f"The model {type(self._original).__name__} does not accept samples of shape "
-                f"{shapes}{named if isinstance(inputs, dict) else ''}: {first_line(error)}"
-            ) from error
+        message = f"{self._title} does not accept samples of shape {shapes}"
+        with convert_errors(message, ArgumentError), trial:
+            output = self._call(self.layout.split(self.start), inputs, {})
         if not isinstance(output, Tensor) or output.shape[:1] != target.shape[:1]:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ArgumentError(
-                f"The model must return one tensor with a row per sample, or an object or dict "
+                f"{self._title} must return one tensor with a row per sample, or an object or dict "
                 f"whose `logits` are one, got {got} for {target.shape[0]} samples."
             )
         self._functional = trial.used
@@ -285,14 +264,10 @@ class Problem:
                 f"{tuple(output.shape[1:])} per sample and the targets have "
                 f"{tuple(target.shape[1:])}; give the last layer as many outputs as targets."
             )
-        try:
+        given = f"outputs of shape {tuple(output.shape)} ({output.dtype}) with targets of shape "
+        given += f"{tuple(target.shape)} ({target.dtype})"
+        with convert_errors(f"The loss {self.loss_name} does not accept {given}", ArgumentError):
             each = self.loss(output, target)
-        except Exception as error:
-            raise ArgumentError(
-                f"The loss {self.loss_name} does not accept outputs of shape "
-                f"{tuple(output.shape)} ({output.dtype}) with targets of shape "
-                f"{tuple(target.shape)} ({target.dtype}): {first_line(error)}"
-            ) from error
         if not isinstance(each, Tensor) or each.shape[:1] != target.shape[:1]:
             got = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
             raise ArgumentError(
@@ -305,18 +280,15 @@ class Problem:
             drawn = draws_random_numbers(self._module, inputs)
         if drawn:
             raise ArgumentError(
-                f"The model {type(self._original).__name__} draws random numbers by itself in "
-                "forward, so runs could not be repeated; use nn.Dropout or F.dropout, whose masks "
-                "we draw."
+                f"{self._title} draws random numbers by itself in forward, so runs could not be "
+                "repeated; use nn.Dropout or F.dropout, whose masks we draw."
             )
         before = trial.drops
         with trial:
             self.outputs(self.start, inputs)
         if trial.drops > before:
-            raise ArgumentError(
-                f"The model {type(self._original).__name__} drops units in evaluation mode too; "
-                "pass training=self.training to F.dropout."
-            )
+            remedy = "pass training=self.training to F.dropout"
+            raise ArgumentError(f"{self._title} drops units in evaluation mode too; {remedy}.")
 
     def _check_classes(self, output: Tensor, target: Tensor, highest: int | None) -> None:
         if highest is None:
@@ -332,8 +304,7 @@ class Problem:
 
 
 def _precision(given: Precision, dtype: torch.dtype, device: torch.device) -> str:
-    if given not in get_args(Precision):
-        raise unknown_name("precision", given, get_args(Precision))
+    check_known("precision", given, get_args(Precision))
     if given == "auto":
         return "tf32" if device.type == "cuda" and dtype == torch.float32 else "fp32"
     if given != "fp32" and dtype != torch.float32:

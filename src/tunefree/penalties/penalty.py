@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, finfo
 
-from ..core.errors import ArgumentError, check_nonnegative, check_positive
+from ..core.errors import cannot_use, check_nonnegative, check_positive
 from ..core.layout import Layout
 
 
@@ -41,11 +41,9 @@ class Penalty(ABC):
         """Refuse a step with which the proximal map of `owner` is not defined."""
         check_nonnegative(owner, "alpha", alpha)
         if alpha * self.rho > 1 - 1e-12:  # rounding must not let alpha = 1/rho through
-            raise ArgumentError(
-                f"Cannot use {self} with {owner}(alpha={alpha!r}). This is because its proximal "
-                f"map needs alpha < 1/rho = {1 / self.rho:g}; take a smaller alpha or a penalty "
-                f"with a smaller rho."
-            )
+            why = f"its proximal map needs alpha < 1/rho = {1 / self.rho:g}"
+            use = "take a smaller alpha or a penalty with a smaller rho"
+            raise cannot_use(str(self), f"{owner}(alpha={alpha!r})", f"{why}; {use}")
 
 
 def length(x: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
-"""A multiple of another penalty.
+"""A multiple of another penalty, and no penalty: the smooth problem itself.
 
-    h(x)           = factor p(x),     rho = factor rho_p
-    prox(v, alpha) = prox of p at v with step alpha factor
+    Scaled:  h(x) = factor p(x),     rho = factor rho_p
+             prox(v, alpha) = prox of p at v with step alpha factor
+    Zero:    h(x) = 0,   prox(v, alpha) = v
 
 Differences from the paper: none; P4 writes its regularisers as kappa p.
 """
@@ -10,10 +11,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..core.errors import ArgumentError, check_nonnegative
+from ..core.errors import check_argument, check_nonnegative
 from ..core.layout import Layout
+from .concave import SCAD
 from .penalty import Penalty
-from .scad import SCAD
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Scaled(Penalty):
 
     def __post_init__(self) -> None:
         check_nonnegative("Scaled", "factor", self.factor)
-        if not isinstance(self.penalty, Penalty):
-            raise ArgumentError(f"Scaled(penalty=...) must be a Penalty, got {self.penalty!r}.")
+        is_valid = isinstance(self.penalty, Penalty)
+        check_argument("Scaled", "penalty", self.penalty, "a Penalty", is_valid)
 
     @property
     def rho(self) -> float:
@@ -46,3 +47,17 @@ class Scaled(Penalty):
         """Return the other penalty's proximal point for a step of alpha factor."""
         self.check(alpha, "Scaled.prox")
         return self.penalty.prox(v, alpha * self.factor, layout)
+
+
+@dataclass(frozen=True)
+class Zero(Penalty):
+    """h = 0, so that a composite method can be run without a regulariser."""
+
+    def value(self, x: Tensor, layout: Layout) -> Tensor:
+        """Return 0 for every row."""
+        return x.new_zeros(x.shape[:-1])
+
+    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+        """Return v itself."""
+        self.check(alpha, "Zero.prox")
+        return v

@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, check_finite, check_in_range, check_positive
+from ..core.errors import (
+    ArgumentError,
+    check_argument,
+    check_finite,
+    check_in_range,
+    check_positive,
+)
 from ..core.types import Channels
 
 
@@ -42,10 +48,7 @@ class Bounds:
         for name, (low, high) in self.scalars.items():
             check_finite("Bounds", name, low)
             check_finite("Bounds", name, high)
-            if not low < high:
-                raise ArgumentError(
-                    f"Bounds: {name} must have a range low < high, got ({low}, {high})."
-                )
+            check_argument("Bounds", name, (low, high), "a range low < high", low < high)
         both = sorted(self.vectors.keys() & self.scalars.keys())
         if both:
             raise ArgumentError(f"Bounds: {both[0]!r} is a vector or a scalar, not both.")
@@ -64,13 +67,10 @@ class Bounds:
     def scale(self, rows: Channels) -> Channels:
         """Clip rows (m, ...) and return them in units of their bounds."""
         for name, value in rows.items():
-            known: Mapping[str, object] = self.vectors if value.ndim > 1 else self.scalars
-            if name not in known:
-                kind = "vectors" if value.ndim > 1 else "scalars"
-                raise ArgumentError(
-                    f"The channel {name!r} has no bound, and would leak; name it in "
-                    f"Bounds({kind}=...)."
-                )
+            kind = "vectors" if value.ndim > 1 else "scalars"
+            if name not in getattr(self, kind):
+                leak = f"The channel {name!r} has no bound, and would leak"
+                raise ArgumentError(f"{leak}; name it in Bounds({kind}=...).")
         vectors = {n: v / self.vectors[n] for n, v in rows.items() if v.ndim > 1}
         out = _clip(vectors)
         for name, value in rows.items():

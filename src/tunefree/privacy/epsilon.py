@@ -23,16 +23,17 @@ though its documentation defines it by the bound of one record
 (github.com/google/differential-privacy/issues/378); hence it is given z / 2.
 """
 
-import importlib
 import math
 from typing import Any, Literal
 
 from ..core.errors import (
     ArgumentError,
+    check_argument,
     check_between,
     check_int,
     check_nonnegative,
     check_positive,
+    import_optional,
     unknown_name,
 )
 
@@ -41,13 +42,7 @@ ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 96, 128)  # any set gives a vali
 
 
 def _import_dp(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise ArgumentError(
-            "Epsilon needs the package dp-accounting; install it with: "
-            "pip install 'tunefree[privacy]'"
-        ) from None
+    return import_optional(name, "Epsilon", "dp-accounting", extra="privacy")
 
 
 def epsilon(
@@ -77,21 +72,17 @@ def epsilon(
     check_between("epsilon", "delta", delta, 0, 1)
     for name, value in (("rounds", rounds), ("clients", clients), ("cohort", cohort)):
         check_int("epsilon", name, value)
-    if cohort > clients:
-        raise ArgumentError(f"epsilon(cohort=...) must be at most {clients}, got {cohort}.")
+    most = f"at most the number of clients, {clients}"
+    check_argument("epsilon", "cohort", cohort, most, cohort <= clients)
     if cohorts not in ("known", "secret"):
         raise unknown_name("cohorts", cohorts, ("known", "secret"))
     if memory and cohorts == "secret":
-        raise ArgumentError(
-            "Clients that remember rounds tell by what they send when they took part; take "
-            "cohorts='known'."
-        )
+        reason = "What clients with a memory send reveals when they took part"
+        raise ArgumentError(f"{reason}; take cohorts='known'.")
     if not noise:
         return math.inf
-    total = rounds + prepares
-    known = float(
-        _import_dp("dp_accounting").get_epsilon_gaussian(noise / 2 / math.sqrt(total), delta)
-    )
+    multiplier = noise / 2 / math.sqrt(rounds + prepares)
+    known = float(_import_dp("dp_accounting").get_epsilon_gaussian(multiplier, delta))
     if cohorts == "known" or cohort == clients:
         return known
     return min(known, _sampled(noise / 2, rounds, clients, cohort, delta, prepares))

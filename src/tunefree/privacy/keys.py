@@ -6,16 +6,15 @@ Every key encrypts one message or generates one mask, so that nonces can be zero
 """
 
 import hashlib
-import importlib
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from ..core.errors import ArgumentError, TunefreeError
+from ..core.errors import TunefreeError, import_optional
 from .quantizer import BITS, UnsignedArray
 
 KEY, TAG = 32, 16  # bytes
-_PRIMITIVES = "cryptography.hazmat.primitives."
 
 
 class ProtocolError(TunefreeError):
@@ -23,44 +22,35 @@ class ProtocolError(TunefreeError):
 
 
 def _primitive(name: str) -> Any:
-    """Import a module of `cryptography`, or raise an error that tells how to install it."""
-    try:
-        return importlib.import_module(_PRIMITIVES + name)
-    except ModuleNotFoundError:
-        raise ArgumentError(
-            "Secure aggregation needs the package cryptography; install it with: "
-            "pip install 'tunefree[privacy]'"
-        ) from None
+    module = f"cryptography.hazmat.primitives.{name}"
+    return import_optional(module, "Secure aggregation", "cryptography", extra="privacy")
+
+
+def _private_key(private: bytes) -> Any:
+    return _primitive("asymmetric.x25519").X25519PrivateKey.from_private_bytes(private)
 
 
 def new_key() -> bytes:
     """Return a new private key from the system's random numbers."""
-    made: bytes = _primitive("asymmetric.x25519").X25519PrivateKey.generate().private_bytes_raw()
-    return made
+    generate = _primitive("asymmetric.x25519").X25519PrivateKey.generate
+    return bytes(generate().private_bytes_raw())
 
 
 def public_key(private: bytes) -> bytes:
     """Return the public key of a private one."""
-    x25519 = _primitive("asymmetric.x25519")
-    made: bytes = (
-        x25519.X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-    )
-    return made
+    return bytes(_private_key(private).public_key().public_bytes_raw())
 
 
 def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
     """Return the key that the owners of two key pairs share for a purpose."""
-    x25519, hashes = _primitive("asymmetric.x25519"), _primitive("hashes")
-    mine = x25519.X25519PrivateKey.from_private_bytes(private)
+    mine, hkdf = _private_key(private), _primitive("kdf.hkdf").HKDF
+    public_class = _primitive("asymmetric.x25519").X25519PublicKey
     try:
-        common = mine.exchange(x25519.X25519PublicKey.from_public_bytes(public))
+        common = mine.exchange(public_class.from_public_bytes(public))
     except ValueError:
         raise ProtocolError("A public key cannot be used for key agreement.") from None
-    hkdf = _primitive("kdf.hkdf").HKDF(
-        hashes.SHA256(), KEY, salt=None, info=b"tunefree 1 " + purpose
-    )
-    made: bytes = hkdf.derive(common)
-    return made
+    info = b"tunefree 1 " + purpose
+    return bytes(hkdf(_primitive("hashes").SHA256(), KEY, salt=None, info=info).derive(common))
 
 
 def digest(*parts: bytes) -> bytes:
@@ -71,24 +61,18 @@ def digest(*parts: bytes) -> bytes:
     return h.digest()
 
 
-def seal(key: bytes, text: bytes, associated: bytes) -> bytes:
+def seal(key: bytes, text: bytes) -> bytes:
     """Encrypt and authenticate a text; a key must not be used twice."""
-    made: bytes = (
-        _primitive("ciphers.aead").ChaCha20Poly1305(key).encrypt(bytes(12), text, associated)
-    )
-    return made
+    return bytes(_primitive("ciphers.aead").ChaCha20Poly1305(key).encrypt(bytes(12), text, b""))
 
 
-def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes | None:
-    """Return the text, or None if the key or the associated data are wrong."""
-    wrong = importlib.import_module("cryptography.exceptions").InvalidTag
+def unseal(key: bytes, sealed: bytes) -> bytes | None:
+    """Return the text, or None if the key is wrong."""
+    cipher = _primitive("ciphers.aead").ChaCha20Poly1305(key)
     try:
-        made: bytes = (
-            _primitive("ciphers.aead").ChaCha20Poly1305(key).decrypt(bytes(12), sealed, associated)
-        )
-    except wrong:
+        return bytes(cipher.decrypt(bytes(12), sealed, b""))
+    except import_module("cryptography.exceptions").InvalidTag:
         return None
-    return made
 
 
 def mask(key: bytes, length: int, bits: int) -> UnsignedArray:

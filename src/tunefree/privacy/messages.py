@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..core.errors import ArgumentError, check_int
+from ..core.errors import check_argument, check_int
 from .keys import KEY, TAG, ProtocolError, digest
 from .quantizer import BITS
 from .shamir import SHARE
@@ -48,14 +48,11 @@ class ProtocolTerms:
     bits: int = 64
 
     def __post_init__(self) -> None:
-        if len(self.session) != 16:
-            raise ArgumentError(
-                f"ProtocolTerms(session=...) must be 16 bytes, got {len(self.session)}."
-            )
+        has_id = len(self.session) == 16
+        check_argument("ProtocolTerms", "session", self.session, "16 bytes", has_id)
         check_int("ProtocolTerms", "threshold", self.threshold, 2)
         check_int("ProtocolTerms", "length", self.length)
-        if self.bits not in BITS:
-            raise ArgumentError(f"ProtocolTerms(bits=...) must be 32 or 64, got {self.bits!r}.")
+        check_argument("ProtocolTerms", "bits", self.bits, "32 or 64", self.bits in BITS)
 
     def check(self, members: int) -> None:
         """Refuse a number of members for which the threshold is unsafe or out of reach."""
@@ -130,12 +127,7 @@ def decode_rows(kind: str, body: memoryview, width: int, limit: int) -> dict[int
     if count > limit:
         raise ProtocolError(f"The list of {kind!r} has {count} parts, more than {limit}.")
     check_length(kind, body[4:], count * (4 + width))
-    out: dict[int, bytes] = {}
-    last = -1
-    for j in range(count):
-        at = 4 + j * (4 + width)
-        (number,) = struct.unpack_from("<I", body, at)
-        if number <= last:
-            raise ProtocolError(f"The numbers in the list of {kind!r} must ascend.")
-        out[number], last = bytes(body[at + 4 : at + 4 + width]), number
-    return out
+    rows = dict(struct.iter_unpack(f"<I{width}s", body[4:]))
+    if len(rows) < count or list(rows) != sorted(rows):
+        raise ProtocolError(f"The numbers in the list of {kind!r} must ascend.")
+    return rows

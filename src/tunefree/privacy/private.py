@@ -13,20 +13,65 @@ well.
 Differences from the papers: cohorts have a fixed size, so that the accounting is that of `epsilon`;
 the bounds are given, not learned. S is the planned size of the cohort: a client that does not
 answer adds 0 (for a scalar, the middle of its range), since the number of answers is private too.
+
+Noise is a function of a seed for experiments, and comes from the system's random numbers otherwise:
+
+    g = Phi^-1((n + 1/2) / 2^53),    n uniform in 0 .. 2^53 - 1
+
+Noise from a seed can be subtracted by anybody who knows the seed, so it only serves to repeat an
+experiment. Floating-point noise has gaps that an adversary with exact outputs may use (Mironov, CCS
+2012); an exact guarantee needs discrete noise (Canonne, Kamath & Steinke, NeurIPS 2020), which is
+not implemented.
 """
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, check_int, check_nonnegative
+from ..core.errors import ArgumentError, check_argument, check_int, check_nonnegative
+from ..core.random import key, purpose, uniform
 from ..core.types import Channels
 from ..server.aggregate import Aggregator, Mean
 from .bounds import Bounds
 from .epsilon import Cohorts, epsilon
-from .noise import NoiseSource, seeded_noise, system_noise
+
+NoiseSource = Callable[[str, int], Tensor]
+"""Takes a channel's name and a size; returns standard normal numbers in float64."""
+
+
+def seeded_noise(seed: int, round: int, what: str = "") -> NoiseSource:
+    """Return the noise source of a round, a function of the seed, the round and the channel.
+
+    >>> same = seeded_noise(0, 3)("delta", 4), seeded_noise(0, 3)("delta", 4)
+    >>> torch.equal(*same), torch.equal(same[0], seeded_noise(0, 4)("delta", 4))
+    (True, False)
+    """
+
+    def draw(name: str, size: int) -> Tensor:
+        k = key(seed, "privacy", round, purpose(what), purpose(name))
+        return _normal(uniform(k, torch.arange(size)))
+
+    return draw
+
+
+def system_noise(name: str, size: int) -> Tensor:
+    """Return noise from the system's random numbers, which cannot be repeated."""
+    if not size:
+        return torch.zeros(0, dtype=torch.float64)
+    words = torch.frombuffer(bytearray(os.urandom(8 * size)), dtype=torch.int64)
+    return _normal(((words >> 11) & ((1 << 53) - 1)).to(torch.float64) * 2.0**-53)
+
+
+def _normal(u: Tensor) -> Tensor:
+    """Convert uniform numbers in [0, 1), multiples of 2^-53, to standard normal numbers."""
+    upper = u >= 0.5  # near 1 half a step would be rounded away, so use the other tail
+    tail = torch.where(upper, 1 - 2.0**-53 - u, u) + 2.0**-54
+    g = torch.special.ndtri(tail)
+    return torch.where(upper, -g, g)
 
 
 @dataclass(kw_only=True)
@@ -61,11 +106,8 @@ class Privacy:
         check_nonnegative("Privacy", "noise", self.noise)
         check_int("Privacy", "clients", self.clients)
         check_int("Privacy", "cohort", self.cohort)
-        if self.cohort > self.clients:
-            raise ArgumentError(
-                f"Privacy(cohort=...) must be at most the {self.clients} clients, got "
-                f"{self.cohort}."
-            )
+        most = f"at most the number of clients, {self.clients}"
+        check_argument("Privacy", "cohort", self.cohort, most, self.cohort <= self.clients)
         if self.delta is not None:
             self.cost(1)  # raise errors now, not after a round
 
@@ -123,13 +165,9 @@ class Privacy:
 
 
 class PrivateMean:
-    """A mean of clipped rows with noise; each row is one client.
+    """A mean of clipped rows with noise, divided by a fixed count; each row is one client.
 
-    Args:
-        privacy: The settings.
-        count: The fixed number by which the sum is divided.
-        noise: Source of the noise.
-        round: The round, or None if releases are only numbered.
+    The round is None if releases are only numbered.
     """
 
     def __init__(self, privacy: Privacy, count: int, noise: NoiseSource, round: int | None) -> None:
@@ -147,9 +185,8 @@ class PrivateMean:
             )
         self._rows += len(p)
         if self._rows > self._count:
-            raise ArgumentError(
-                f"{self._rows} rows were added for {self._count} clients; each may add one."
-            )
+            added = f"{self._rows} rows were added for {self._count} clients"
+            raise ArgumentError(f"{added}; each may add one.")
         self._inner.add(p, self._privacy.bounds.scale(rows))
 
     def result(self) -> Channels:

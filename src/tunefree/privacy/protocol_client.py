@@ -51,7 +51,7 @@ class ProtocolClient:
     Args:
         client: The client's number.
         terms: The session's parameters.
-        least: Fewest members of a sum that this client takes part in, whatever the terms are.
+        least: Fewest members of a sum that this client takes part in, for any terms.
     """
 
     def __init__(self, client: int, terms: ProtocolTerms, least: int = 2) -> None:
@@ -77,32 +77,34 @@ class ProtocolClient:
         """Return the message with the public keys."""
         self._expect_stage("new")
         self.stage = "advertised"
-        keys = public_key(self._seal_key) + public_key(self._mask_key)
-        return encode_message("keys", self.terms, self.client, keys)
+        return encode_message("keys", self.terms, self.client, self._public_keys())
+
+    def _public_keys(self) -> bytes:
+        return public_key(self._seal_key) + public_key(self._mask_key)
+
+    def _read_list(self, kind: str, message: bytes, width: int) -> dict[int, bytes]:
+        """Return the list in a message of the server."""
+        body = decode_message(kind, self.terms, SERVER, message)
+        return decode_rows(kind, body, width, MAX_MEMBERS)
 
     def share(self, roster: bytes) -> bytes:
         """Return the message with shares of this client's secrets, sealed for each other member."""
         self._expect_stage("advertised")
-        members = decode_rows(
-            "roster", decode_message("roster", self.terms, SERVER, roster), KEYS, MAX_MEMBERS
-        )
+        members = self._read_list("roster", roster, KEYS)
         self.terms.check(len(members))
-        own = public_key(self._seal_key) + public_key(self._mask_key)
-        if members.get(self.client) != own:
+        if members.get(self.client) != self._public_keys():
             raise ProtocolError(f"The roster has not the keys that member {self.client} sent.")
         self._roster, self._binding = members, self.terms.bind(roster)
-        args = len(members), self.terms.threshold
-        parts = zip(
-            shamir.split(self._mask_key, *args), shamir.split(self._seed, *args), strict=True
+        key_shares, seed_shares = (
+            shamir.split(secret, len(members), self.terms.threshold)
+            for secret in (self._mask_key, self._seed)
         )
         sealed = {}
-        for v, (key_share, seed_share) in zip(members, parts, strict=True):
+        for v, key_share, seed_share in zip(members, key_shares, seed_shares, strict=True):
             if v == self.client:
                 self._own = key_share + seed_share
             else:
-                sealed[v] = seal(
-                    self._seal_key_with(v, self.client, v), key_share + seed_share, b""
-                )
+                sealed[v] = seal(self._seal_key_with(v, self.client, v), key_share + seed_share)
         self.stage = "shared"
         body = commit_seed(self._binding, self._seed) + encode_rows(sealed.items())
         return encode_message("shares", self.terms, self.client, body)
@@ -116,9 +118,7 @@ class ProtocolClient:
     def mask(self, inbox: bytes, values: UnsignedArray) -> bytes:
         """Return the message with the masked values; `inbox` determines the other members."""
         self._expect_stage("shared")
-        found = decode_rows(
-            "inbox", decode_message("inbox", self.terms, SERVER, inbox), SEALED, MAX_MEMBERS
-        )
+        found = self._read_list("inbox", inbox, SEALED)
         if self.client in found or not found.keys() <= self._roster.keys():
             raise ProtocolError("The inbox has shares of a client that is no other member.")
         t = self.terms
@@ -131,17 +131,13 @@ class ProtocolClient:
             common = pairwise_key(self._mask_key, self._roster[v][KEY:], self._binding)
             part = mask(common, t.length, t.bits)
             total = np.add(total, part) if self.client < v else np.subtract(total, part)
-        return encode_message(
-            "masked", t, self.client, total.astype(BITS[t.bits], copy=False).tobytes()
-        )
+        body = total.astype(BITS[t.bits], copy=False).tobytes()
+        return encode_message("masked", t, self.client, body)
 
     def open(self, survivors: bytes) -> bytes:
         """Return the message with the shares that unmask the survivors' sum, and nothing else."""
         self._expect_stage("masked")
-        t = self.terms
-        left = decode_rows(
-            "survivors", decode_message("survivors", t, SERVER, survivors), 0, MAX_MEMBERS
-        )
+        left = self._read_list("survivors", survivors, 0)
         if not left.keys() <= self._inbox.keys() | {self.client}:
             raise ProtocolError("The survivors include a client that did not share.")
         if self.client not in left:
@@ -150,7 +146,7 @@ class ProtocolClient:
         self.stage = "opened"
         mine = {self.client: self._own}
         for v, sealed in self._inbox.items():
-            text = unseal(self._seal_key_with(v, v, self.client), sealed, b"")
+            text = unseal(self._seal_key_with(v, v, self.client), sealed)
             if text is not None and len(text) == 2 * shamir.SHARE:
                 mine[v] = text
         out = {
@@ -158,7 +154,7 @@ class ProtocolClient:
             for v, text in mine.items()
         }
         self._seal_key = self._mask_key = self._seed = bytes(KEY)
-        return encode_message("opened", t, self.client, encode_rows(out.items()))
+        return encode_message("opened", self.terms, self.client, encode_rows(out.items()))
 
     def state(self) -> bytes:
         """Return the secret state, to continue in another process.

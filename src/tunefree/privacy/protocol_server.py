@@ -37,11 +37,7 @@ from .quantizer import BITS, UnsignedArray
 
 
 class ProtocolServer:
-    """The server's part in one session.
-
-    Args:
-        terms: The session's parameters.
-    """
+    """The server's part in one session."""
 
     def __init__(self, terms: ProtocolTerms) -> None:
         self.terms = terms
@@ -56,7 +52,6 @@ class ProtocolServer:
         self._left: bytes | None = None
         self._opened: dict[int, dict[int, bytes]] = {}  # by owner of the secret, then by sender
         self._openers: set[int] = set()
-        self._known: tuple[tuple[int, ...], dict[int, int]] = ((), {})
 
     def receive_keys(self, client: int, message: bytes) -> None:
         """Receive a member's public keys."""
@@ -68,9 +63,8 @@ class ProtocolServer:
         """Return the message with all members' keys; later members are refused."""
         if self._roster is None:
             self.terms.check(len(self._keys))
-            self._roster = encode_message(
-                "roster", self.terms, SERVER, encode_rows(self._keys.items())
-            )
+            members = encode_rows(self._keys.items())
+            self._roster = encode_message("roster", self.terms, SERVER, members)
             self._binding = self.terms.bind(self._roster)
         return self._roster
 
@@ -148,22 +142,17 @@ class ProtocolServer:
     def _secret(self, u: int) -> bytes:
         """Reconstruct a member's seed or key from `threshold` shares."""
         found = self._opened.get(u, {})
-        if self._left is None or len(found) < self.terms.threshold:
+        need = self.terms.threshold
+        if self._left is None or len(found) < need:
             raise ThresholdError(
-                f"{len(found)} members opened their share of {u}; it takes {self.terms.threshold}."
+                f"{len(found)} members opened their share of {u}; it takes {need}."
             )
         place = {v: x for x, v in enumerate(sorted(self._keys), start=1)}
-        some = {place[v]: found[v] for v in sorted(found)[: self.terms.threshold]}
+        some = {place[v]: found[v] for v in sorted(found)[:need]}
         try:
-            return shamir.join(some, self._factors(tuple(some)))
+            return shamir.join(some)
         except ValueError as error:
             raise ProtocolError(f"The shares of member {u} are wrong: {error}") from None
-
-    def _factors(self, holders: tuple[int, ...]) -> dict[int, int]:
-        """Return the Lagrange factors; they are kept for secrets that the same members opened."""
-        if self._known[0] != holders:
-            self._known = holders, shamir.lagrange_factors(holders)
-        return self._known[1]
 
     def _expect(
         self, client: int, now: bool, done: Container[int], members: Container[int] | None = None

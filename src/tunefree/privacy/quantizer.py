@@ -10,7 +10,7 @@ of a channel are at most its bound B; the step s is the smallest power of two fo
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError, check_at_least, check_int
+from ..core.errors import (
+    ArgumentError,
+    DataError,
+    check_argument,
+    check_at_least,
+    check_fraction,
+    check_int,
+)
 from ..core.types import Channels
 
 UnsignedArray = NDArray[np.unsignedinteger[Any]]
@@ -61,13 +68,10 @@ class Quantizer:
 
     def __post_init__(self) -> None:
         check_int("Quantizer", "max_clients", self.max_clients)
-        if self.bits not in BITS:
-            raise ArgumentError(f"Quantizer(bits=...) must be 32 or 64, got {self.bits!r}.")
+        check_argument("Quantizer", "bits", self.bits, "32 or 64", self.bits in BITS)
         if self._levels < 2**8:
-            raise ArgumentError(
-                f"Quantizer(bits={self.bits}) leaves fewer than 256 steps for the numbers of "
-                f"{self.max_clients} clients; take 64."
-            )
+            few = f"Quantizer(bits={self.bits}) leaves fewer than 256 steps for the numbers of"
+            raise ArgumentError(f"{few} {self.max_clients} clients; take 64.")
 
     @property
     def _levels(self) -> int:
@@ -88,12 +92,10 @@ class Quantizer:
 
     def encode(self, values: Channels, weight: float = 1.0) -> UnsignedArray:
         """Return one client's channels, times its weight in (0, 1], as integers modulo 2^k."""
-        if not 0 < weight <= 1:
-            raise ArgumentError(f"Quantizer.encode(weight=...) must be in (0, 1], got {weight!r}.")
-        if set(values) != {c.name for c in self.channels}:
-            raise DataError(
-                f"The channels must be {[c.name for c in self.channels]}, got {sorted(values)}."
-            )
+        check_fraction("Quantizer.encode", "weight", weight)
+        names = [c.name for c in self.channels]
+        if set(values) != set(names):
+            raise DataError(f"The channels must be {names}, got {sorted(values)}.")
         parts = [self._steps(c, values[c.name], weight) for c in self.channels]
         flat = np.concatenate([np.zeros(0, np.int64), *parts])
         return flat.astype(np.int64).view(np.uint64).astype(BITS[self.bits])
@@ -106,10 +108,8 @@ class Quantizer:
             raise DataError(f"{channel.name} must be finite, got NaN or Inf.")
         largest = float(np.abs(array).max(initial=0.0))
         if largest > channel.bound:
-            raise DataError(
-                f"{channel.name} has an entry of size {largest:.3g}, beyond its bound "
-                f"{channel.bound:.3g}. Give a larger bound; entries are not clipped."
-            )
+            beyond = f"an entry of size {largest:.3g}, beyond its bound {channel.bound:.3g}"
+            raise DataError(f"{channel.name} has {beyond}. Give a larger one; nothing is clipped.")
         steps: NDArray[np.int64] = np.rint(array * (weight / self.step(channel))).astype(np.int64)
         return steps.reshape(-1)
 
@@ -137,11 +137,9 @@ def make_quantizer(
         max_clients: Largest number of clients in a sum.
         bits: Bits of an integer, 32 or 64.
     """
-    missing: Sequence[str] = [n for n in rows if isinstance(bound, Mapping) and n not in bound]
+    bounds = bound if isinstance(bound, Mapping) else dict.fromkeys(rows, bound)
+    missing = [n for n in rows if n not in bounds]
     if missing:
         raise ArgumentError(f"The channel {missing[0]!r} has no bound; name it in bound=...")
-    channels = tuple(
-        Channel(n, tuple(v.shape[1:]), bound[n] if isinstance(bound, Mapping) else bound)
-        for n, v in rows.items()
-    )
-    return Quantizer(channels, max_clients, bits)
+    channels = (Channel(n, tuple(v.shape[1:]), bounds[n]) for n, v in rows.items())
+    return Quantizer(tuple(channels), max_clients, bits)

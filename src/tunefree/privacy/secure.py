@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError, check_at_least, check_int
@@ -23,12 +22,7 @@ from .protocol_client import ProtocolClient
 from .protocol_server import ProtocolServer
 from .quantizer import MIN_BOUND, Quantizer, UnsignedArray, make_quantizer
 
-MESSAGE_KINDS = (
-    "keys",
-    "shares",
-    "masked",
-    "opened",
-)  # that clients send, in this order
+MESSAGE_KINDS = ("keys", "shares", "masked", "opened")  # that clients send, in this order
 
 
 def secure_sum(
@@ -43,15 +37,13 @@ def secure_sum(
         values: The integers of each member.
         dropouts: The first of `MESSAGE_KINDS` that a member does not send, by member.
     """
-    dropouts = {} if dropouts is None else dropouts
-    for stop in dropouts.values():
-        if stop not in MESSAGE_KINDS:
-            raise ArgumentError(
-                f"A member may stop before {', '.join(MESSAGE_KINDS)}, got {stop!r}."
-            )
+    first = {} if dropouts is None else dropouts
+    for kind in first.values():
+        if kind not in MESSAGE_KINDS:
+            raise ArgumentError(f"A member may stop before one of {MESSAGE_KINDS}, got {kind!r}.")
 
-    def sends(i: int, message: str) -> bool:
-        return i not in dropouts or MESSAGE_KINDS.index(dropouts[i]) > MESSAGE_KINDS.index(message)
+    def sends(i: int, kind: str) -> bool:
+        return i not in first or MESSAGE_KINDS.index(kind) < MESSAGE_KINDS.index(first[i])
 
     members = {i: ProtocolClient(i, terms) for i in values}
     server = ProtocolServer(terms)
@@ -74,9 +66,7 @@ class SecureMean:
 
     Args:
         weight: Total weight of the cohort; rows' weights are divided by it.
-        bound: Bound on the entries, of all channels or by name; a larger entry is an error.
-        bits: Bits of a masked integer, 32 or 64.
-        threshold: Fewest clients in a sum; None is just above two thirds of them.
+        bound, bits, threshold: As in `Secure`.
         dropouts: Rows, by position, that stop before a message of `MESSAGE_KINDS`, for tests; the
             mean is over the others.
     """
@@ -90,8 +80,8 @@ class SecureMean:
         threshold: int | None = None,
         dropouts: Mapping[int, str] | None = None,
     ) -> None:
-        self._weight, self._bound, self._bits = weight, bound, bits
-        self._threshold, self._dropouts = threshold, dropouts
+        self._weight, self._dropouts = weight, dropouts
+        self._secure = Secure(bound=bound, bits=bits, threshold=threshold)
         self._p: list[float] = []
         self._rows: list[Channels] = []
 
@@ -105,20 +95,14 @@ class SecureMean:
         """Return the means over the clients that did not drop out."""
         if not self._rows:
             return {}
-        count, top = len(self._rows), max(self._p)
-        if count < 2:
-            raise ArgumentError(
-                "Secure aggregation needs at least 2 clients: a sum of one hides nothing."
-            )
-        like = self._rows[0]
-        quantizer = make_quantizer(
-            {n: v[None] for n, v in like.items()}, self._bound, count, self._bits
-        )
-        threshold = default_threshold(count) if self._threshold is None else self._threshold
-        terms = ProtocolTerms(secrets.token_bytes(16), threshold, quantizer.length, self._bits)
+        secure, like, top = self._secure, self._rows[0], max(self._p)
+        if len(self._rows) < 2:
+            raise ArgumentError("Secure sums take at least 2 clients: a sum of one hides nothing.")
+        channels = {n: v[None] for n, v in like.items()}
+        quantizer = make_quantizer(channels, secure.bound, len(self._rows), secure.bits)
         pairs = enumerate(zip(self._p, self._rows, strict=True))
         values = {i: quantizer.encode(row, p / top) for i, (p, row) in pairs}
-        total, left = secure_sum(terms, values, self._dropouts)
+        total, left = secure_sum(secure.new_terms(quantizer), values, self._dropouts)
         lost = sum(p for i, p in enumerate(self._p) if i not in left)
         scale = top / (self._weight - lost)
         means = {n: v * scale for n, v in quantizer.decode(total).items()}
@@ -130,7 +114,7 @@ class Secure:
     """Settings of secure aggregation; calling it creates the aggregator of a sum.
 
     Args:
-        bound: Bound on the entries, of all channels or by name.
+        bound: Bound on the entries, of all channels or by name; a larger entry is an error.
         bits: Bits of a masked integer, 32 or 64.
         threshold: Fewest clients in a sum; None is just above two thirds of them.
     """
@@ -150,8 +134,8 @@ class Secure:
         """Return the aggregator of a sum."""
         return SecureMean(weight, bound=self.bound, bits=self.bits, threshold=self.threshold)
 
-
-def mean_error(p: Tensor, step: float) -> float:
-    """Return a bound on the error of a mean with weights p (m,) and a step."""
-    shares = p.to(torch.float64)
-    return float(len(shares) * step * shares.max() / shares.sum())
+    def new_terms(self, quantizer: Quantizer) -> ProtocolTerms:
+        """Return the parameters of a new session of as many clients as the quantizer allows."""
+        most = quantizer.max_clients
+        threshold = default_threshold(most) if self.threshold is None else self.threshold
+        return ProtocolTerms(secrets.token_bytes(16), threshold, quantizer.length, self.bits)

@@ -7,7 +7,8 @@ integers modulo the prime P = 2^521 - 1; the share of holder x = 1, 2, ... is f(
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
 from ..core.errors import DataError, check_int
 
@@ -38,29 +39,24 @@ def _value(coefficients: Sequence[int], x: int) -> int:
     return out
 
 
-def lagrange_factors(holders: Iterable[int]) -> dict[int, int]:
+@lru_cache(maxsize=1)  # the same holders open many secrets
+def lagrange_factors(holders: tuple[int, ...]) -> dict[int, int]:
     """Return the factors by which the shares of these holders are multiplied before summation."""
-    xs = list(holders)
     out = {}
-    for x in xs:
+    for x in holders:
         up = down = 1
-        for z in xs:
+        for z in holders:
             if z != x:
                 up, down = up * z % P, down * (z - x) % P
         out[x] = up * pow(down, -1, P) % P
     return out
 
 
-def join(shares: dict[int, bytes], factors: dict[int, int] | None = None) -> bytes:
-    """Return the secret from as many shares as its threshold.
-
-    Args:
-        shares: Shares by holder.
-        factors: The holders' `lagrange_factors`, if they are known.
-    """
-    factors = lagrange_factors(shares) if factors is None else factors
+def join(shares: dict[int, bytes]) -> bytes:
+    """Return the secret from as many shares, by holder, as its threshold."""
     if any(len(s) != SHARE for s in shares.values()):
         raise DataError(f"A share must have {SHARE} bytes.")
+    factors = lagrange_factors(tuple(shares))
     value = sum(int.from_bytes(shares[x], "big") * factors[x] for x in factors) % P
     if value >> (8 * SECRET):
         raise DataError("These shares do not belong to one secret.")

@@ -1,6 +1,7 @@
 """Robust aggregation against hostile clients, before any server rule: `fit(aggregate=...)`."""
 
-from .catalogue import names, parse
+from ..core.text import Registry
+from ..server.aggregate import Aggregation, weighted_mean
 from .clip import CentredClip, NormClip
 from .coordinates import Median, TrimmedMean
 from .geometric import GeometricMedian
@@ -25,3 +26,34 @@ __all__ = [  # noqa: RUF022  # sorted without regard to case
     "names",
     "parse",
 ]
+
+AGGREGATIONS: Registry[Aggregation] = Registry(
+    "aggregation",
+    {
+        "median": Median,
+        "trimmed-mean": TrimmedMean,
+        "geometric-median": GeometricMedian,
+        "krum": Krum,
+        "multi-krum": MultiKrum,
+        "norm-clip": NormClip,
+        "centred-clip": CentredClip,
+    },
+    constants={"mean": weighted_mean},
+    prefixes={"nnm": NNM, "bucketing": Bucketing},
+)
+
+
+def names() -> list[str]:
+    """Return the rules by name, and the prefixes that can stand in front of them."""
+    return AGGREGATIONS.names()
+
+
+def parse(text: str) -> Aggregation:
+    """Return the aggregation that a text stands for.
+
+    >>> parse("krum:f=2"), parse("nnm:f=0.2+trimmed-mean:f=0.2")
+    (Krum(f=2), NNM(inner=TrimmedMean(f=0.2), f=0.2))
+    >>> parse("bucketing:size=3+median")
+    Bucketing(inner=Median(), size=3, seed=0)
+    """
+    return AGGREGATIONS.parse(text)

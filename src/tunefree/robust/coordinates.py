@@ -6,7 +6,7 @@ Yin, Chen, Ramchandran & Bartlett, ICML 2018, Definitions 1 and 2. arXiv:1803.01
     trimmed mean:  out_j = mean of z_ij without the f smallest and the f largest
 
 Differences from the paper: weights may be unequal. The median is then the weighted median; the
-trimmed mean drops f clients at each end, whatever their weights, and averages the rest by weight.
+trimmed mean drops f clients at each end, independent of weights, and averages the rest by weight.
 """
 
 from dataclasses import dataclass

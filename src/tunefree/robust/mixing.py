@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, check_int
+from ..core.errors import check_argument, check_int
 from ..core.random import bits, key, purpose
 from ..core.types import Channels, Rows
 from .rule import MeanContext, Robust, check_f, check_rows, combine, count_hostile, distances
@@ -28,11 +28,9 @@ class PreAggregation(Robust):
 
     inner: Robust
 
-    def _check(self) -> None:
-        if not isinstance(self.inner, Robust):
-            raise ArgumentError(
-                f"{type(self).__name__}(inner=...) must be a robust rule, got {self.inner!r}."
-            )
+    def __post_init__(self) -> None:
+        is_rule = isinstance(self.inner, Robust)
+        check_argument(type(self).__name__, "inner", self.inner, "a robust rule", is_rule)
 
     def aggregate_number(self, values: Rows, p: Tensor, context: MeanContext) -> Tensor:
         """Return the inner rule's aggregate of the clients' numbers, which are not mixed."""
@@ -51,7 +49,7 @@ class NNM(PreAggregation):
     f: int | float
 
     def __post_init__(self) -> None:
-        self._check()
+        super().__post_init__()
         check_f("NNM", self.f)
 
     def check(self, clients: int, rows: int | None = None) -> None:
@@ -83,7 +81,7 @@ class Bucketing(PreAggregation):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self._check()
+        super().__post_init__()
         check_int("Bucketing", "size", self.size)
         check_int("Bucketing", "seed", self.seed, 0)
 
@@ -94,9 +92,8 @@ class Bucketing(PreAggregation):
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
         """Return the inner rule's aggregate of the buckets' means."""
         m = len(p)
-        draws = bits(
-            key(self.seed, "bucketing", context.round, purpose(context.what)), torch.arange(m)
-        )
+        seed = key(self.seed, "bucketing", context.round, purpose(context.what))
+        draws = bits(seed, torch.arange(m))
         bucket = torch.empty(m, dtype=torch.int64)
         bucket[torch.argsort(draws, stable=True)] = torch.arange(m) // self.size
         matrix = torch.where(torch.arange(-(-m // self.size))[:, None] == bucket, p.cpu(), 0.0)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, check_argument
 from ..core.types import Channels, Rows, Vector, to_device
 from ..core.vectors import row_sq
 
@@ -81,13 +81,7 @@ class SelectionRule(Robust):
 
 
 class RobustAggregator:
-    """Collects the rows of all clients and applies a rule.
-
-    Args:
-        rule: The rule.
-        round: The round.
-        what: Distinguishes the means of a round.
-    """
+    """Collects the rows of all clients and applies a rule; arguments as in `MeanContext`."""
 
     def __init__(self, rule: Robust, round: int, what: str) -> None:
         self._rule, self._round, self._what = rule, round, what
@@ -105,10 +99,8 @@ class RobustAggregator:
             return {}
         p = torch.cat(self._p)
         rows = {name: torch.cat([r[name] for r in self._rows]) for name in self._rows[0]}
-        sound = torch.stack(
-            [z.flatten(1).isfinite().all(1) for z in map(_as_matrix, rows.values())]
-        )
-        good = sound.all(0)
+        finite = [z.reshape(len(z), -1).isfinite().all(1) for z in rows.values()]
+        good = torch.stack(finite).all(0)
         if bool(good.any()) and not bool(good.all()):
             p, rows = p[good.to(p.device)], {name: z[good] for name, z in rows.items()}
         p = p / p.sum() if float(p.sum()) > 0 else torch.full_like(p, 1 / len(p))
@@ -121,10 +113,6 @@ class RobustAggregator:
             elif name not in vectors:
                 out[name] = self._rule.aggregate_number(z, p, context)
         return {name: out[name] for name in rows}
-
-
-def _as_matrix(z: Tensor) -> Tensor:
-    return z[:, None] if z.ndim == 1 else z
 
 
 def weights_like(p: Tensor, z: Tensor) -> Tensor:
@@ -162,22 +150,15 @@ def median(z: Rows, p: Tensor) -> Tensor:
     >>> median(torch.tensor([3.0, 1.0, 2.0, 9.0]), torch.full((4,), 0.25))
     tensor(2.5000)
     """
-    low, high = median_bounds(z, p)
-    return (low + high) / 2
-
-
-def median_bounds(z: Rows, p: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the lower and upper weighted median of each column."""
     m = z.shape[0]
-    if bool((p == p[0]).all()):
-        ordered = z.sort(0).values
-        return ordered[(m - 1) // 2], ordered[m // 2]
     ordered, order = z.sort(0)
+    if bool((p == p[0]).all()):
+        return (ordered[(m - 1) // 2] + ordered[m // 2]) / 2
     total = weights_like(p, z)[order].cumsum(0)
     half, least = 0.5, 1e-6  # tolerance for rounding in the sums
     low = (total < half - least).sum(0, keepdim=True)
     high = (total <= half + least).sum(0, keepdim=True).clamp(max=m - 1)
-    return ordered.gather(0, low)[0], ordered.gather(0, high)[0]
+    return (ordered.gather(0, low)[0] + ordered.gather(0, high)[0]) / 2
 
 
 def count_hostile(f: float, context: MeanContext, rows: int) -> int:
@@ -194,13 +175,10 @@ def count_hostile(f: float, context: MeanContext, rows: int) -> int:
 
 def check_f(owner: str, f: float) -> None:
     """Raise an ArgumentError if f is neither a number of clients nor a share below one half."""
-    if isinstance(f, int) and not isinstance(f, bool) and f >= 0:
-        return
-    if isinstance(f, float) and 0 <= f < 0.5:
-        return
-    raise ArgumentError(
-        f"{owner}(f=...) must be an int >= 0 (clients), or a fraction of them below 0.5, got {f!r}."
-    )
+    is_count = isinstance(f, int) and not isinstance(f, bool) and f >= 0
+    is_share = isinstance(f, float) and 0 <= f < 0.5
+    rule = "an int >= 0 (clients), or a fraction of them below 0.5"
+    check_argument(owner, "f", f, rule, is_count or is_share)
 
 
 def check_rows(owner: str, f: float, clients: int, rows: int, more: int) -> None:

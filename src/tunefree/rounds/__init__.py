@@ -6,17 +6,17 @@ from .client import (
     local_update,
     make_sender,
     pack_uploads,
-    select_prefix,
     update_memory,
     wire_for_round,
 )
-from .pool import ClientPool, NoClientsError, RoundResult
+from .pool import ClientPool, NoClientsError, QueryRequest, RoundResult
 from .server import ServerState, init_server_state, output_model, run_round
 
 __all__ = [
     "ClientPool",
     "ClientTask",
     "NoClientsError",
+    "QueryRequest",
     "RoundResult",
     "ServerState",
     "init_client_memory",
@@ -26,7 +26,6 @@ __all__ = [
     "output_model",
     "pack_uploads",
     "run_round",
-    "select_prefix",
     "update_memory",
     "wire_for_round",
 ]

@@ -10,7 +10,7 @@ from ..clients.rule import ClientPart, LocalResult
 from ..core.errors import ArgumentError
 from ..core.plan import Plan, Round
 from ..core.random import key, purpose
-from ..core.types import Channels, Rows, State, Vector
+from ..core.types import Channels, Rows, State, Vector, select_prefix
 from ..core.vectors import row_sq
 from ..methods import Method
 from ..models.losses import Losses
@@ -28,11 +28,8 @@ def init_client_memory(method: Method, x: Vector, plan: Plan) -> State:
 class ClientTask:
     """The losses and data of m clients.
 
-    Args:
-        losses: Computes the clients' batch losses and gradients.
-        local_batches: Returns the batches of a local phase; the second argument is its number of
-            local steps, None for the plan's.
-        full_loss: Returns losses (m,) and, on request, gradients (m, d) over all data of a client.
+    `local_batches` returns the batches of a local phase, with this number of local steps or the
+    plan's; `full_loss` losses (m,) and, on request, gradients (m, d) over all data of a client.
     """
 
     losses: Losses
@@ -43,14 +40,7 @@ class ClientTask:
 def local_update(
     method: Method, task: ClientTask, down: Channels, own: State, t: Round
 ) -> tuple[Channels, State, list[LocalResult]]:
-    """Train m clients.
-
-    Args:
-        method: The method.
-        task: The clients' losses and data.
-        down: Channels that the server sent.
-        own: The clients' memory, one row each.
-        t: The round.
+    """Train m clients, which received `down` and have the memory `own`, one row each.
 
     Returns:
         The channels to upload, the clients' memory, and the record of each local phase.
@@ -64,13 +54,16 @@ def local_update(
         down = down | {"own_grad": task.full_loss(x, True)[1]}
     for phase in range(count):
         this = replace(t, phase=phase)
+        batches = task.local_batches(phase, steps if step.most is None else 1)
+        if step.most is not None:
+            batches = batches.repeated(step.most)
         work = loop.run_local_steps(
             x,
             direction.local_problem(x, down, mine["direction"], this),
             step,
             down,
             task.losses,
-            _phase_batches(task, step.most, phase, steps),
+            batches,
             loop.GradientTransform(method.weight_decay, method.clip),
             records,
             this,
@@ -96,16 +89,6 @@ def local_update(
     return sent, kept, phases
 
 
-def _phase_batches(
-    task: ClientTask, most: int | None, phase: int, steps: int | None
-) -> loop.LocalBatches:
-    return (
-        task.local_batches(phase, steps)
-        if most is None
-        else task.local_batches(phase, 1).repeated(most)
-    )
-
-
 def _parts(method: Method) -> tuple[tuple[str, ClientPart], ...]:
     return ("direction", method.direction), ("step", method.step)
 
@@ -122,12 +105,6 @@ def _add_full_measures(
     if "loss_end" in records:
         return replace(work, loss_end=task.full_loss(work.y, False)[0])
     return work
-
-
-def select_prefix(state: State, part: str) -> State:
-    """Return the entries under a dotted prefix, without the prefix."""
-    head = f"{part}."
-    return {name[len(head) :]: v for name, v in state.items() if name.startswith(head)}
 
 
 def wire_for_round(method: Method, name: str, t: Round) -> Wire:
@@ -158,9 +135,8 @@ def pack_uploads(
     for name, rows in sent.items():
         if rows.ndim > 1:
             memory = select_prefix(own, f"wire.{name}")
-            packed = wire_for_round(method, name, t).pack(
-                rows, memory, make_sender(name, ids, t), layout
-            )
+            wire, sender = wire_for_round(method, name, t), make_sender(name, ids, t)
+            packed = wire.pack(rows, memory, sender, layout)
             out[name] = packed.rows
             kept |= {f"wire.{name}.{k}": v for k, v in (packed.own or memory).items()}
             ledger.send_up(name, packed.bytes, packed.counted / 8)

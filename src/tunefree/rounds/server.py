@@ -9,13 +9,14 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..core.plan import Plan, Query, Round, What, Who
+from ..core.plan import Plan, Round, What, Who
 from ..core.types import Channels, State, Trace, Vector
 from ..methods import Method
 from ..wire import Ledger
-from .pool import ClientPool, NoClientsError, RoundResult
+from .pool import ClientPool, NoClientsError, QueryRequest, RoundResult
 
 
 @dataclass(frozen=True)
@@ -74,35 +75,17 @@ def output_model(method: Method, now: ServerState) -> Vector:
 
 
 def run_round(
-    method: Method, plan: Plan, now: ServerState, pool: ClientPool, ids: Tensor, all_ids: Tensor
+    method: Method, plan: Plan, now: ServerState, pool: ClientPool, ids: Tensor
 ) -> tuple[ServerState, dict[str, Any]]:
-    """Run one round.
-
-    Args:
-        method: The method.
-        plan: The plan of the run.
-        now: The server's state before the round.
-        pool: All clients.
-        ids: The cohort.
-        all_ids: The ids of all clients, for the pass before round 0.
-
-    Returns:
-        The server's state after the round, and the round's row of the history.
-    """
+    """Run one round with the cohort `ids`; return the state after it and its row of the history."""
     t, ledger = now.round, Ledger()
     before: dict[str, float] = {}
     if t == 0 and method.prepares:
-        now, before = _prepare(method, plan, now, pool, all_ids, ledger)
+        now, before = _prepare(method, plan, now, pool, ledger)
     factor = method.rates.factor(t, plan.rounds)
     this = Round(plan, index=t, fraction=pool.weight_of(ids), factor=factor)
-
-    def query(
-        what: What, at: list[Vector], who: Who = "cohort", sent: Channels | None = None
-    ) -> list[Tensor]:
-        return pool.query(ids, t, what, at, who, sent, ledger)
-
     try:
-        after, result, trace = _communicate(method, now, pool, ids, this, query, ledger)
+        after, result, trace = _communicate(method, now, pool, ids, this, ledger)
     except NoClientsError as error:
         after, trace = replace(now, round=t + 1), {}
         result = RoundResult({}, math.nan, error.measured)
@@ -114,7 +97,8 @@ def run_round(
         "bytes_down": ledger.bytes_down,
         **{f"bytes_up.{name}": size for name, size in ledger.up.items()},
         **{f"bytes_down.{name}": size for name, size in ledger.down.items()},
-        **_add_preparation(result.measured, before),
+        **result.measured,
+        **{n: result.measured[n] + before[n] for n in ("gradients", "proxes") if n in before},
         **{name: float(value) for name, value in trace.items()},
     }
     if proxes:
@@ -125,60 +109,52 @@ def run_round(
 
 
 def _communicate(
-    method: Method,
-    now: ServerState,
-    pool: ClientPool,
-    ids: Tensor,
-    t: Round,
-    query: Query,
-    ledger: Ledger,
+    method: Method, now: ServerState, pool: ClientPool, ids: Tensor, t: Round, ledger: Ledger
 ) -> tuple[ServerState, RoundResult, Trace]:
     """Return the next state, the cohort's result and the server rule's trace."""
-    x = now.x
-    server = method.server.start_round(x, now.server, t, query)
-    direction = method.direction.start_round(x, now.direction, t, query)
-    step = method.step.start_round(x, now.step, t, query)
-    down = _down(method, x, server, direction, step, t)
-    ledger.send_down(down, len(ids))
-    result = pool.train(ids, {"x": x, **down}, t, ledger)
+
+    def query(
+        what: What, at: list[Vector], who: Who = "cohort", sent: Channels | None = None
+    ) -> list[Tensor]:
+        return pool.query(QueryRequest(ids, t.index, what, at, who, sent), ledger)
+
+    now = replace(
+        now,
+        server=method.server.start_round(now.x, now.server, t, query),
+        direction=method.direction.start_round(now.x, now.direction, t, query),
+        step=method.step.start_round(now.x, now.step, t, query),
+    )
+    result = _train(method, now, pool, ids, t, ledger)
     if result.fraction is not None:
         t = replace(t, fraction=result.fraction)
-    x, server, trace = method.server.step(x, result.mean, server, t, query)
+    x, server, trace = method.server.step(now.x, result.mean, now.server, t, query)
     after = ServerState(
         round=t.index + 1,
         x=x,
         server=server,
-        direction=method.direction.update_shared(result.mean, direction, t),
-        step=method.step.update_shared(result.mean, step, t),
+        direction=method.direction.update_shared(result.mean, now.direction, t),
+        step=method.step.update_shared(result.mean, now.step, t),
         output=method.shipped.update(method.server.output(x, server), now.output, t),
     )
     return after, result, trace
 
 
-def _down(
-    method: Method, x: Vector, server: State, direction: State, step: State, t: Round
-) -> Channels:
-    return {
-        **method.server.down(x, server, t),
-        **method.direction.down(direction),
-        **method.step.down(step),
-    }
+def _train(
+    method: Method, now: ServerState, pool: ClientPool, ids: Tensor, t: Round, ledger: Ledger
+) -> RoundResult:
+    """Send the state to clients and let them train."""
+    down = method.server.down(now.x, now.server, t)
+    down = {**down, **method.direction.down(now.direction), **method.step.down(now.step)}
+    ledger.send_down(down, len(ids))
+    return pool.train(ids, {"x": now.x, **down}, t, ledger)
 
 
 def _prepare(
-    method: Method, plan: Plan, now: ServerState, pool: ClientPool, all_ids: Tensor, ledger: Ledger
+    method: Method, plan: Plan, now: ServerState, pool: ClientPool, ledger: Ledger
 ) -> tuple[ServerState, dict[str, float]]:
     """Let every client work once before round 0; keep their memory and pass on their uploads."""
     first = Round(plan, index=-1)
-    down = _down(method, now.x, now.server, now.direction, now.step, first)
-    ledger.send_down(down, len(all_ids))
-    result = pool.train(all_ids, {"x": now.x, **down}, first, ledger)
+    result = _train(method, now, pool, torch.arange(plan.clients), first, ledger)
     pool.commit()
     x, server = method.server.prepare(now.x, result.mean, now.server, first)
     return replace(now, x=x, server=server), result.measured
-
-
-def _add_preparation(measured: dict[str, float], before: dict[str, float]) -> dict[str, float]:
-    """Add the cost of the preparation to that of the first round."""
-    counts = ("gradients", "proxes")
-    return measured | {n: measured[n] + before[n] for n in counts if n in before}

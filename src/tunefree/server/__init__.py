@@ -1,18 +1,16 @@
 """Server-side parts: rules, outputs (which model is evaluated and returned), and means."""
 
 from .adaptive import Adaptive, AMSGrad
-from .average import Average
+from .average import Average, Momentum
 from .client_momentum import ClientMomentum
 from .drift import Drift
 from .dual_average import DualAverage
 from .extrapolate import Extrapolate
 from .fast_fedda import FastFedDA
 from .feddua import FedDuAdagrad, FedDuAdam
-from .fedexp import FedExP
-from .fedexpm import FedExPM
+from .fedexp import FedExP, FedExPM
 from .lod import LoD
 from .mirror import Entropy, FedDuA, Mirror, PNorm, Quadratic
-from .momentum import Momentum
 from .output import Averaged, Last, LastTwo
 from .padamfed import PAdaMFed
 from .parfrefl import ParFreFL

@@ -21,10 +21,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.errors import check_in_range, check_nonnegative, check_positive, unknown_name
+from ..core.errors import check_in_range, check_known, check_nonnegative, check_positive
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
-from .rule import Server
+from ..core.types import Channels, State, Vector
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ class Adaptive(Server):
     euclidean: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.kind not in ("adagrad", "adam", "yogi"):
-            raise unknown_name("Adaptive kind", self.kind, ("adagrad", "adam", "yogi"))
+        check_known("Adaptive kind", self.kind, ("adagrad", "adam", "yogi"))
         check_positive("Adaptive", "server_lr", self.server_lr)
         check_in_range("Adaptive", "beta1", self.beta1, 0, 1)
         check_in_range("Adaptive", "beta2", self.beta2, 0, 1)
@@ -71,9 +70,7 @@ class Adaptive(Server):
         sq = delta.square()
         return torch.addcmul(s, sq, (s - sq).sign_(), value=self.beta2 - 1)
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Move along the scaled running mean."""
         delta = mean["delta"]
         s = self._squares(state["s"], delta)
@@ -115,9 +112,7 @@ class AMSGrad(Server):
         """Start at rest."""
         return {name: torch.zeros_like(x) for name in ("m", "s", "top")}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Move along the scaled running mean."""
         delta = mean["delta"]
         m = torch.lerp(state["m"], delta, 1 - self.beta1)

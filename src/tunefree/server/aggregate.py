@@ -1,6 +1,6 @@
 """Weighted means over the cohort, which are all that the server sees."""
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -43,26 +43,10 @@ class Aggregation(Protocol):
         ...
 
 
-@runtime_checkable
-class Accounted(Protocol):
-    """An aggregation with a privacy accountant."""
-
-    def cost(self, rounds: int, *, prepares: bool, memory: bool) -> dict[str, float]:
-        """Return entries for the history.
-
-        Args:
-            rounds: Finished rounds.
-            prepares: Whether every client uploaded once before round 0.
-            memory: Whether clients keep memory between rounds.
-        """
-        ...
-
-
 class Mean:
     """A weighted mean that takes chunks of rows as they come; memory O(d).
 
-    Args:
-        weight: Total weight of the cohort; rows' weights are divided by it.
+    The weights of rows are divided by `weight`, the total weight of the cohort.
     """
 
     def __init__(self, weight: float) -> None:

@@ -1,21 +1,23 @@
-"""FedAvg's server: move by the mean move.
+"""The servers of FedAvg and FedAvgM: move by the mean move, or by its running sum.
 
-McMahan et al., AISTATS 2017, Algorithm 1. arXiv:1602.05629
+McMahan et al., AISTATS 2017, Algorithm 1, arXiv:1602.05629; Hsu, Qi & Brown, 2019, section 3,
+arXiv:1909.06335
 
-    x <- x + server_lr mean_i delta_i
+    Average:   x <- x + server_lr mean_i delta_i
+    Momentum:  v <- momentum v + mean_i delta_i,     x <- x + server_lr v
 
 Differences from the paper: weights are uniform unless asked for by samples; server_lr as in
-Reddi et al., ICLR 2021.
+Reddi et al., ICLR 2021. delta is the move itself, so the server adds.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import check_positive
-from ..core.plan import Query, Round
-from ..core.types import Channels, State, Trace, Vector
-from .rule import Server
+from ..core.errors import check_in_range, check_positive
+from ..core.plan import Plan, Query, Round
+from ..core.types import Channels, State, Vector
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,34 @@ class Average(Server):
     def __post_init__(self) -> None:
         check_positive("Average", "server_lr", self.server_lr)
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Add the mean move."""
         eta = x.new_tensor(self.server_lr)
         return torch.add(x, mean["delta"], alpha=self.server_lr), state, {"server_step": eta}
+
+
+@dataclass(frozen=True)
+class Momentum(Server):
+    """Server rule with a running sum of moves.
+
+    Args:
+        server_lr: Multiplies the running sum, > 0.
+        momentum: Share of the last sum that is kept, in [0, 1).
+    """
+
+    server_lr: float = 1.0
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_positive("Momentum", "server_lr", self.server_lr)
+        check_in_range("Momentum", "momentum", self.momentum, 0, 1)
+
+    def init(self, x: Vector, plan: Plan) -> State:
+        """Start at rest."""
+        return {"v": torch.zeros_like(x)}
+
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+        """Add the running sum."""
+        v = torch.add(mean["delta"], state["v"], alpha=self.momentum)
+        x = torch.add(x, v, alpha=self.server_lr)
+        return x, {"v": v}, {"server_step": x.new_tensor(self.server_lr)}

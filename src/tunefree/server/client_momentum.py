@@ -15,8 +15,8 @@ import torch
 
 from ..core.errors import check_positive
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
-from .rule import Server
+from ..core.types import Channels, State, Vector
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ class ClientMomentum(Server):
         """Send x and p."""
         return {"x": x, "momentum": state["momentum"]}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Add the mean move."""
         delta = mean["delta"]
         p = delta * (-1 / (self.lr * t.factor * t.plan.steps))

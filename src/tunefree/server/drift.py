@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
-from .rule import Server
+from ..core.types import Channels, State, Vector
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,7 @@ class Drift(Server):
         """Return h = 0."""
         return {"drift": torch.zeros_like(x)}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Add the mean move and the drift."""
         h = torch.add(state["drift"], mean["delta"], alpha=t.fraction)
         return (x + mean["delta"]).add_(h), {"drift": h}, {"server_step": x.new_ones(())}

@@ -14,8 +14,8 @@ import torch
 
 from ..clients.dual_average import DualAverage as ClientDualAverage
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
-from .rule import Server
+from ..core.types import Channels, State, Vector
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,7 @@ class DualAverage(Server):
         """Start at tau = 0."""
         return {"x": x, "tau": x.new_zeros(())}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Move in the dual space and map back."""
         eta = x.new_tensor(self.direction.server_lr)
         z = torch.add(x, mean["delta"], alpha=self.direction.server_lr)

@@ -17,11 +17,11 @@ from typing import Literal
 
 import torch
 
-from ..core.errors import ArgumentError, check_finite, check_positive
+from ..core.errors import check_argument, check_finite, check_positive
 from ..core.plan import Query, Round
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
-from .rule import Server
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,8 @@ class Extrapolate(Server):
 
     def __post_init__(self) -> None:
         if isinstance(self.by, str):
-            if self.by not in ("grads", "stops"):
-                raise ArgumentError(
-                    "Extrapolate(by=...) must be 'grads', 'stops' or a number > 0, "
-                    f"got {self.by!r}."
-                )
+            rule, is_known = "'grads', 'stops' or a number > 0", self.by in ("grads", "stops")
+            check_argument("Extrapolate", "by", self.by, rule, is_known)
         else:
             check_positive("Extrapolate", "by", self.by)
         check_positive("Extrapolate", "mu", self.mu)
@@ -56,9 +53,7 @@ class Extrapolate(Server):
         more = {"grads": ("delta_sq",), "stops": ("envelope",)}
         return ("delta", *(more[self.by] if isinstance(self.by, str) else ()))
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Add the extrapolated mean move."""
         delta = mean["delta"]
         if not isinstance(self.by, str):

@@ -15,8 +15,8 @@ import torch
 
 from ..clients.fast_fedda import FastFedDA as ClientFastFedDA
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
-from .rule import Server
+from ..core.types import Channels, State, Vector
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,7 @@ class FastFedDA(Server):
         """Send x and S."""
         return {"x": x, "dual": state["dual"]}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Add the round to the sum and map back."""
         K = t.plan.steps
         moved = torch.sub(mean["grad"], mean["point"], alpha=self.direction.mu / 2)

@@ -28,11 +28,11 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.errors import ArgumentError, check_positive, unknown_name
-from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
+from ..core.errors import ArgumentError, check_known, check_positive
+from ..core.plan import Plan, Query, Round, Who
+from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
-from .rule import Server
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,7 @@ class LoD(Server):
             "merge_weights": ("theorem", "printed"),
         }
         for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise unknown_name(f"LoD {name}", getattr(self, name), known)
+            check_known(f"LoD {name}", getattr(self, name), known)
         check_positive("LoD", "r_rel", self.r_rel)
         check_positive("LoD", "mu_init", self.mu_init)
 
@@ -85,10 +84,8 @@ class LoD(Server):
     def check(self, plan: Plan) -> None:
         """Refuse to evaluate on a sample that the server does not have."""
         if self.global_loss == "server" and not plan.held:
-            raise ArgumentError(
-                "LoD(global_loss='server') evaluates on the server's own sample; give "
-                "Federation(held=...), or use global_loss='clients'."
-            )
+            use = "give Federation(held=...), or use global_loss='clients'"
+            raise ArgumentError(f"LoD(global_loss='server') needs the server's own sample; {use}.")
 
     def _rho(self, r: Vector) -> Vector:
         return r.square() if self.weighted else r
@@ -125,11 +122,9 @@ class LoD(Server):
         names = (*self.sends, "accept") if self.merge else self.sends
         return {name: state[name] for name in names}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Move to the mean and set the next weight, step size and output."""
-        who: Literal["held", "cohort"] = "held" if self.global_loss == "server" else "cohort"
+        who: Who = "held" if self.global_loss == "server" else "cohort"
         mu, r = state["mu"], state["r"]
         x = x + mean["delta"]
         (value,) = ask("loss", [x], who)
@@ -141,12 +136,8 @@ class LoD(Server):
         if not self.exact:
             v = state["v"] + self._omega(new_r) * mean["grad_sq"]
             after |= {"v": v, "lr": self._rho(new_r) / v.sqrt()}
-        trace = {
-            "server_step": torch.ones_like(r),
-            "mu": mu,
-            "distance": new_r,
-            "global_loss": value,
-        }
+        trace = {"server_step": torch.ones_like(r), "mu": mu}
+        trace |= {"distance": new_r, "global_loss": value}
         if not self.merge:
             return x, after, trace
         after |= self._merged(x, state, after, t, ask, who)
@@ -158,13 +149,7 @@ class LoD(Server):
         return self.exact or self.reading == "printed"
 
     def _merged(
-        self,
-        x: Vector,
-        state: State,
-        after: State,
-        t: Round,
-        ask: Query,
-        who: Literal["held", "cohort"],
+        self, x: Vector, state: State, after: State, t: Round, ask: Query, who: Who
     ) -> State:
         """Return the weighted mean of the iterates and the best of them."""
         if self.merge_weights == "theorem":

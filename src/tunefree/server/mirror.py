@@ -26,9 +26,9 @@ import torch
 from ..core.errors import ArgumentError, check_in_range
 from ..core.plan import Plan, Query, Round
 from ..core.text import Registry
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
-from .rule import Server
+from .rule import Server, ServerUpdate
 
 DOUBLINGS, HALVINGS = 60, 100
 
@@ -180,9 +180,7 @@ class FedDuA(Server):
         self.mirror.check(x)
         return {"v": torch.zeros_like(x), "m": x.new_zeros(())} if self.beta1 else {}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Move in the dual space, as far as the bound says."""
         v, m = mean["delta"], mean["delta_sq"] / 2
         if self.beta1:

@@ -18,8 +18,8 @@ import torch
 
 from ..clients.rates import Rates
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
-from .rule import Server
+from ..core.types import Channels, State, Vector
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,7 @@ class PAdaMFed(Server):
         sent = {"x": x, "momentum": blend}
         return sent | ({"before": state["before"]} if self._vr else {})
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Rescale the mean move and update c and p."""
         change, beta = mean["control"], self.rates.beta_at(t.plan)
         eta = self.rates.server_lr_at(t.plan) / (self.rates.lr_at(t.plan) * t.plan.steps)

@@ -17,9 +17,9 @@ import torch
 
 from ..clients.rates import Rates
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
-from .rule import Server
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,7 @@ class ParFreFL(Server):
         """Take everyone's first c_i."""
         return x, {"control": state["control"] + mean["innovation"]}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Go the known length along -g."""
         q, c = mean["innovation"], state["control"]
         g = c + q

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..core.errors import ArgumentError, check_positive
+from ..core.errors import cannot_use, check_argument, check_positive
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, State, Vector
 from ..penalties import Penalty, Zero
-from .average import Average
-from .momentum import Momentum
-from .rule import Server
+from .average import Average, Momentum
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -48,25 +47,18 @@ class Proximal(Server):
         check_positive("Proximal", "lr", self.lr)
         if self.alpha is not None:
             check_positive("Proximal", "alpha", self.alpha)
-        if not isinstance(self.penalty, Penalty):
-            raise ArgumentError(f"Proximal(penalty=...) must be a Penalty, got {self.penalty!r}.")
+        is_penalty = isinstance(self.penalty, Penalty)
+        check_argument("Proximal", "penalty", self.penalty, "a Penalty", is_penalty)
         name = type(self.inner).__name__
         if not isinstance(self.inner, Server) or not self.inner.euclidean:
-            raise ArgumentError(
-                f"Cannot use Proximal with {name}. This is because it scales coordinates "
-                "differently, so that the proximal map would belong to another metric; use "
-                "Average, Momentum or FedExP."
-            )
+            why = "it scales coordinates differently: the proximal map would need another metric"
+            raise cannot_use("Proximal", name, f"{why}; use Average, Momentum or FedExP")
         if type(self.inner).output is not Server.output:
-            raise ArgumentError(
-                f"Cannot use Proximal with {name}. This is because that rule's model is not its x; "
-                "use Average, Momentum or FedExP."
-            )
+            why = "that rule's model is not its x; use Average, Momentum or FedExP"
+            raise cannot_use("Proximal", name, why)
         if self.penalty.rho > 0 and not isinstance(self.inner, Average | Momentum):
-            raise ArgumentError(
-                f"Cannot use {type(self.penalty).__name__} with {name}. This is because its step "
-                "has no bound, and a weakly convex penalty needs alpha < 1/rho; use Average."
-            )
+            why = "its step has no bound, and a weakly convex penalty needs alpha < 1/rho"
+            raise cannot_use(type(self.penalty).__name__, name, f"{why}; use Average")
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -114,9 +106,7 @@ class Proximal(Server):
         """Send x, unless clients hold it."""
         return {} if self.silent else self.inner.down(x, state, t)
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Let the other rule move, then take the proximal map."""
         alpha, usual = self.alpha_at(t.plan), self.lr * t.plan.steps
         moved, state, trace = self.inner.step(x, mean, state, t, ask)

@@ -1,17 +1,20 @@
 """What a server rule is: it sees weighted means over the cohort, never a client."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
+
+ServerUpdate: TypeAlias = tuple[Vector, State, Trace]
+"""The next x, the memory from now on, and numbers for the history."""
 
 
 class Server(ABC):
     """Computes the next x from the means; by default, hooks do nothing.
 
     `needs` names the means it reads. `delta` (the mean move) and `delta_sq` (the mean squared
-    length of the moves) can be had with every method; others come from directions and steps.
+    length of the moves) exist with every method; others come from directions and steps.
     `sends` names what `down` adds to x. `euclidean`: the move is a multiple of the means, so that a
     proximal map after it means what it says. `goes_with` names the directions it is defined with;
     none means any. `full` and `needs_constant_lr`: as for clients' parts.
@@ -44,9 +47,7 @@ class Server(ABC):
         return {"x": x}
 
     @abstractmethod
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Return the next x, the memory from now on, and numbers for the history."""
         ...
 

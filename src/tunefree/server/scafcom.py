@@ -15,8 +15,8 @@ import torch
 
 from ..core.errors import check_positive
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
-from .rule import Server
+from ..core.types import Channels, State, Vector
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,7 @@ class Scafcom(Server):
         """Send x and c."""
         return {"x": x, "control": state["control"]}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Go along the tracked mean."""
         q, c = mean["innovation"], state["control"]
         length = self.server_lr * self.lr * t.factor * t.plan.steps

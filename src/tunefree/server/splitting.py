@@ -14,9 +14,9 @@ import torch
 
 from ..core.errors import ArgumentError, check_positive
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, State, Vector
 from ..penalties import Penalty, Zero
-from .rule import Server
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,7 @@ class Splitting(Server):
         """Start at x."""
         return {"z": x}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Add the changes and take the proximal map."""
         z = torch.add(state["z"], mean["reflected"], alpha=t.fraction)
         x = self.penalty.prox(z, 1 / self.mu, t.plan.layout)

@@ -14,8 +14,8 @@ import torch
 
 from ..clients.za1 import ZA1 as ClientZA1
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
-from .rule import Server
+from ..core.types import Channels, State, Vector
+from .rule import Server, ServerUpdate
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,7 @@ class ZA1(Server):
         """Start at the proximal map of x."""
         return {"x": self.direction.penalty.prox(x, self.direction.round_length(plan), plan.layout)}
 
-    def step(
-        self, x: Vector, mean: Channels, state: State, t: Round, ask: Query
-    ) -> tuple[Vector, State, Trace]:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Move from the proximal point, and map again."""
         eta = x.new_tensor(self.direction.server_lr)
         x = torch.add(state["x"], mean["delta"], alpha=self.direction.server_lr)

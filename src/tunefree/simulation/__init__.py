@@ -1,16 +1,15 @@
 """Simulated clients: they train in this process, in chunks of rows."""
 
 from .dry_run import DryRun, Units, units
-from .engine import EngineOptions
-from .faulty import FaultyClients, create_clients
+from .engine import SimulationConfig
+from .faulty import FaultyClients
 from .simulation import Simulation
 
 __all__ = [
     "DryRun",
-    "EngineOptions",
     "FaultyClients",
     "Simulation",
+    "SimulationConfig",
     "Units",
-    "create_clients",
     "units",
 ]

@@ -22,26 +22,19 @@ BLOCK = 16 << 20  # bytes that a client's block may keep for a backward pass on 
 
 @dataclass(frozen=True)
 class BatchSource:
-    """The federation's rows on the problem's device, gathered by index in one static shape.
-
-    Args:
-        problem: Model and loss, on the device.
-        fed: The clients' data.
-        cut: Batch size, and steps or epochs.
-        seed: Seed of the run.
-        augment: Augmentation of training images, or None.
-    """
+    """The federation's rows on the problem's device, gathered by index in one static shape."""
 
     problem: Problem
     fed: Federation
     cut: BatchPlan
     seed: int
     augment: CropFlip | None
+    padded: int | None = None  # rows of a batch of the population, if this is one client of it
 
     @cached_property
     def width(self) -> int:
         """Rows of a batch, padding included."""
-        return batch_width(self.fed.sizes, self.cut)
+        return self.padded or batch_width(self.fed.sizes, self.cut)
 
     @cached_property
     def block(self) -> int:
@@ -52,10 +45,9 @@ class BatchSource:
         most = -(-int(self.fed.sizes.max()) // self.width)  # batches of the largest client
         return self.width * min(max(BLOCK // max(bytes, 1), 1), most)
 
-    def passes(self, ids: Tensor | None = None) -> Tensor:
-        """Return the number of batches in a pass over each client's data; None is all clients."""
-        sizes = self.fed.sizes if ids is None else self.fed.sizes[ids]
-        return -(-sizes // self.width)
+    def passes(self, ids: Tensor) -> Tensor:
+        """Return the number of batches in a pass over each client's data."""
+        return -(-self.fed.sizes[ids] // self.width)
 
     def probe(self, ids: Tensor) -> Batch:
         """Return a batch of these clients in the shape that training uses."""
@@ -73,39 +65,31 @@ class BatchSource:
     def local_batches(
         self, ids: Tensor, t: int, phase: int, steps: int | None, deferred: bool = False
     ) -> LocalBatches:
-        """Return the clients' batches of a local phase.
+        """Return the clients' batches of a local phase of round t; steps=None is the plan's.
 
-        Args:
-            ids: The clients.
-            t: The round.
-            phase: The phase within the round.
-            steps: Local steps; None is the plan's.
-            deferred: Leave gathering the rows to the engine.
+        If they are `deferred`, gathering the rows is left to the engine.
         """
         with _one_thread(self.problem.device):
-            return self._draw_local(ids, t, phase, steps, deferred)
-
-    def _draw_local(
-        self, ids: Tensor, t: int, phase: int, steps: int | None, deferred: bool
-    ) -> LocalBatches:
-        sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
-        cut = self.cut if steps is None else BatchPlan(batch=self.cut.batch, steps=steps)
-        draws = draw_batches(self.seed, t, ids, sizes, starts, cut, width=self.width, phase=phase)
-        long = draws.index.shape[1]
-        index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
-        keys = ids.expand(long, -1)
-        if self.problem.has_dropout or self.augment is not None:
-            spots = phase << 32 | torch.arange(long)
-            keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
-        fetch: Callable[[int], Batch | DeferredBatch]
-        if deferred:  # one tensor, copied to the device once per phase
-            codes = self._here(_encode(index, mask, keys))
-            fetch = lambda k: DeferredBatch(codes[k], self.gather)  # noqa: E731
-        else:
-            index, mask, keys = (self._here(v) for v in (index, mask, keys))
-            fetch = lambda k: self._batch(index[k], mask[k], keys[k])  # noqa: E731
-        span = (int(draws.steps.min()), int(draws.steps.max()))
-        return LocalBatches(fetch, self._here(draws.steps), self._here(draws.share), span)
+            sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
+            cut = self.cut if steps is None else BatchPlan(batch=self.cut.batch, steps=steps)
+            draws = draw_batches(
+                self.seed, t, ids, sizes, starts, cut, width=self.width, phase=phase
+            )
+            long = draws.index.shape[1]
+            index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
+            keys = ids.expand(long, -1)
+            if self.problem.has_dropout or self.augment is not None:
+                spots = phase << 32 | torch.arange(long)
+                keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
+            fetch: Callable[[int], Batch | DeferredBatch]
+            if deferred:  # one tensor, copied to the device once per phase
+                codes = self._here(_encode(index, mask, keys))
+                fetch = lambda k: DeferredBatch(codes[k], self.gather)  # noqa: E731
+            else:
+                index, mask, keys = (self._here(v) for v in (index, mask, keys))
+                fetch = lambda k: self._batch(index[k], mask[k], keys[k])  # noqa: E731
+            span = (int(draws.steps.min()), int(draws.steps.max()))
+            return LocalBatches(fetch, self._here(draws.steps), self._here(draws.share), span)
 
     @cached_property
     def gather(self) -> Callable[[Tensor], Batch]:
@@ -162,10 +146,6 @@ class BatchPrefetcher:
     """Local batches on request; those of the next round's first phase can be drawn early.
 
     The host draws them while the GPU still works on the current round, at no cost.
-
-    Args:
-        batches: The clients' data.
-        deferred: Leave gathering the rows to the engine.
     """
 
     def __init__(self, batches: BatchSource, deferred: bool) -> None:

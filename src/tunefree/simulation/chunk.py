@@ -24,11 +24,9 @@ PART = 0.8  # share of a GPU's free memory that clients may fill
 
 
 class Chunks:
-    """Splits clients into chunks, and into smaller ones after a GPU ran out of memory.
+    """Splits clients into chunks of `size`, and into smaller ones after a GPU ran out of memory.
 
-    Args:
-        size: Clients in a chunk.
-        release: Frees what the engine holds between calls.
+    `release` frees what the engine holds between calls.
     """
 
     def __init__(self, size: int, release: Callable[[], None]) -> None:
@@ -56,11 +54,8 @@ class Chunks:
             self.size = -(-len(part) // 2)
             self._release()
             torch.cuda.empty_cache()
-            log.warning(
-                "The GPU's memory does not hold %d clients at once; going on with %d.",
-                len(part),
-                self.size,
-            )
+            said = "The GPU's memory does not hold %d clients at once; going on with %d."
+            log.warning(said, len(part), self.size)
             todo = self._cut(torch.cat([part, *todo]))
 
     def _cut(self, ids: Tensor) -> deque[Tensor]:
@@ -94,11 +89,7 @@ def fitting(cohort: int, most: int) -> int:
 def in_memory(problem: Problem, batches: BatchSource, cohort: int, batched: bool) -> int:
     """Return the chunk size for which clients fit into the GPU's free memory, in even chunks.
 
-    Args:
-        problem: Model and loss, on the GPU.
-        batches: The clients' data.
-        cohort: Cohort size.
-        batched: Whether clients run in one call, so that each needs memory for its activations.
+    If they are `batched` in one call, each needs memory for its activations.
     """
     each = ROWS * problem.start.nbytes
     if batched:

@@ -19,33 +19,20 @@ MemoryRows: TypeAlias = list[tuple[Tensor, State]]
 
 @dataclass(frozen=True)
 class ChunkResult:
-    """What a chunk of clients returned.
-
-    Args:
-        ids: The clients.
-        sent: Uploads before the wire; empty if no mean is echoed to the clients.
-        arrived: Uploads behind the wire.
-        own: The clients' new memory.
-        works: Records of their local work, one per phase.
-        ledger: Bytes that they sent.
-    """
+    """What a chunk of clients returned."""
 
     ids: Tensor
-    sent: Channels
-    arrived: Channels
-    own: State
-    works: list[LocalResult]
+    sent: Channels  # uploads before the wire; empty if no mean is echoed to the clients
+    arrived: Channels  # uploads behind the wire
+    own: State  # the clients' new memory
+    works: list[LocalResult]  # one per phase
     ledger: Ledger
 
 
 class CohortSums:
     """Means, work and checksums of a cohort; they stay on the device until they are read.
 
-    Args:
-        aggregate: Creates the aggregators.
-        weight: Weight of the clients that count.
-        t: The round.
-        device: Where the clients train.
+    `weight` is the weight of the clients that count in round t.
     """
 
     def __init__(self, aggregate: Aggregation, weight: float, t: int, device: torch.device) -> None:

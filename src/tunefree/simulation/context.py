@@ -22,14 +22,7 @@ LimitSteps = Callable[[LocalBatches, Tensor, Round], LocalBatches]
 
 
 class ClientContext:
-    """What a chunk of m clients needs to train and to answer queries; m = 1 on a node.
-
-    Args:
-        method: The method.
-        batches: The clients' data.
-        losses: Computes batch losses and gradients.
-        limit_steps: Shortens the local work of slow clients; None if there are none.
-    """
+    """What a chunk of m clients needs to train and to answer queries; m = 1 on a node."""
 
     def __init__(
         self,
@@ -56,13 +49,10 @@ class ClientContext:
         return ClientTask(losses=self.losses, local_batches=local_batches, full_loss=full)
 
     def full(self, x: Tensor, t: int, ids: Tensor | None, grad: bool) -> tuple[Rows, Rows]:
-        """Return losses (m,) and gradients (m, d) over all data of each client.
+        """Return losses (m,) and gradients (m, d), or (m, 0) without `grad`, over all local data.
 
-        Args:
-            x: The point (d,), or one for each client (m, d).
-            t: The round.
-            ids: The clients; None is the server's held sample, as one row.
-            grad: Whether gradients are wanted; without, they are (m, 0).
+        They are taken at x (d,), or at a point of each client (m, d). Without ids, the data is the
+        server's held sample, as one row.
         """
         m = 1 if ids is None else len(ids)
         y = x.expand(m, -1)
@@ -104,11 +94,7 @@ def work_costs(
 ) -> dict[str, float]:
     """Return a round's work for the history: gradients, trials per step, proximal maps.
 
-    Args:
-        method: The method.
-        counted: The sums of `WORK_COUNTS` by name.
-        passes: Full gradients, counted in batches.
-        t: The round.
+    `counted` has the sums of `WORK_COUNTS` by name; `passes` are full gradients, in batches.
     """
     steps, trials, slopes = (counted[n] for n in ("steps", "trials", "slopes"))
     refs = 1 + ("ref" in method.direction.sets and not t.preparing)

@@ -1,19 +1,20 @@
 """Clients that do no work: what a round would cost, before anyone trains."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..clients.loop import LocalBatches
 from ..core.layout import Layout
-from ..core.plan import Plan, Round, What, Who
+from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, Vector
 from ..methods import Method
 from ..models.losses import Batch, DeferredBatch
 from ..rounds import (
+    ClientPool,
     ClientTask,
+    QueryRequest,
     RoundResult,
     init_client_memory,
     init_server_state,
@@ -47,16 +48,10 @@ class _ZeroLosses:
         pass
 
 
-class DryRun:
+class DryRun(ClientPool):
     """Answers with zeros in the channels of a method, and counts bytes and gradients.
 
-    Implements `rounds.ClientPool`.
-
-    Args:
-        method: The method.
-        plan: Sizes of the run.
-        x: The model's parameters.
-        batches: Mean number of batches in a pass over a client's data.
+    A pass over a client's data has `batches` batches in the mean.
     """
 
     def __init__(self, method: Method, plan: Plan, x: Vector, batches: float = 1.0) -> None:
@@ -69,55 +64,21 @@ class DryRun:
         """Return the first clients."""
         return torch.arange(self._plan.cohort)
 
-    def announce(self, ids: Tensor | None) -> None:
-        """Do nothing."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return nothing."""
-        return {}
-
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Do nothing."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def measure(self, x: Vector) -> dict[str, float]:
-        """Return nothing."""
-        return {}
-
-    def gradient(self, x: Vector) -> Vector | None:
-        """Return None."""
-        return None
-
     def weight_of(self, ids: Tensor) -> float:
         """Return the cohort's share under uniform weights."""
         return len(ids) / self._plan.clients
 
-    def query(
-        self,
-        ids: Tensor,
-        t: int,
-        what: What,
-        at: list[Vector],
-        who: Who,
-        sent: Channels | None,
-        ledger: Ledger,
-    ) -> list[Tensor]:
+    def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
         """Count the exchange and return zeros."""
-        whom = len(ids) if who == "cohort" else self._plan.clients
-        out = []
-        if who != "held":
-            points = {f"point {j}": x for j, x in enumerate(at)} if sent is None else sent
-            ledger.send_down(points, whom, all=who == "all")
-        for x in at:
-            value = torch.zeros_like(x) if what == "grad" else x.new_zeros(())
-            self.gradients += 0 if what == "loss" else whom * self._batches
-            if who != "held":
-                ledger.send_up(what, value.numel() * value.element_size() * whom)
-            out.append(value)
-        return out
+        clients = len(request.ids(self._plan.clients))
+        if request.who != "held":
+            request.count_down(clients, ledger)
+        answers = [request.zero_answer(x) for x in request.at]
+        for answer in answers:
+            self.gradients += 0 if request.what == "loss" else clients * self._batches
+            if request.who != "held":
+                ledger.send_up(request.what, answer.nbytes * clients)
+        return answers
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Compute the upload of one client, and count it for all."""
@@ -145,9 +106,6 @@ class DryRun:
             ledger.send_down({f"mean {n}": mean[n] for n in self._method.echo}, len(ids))
         return RoundResult(mean, 0.0, {})
 
-    def commit(self) -> None:
-        """Do nothing."""
-
 
 @dataclass(frozen=True)
 class Units:
@@ -174,8 +132,8 @@ def units(method: Method, clients: int = 8, d: int = 40_000) -> dict[str, Units]
     x, ids = torch.ones(d), torch.arange(clients)
     pool = DryRun(method, plan, x)
     now = init_server_state(method, x, plan)
-    now, first = run_round(method, plan, now, pool, ids, ids)
-    now, row = run_round(method, plan, now, pool, ids, ids)
+    now, first = run_round(method, plan, now, pool, ids)
+    now, row = run_round(method, plan, now, pool, ids)
     sent = {way: row[f"bytes_{way}"] / (4 * clients) for way in ("up", "down")}
     early = (first["bytes_up"] - row["bytes_up"]) / (4 * clients)
     own = sum(v.numel() for v in pool.own.values())

@@ -1,4 +1,4 @@
-"""Simulated clients that fail (`faults`) or are hostile (`attacks`).
+"""Simulated clients that fail.
 
 Clients that answer in time train together, as they would without the others. Lost and late clients
 train on their own: their work is counted; their uploads are dropped or queued.
@@ -6,88 +6,33 @@ train on their own: their work is counted; their uploads are dropped or queued.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..attacks import Adversaries, Attack, Behaviour
-from ..core.errors import ArgumentError
-from ..core.plan import Plan, Round, What, Who
+from ..core.errors import cannot_use
+from ..core.plan import Plan, Round
 from ..core.random import key, subset
 from ..core.types import Channels, Vector
-from ..data.batches import BatchPlan
-from ..data.federation import Federation
 from ..faults import DelayQueue, Fate, Faults, LateUpload
 from ..methods import Method
-from ..models.problem import Problem
 from ..robust import Robust
-from ..rounds import NoClientsError, RoundResult, init_server_state, run_round
+from ..rounds import NoClientsError, QueryRequest, RoundResult, init_server_state, run_round
 from ..server.aggregate import Aggregation, Aggregator, weighted_mean
 from ..wire import Ledger
 from .cohort import MemoryRows
 from .context import WORK_COUNTS, work_costs
 from .dry_run import DryRun
-from .engine import EngineOptions
-from .ranks import Ranks
 from .simulation import Simulation
 
 COUNTED = ("gradients", "proxes", "unsolved")  # work that counts whether or not its result arrives
 
 
-def create_clients(
-    method: Method,
-    problem: Problem,
-    federation: Federation,
-    cut: BatchPlan,
-    plan: Plan,
-    seed: int,
-    options: EngineOptions,
-    start: Vector | None = None,
-    ranks: Ranks | None = None,
-    *,
-    faults: Faults | None = None,
-    attack: Attack | None = None,
-) -> "Simulation | FaultyClients":
-    """Return the simulated clients of a run; arguments as `Simulation`.
-
-    Args:
-        faults: How clients fail, or None.
-        attack: What hostile clients do, or None.
-    """
-    behaviour = Behaviour()
-    if attack is not None:
-        attack.check(method, federation)
-        behaviour = adversaries = Adversaries(attack, plan.clients, seed)
-        federation = adversaries.poison(federation)
-    simulation = Simulation(
-        method,
-        problem,
-        federation,
-        cut,
-        plan,
-        seed,
-        options,
-        start,
-        ranks,
-        behaviour=behaviour,
-        limit_steps=None if faults is None else partial(faults.limit_steps, seed),
-    )
-    if simulation.ranks.size > 1 and (faults is not None or attack is not None):
-        raise ArgumentError("fit(faults=..., attack=...) takes one process; use no torchrun.")
-    return simulation if faults is None else FaultyClients(simulation, faults)
-
-
 class FaultyClients:
-    """A simulation of which some clients fail; implements `rounds.ClientPool` around it.
-
-    Args:
-        simulation: All clients, as they would train without faults.
-        faults: How they fail.
-    """
+    """A simulation of which some clients fail; implements `rounds.ClientPool` around it."""
 
     def __init__(self, simulation: Simulation, faults: Faults) -> None:
-        self.simulation, self._faults, self.ranks = simulation, faults, simulation.ranks
+        self.simulation, self._faults = simulation, faults
         self._plan, self._method = simulation.plan, simulation.method
         self.weight_of, self.describe = simulation.weight_of, simulation.describe
         self.measure, self.gradient = simulation.measure, simulation.gradient
@@ -173,11 +118,11 @@ class FaultyClients:
         self, late: list[LateUpload], late_weight: float, weight: float, round: int, what: str
     ) -> Aggregator:
         """Create an aggregator that contains the late uploads."""
-        made = self.simulation.aggregate(weight + late_weight, round, what)
+        aggregator = self.simulation.aggregate(weight + late_weight, round, what)
         for upload in late:
             p = self.simulation.weights[[upload.client]]
-            made.add(p, upload.rows if what == "train" else upload.measured)
-        return made
+            aggregator.add(p, upload.rows if what == "train" else upload.measured)
+        return aggregator
 
     def _no_work(self, t: Round) -> dict[str, float]:
         return work_costs(self._method, dict.fromkeys(WORK_COUNTS, 0.0), 0, t)
@@ -199,32 +144,22 @@ class FaultyClients:
             self._sent_late.append(LateUpload(int(ids[0]), due, rows, measured, own, ledger))
         return result.measured
 
-    def query(
-        self,
-        ids: Tensor,
-        t: int,
-        what: What,
-        at: list[Vector],
-        who: Who,
-        sent: Channels | None,
-        ledger: Ledger,
-    ) -> list[Tensor]:
-        """Return the mean of `what` over the clients that answer; the points are sent to all."""
-        if who == "held":
-            return self.simulation.query(ids, t, what, at, who, sent, ledger)
-        asked = ids if who == "cohort" else torch.arange(self._plan.clients)
-        asked = self.simulation.without_refused(asked, t)
-        points = {f"point {j}": x for j, x in enumerate(at)} if sent is None else sent
-        ledger.send_down(points, len(asked), all=who == "all")
-        fates = self._fates(t, asked)
-        is_left = fates >= Fate.SLOW if self._trained == t else fates != Fate.BEFORE
-        if not bool(is_left.any()):
-            lost = {"lost": len(asked), "slow": 0, "late": 0, "stale": 0}
+    def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
+        """Return the means over the clients that answer; the points are sent to all."""
+        if request.who == "held":
+            return self.simulation.query(request, ledger)
+        ids = self.simulation.without_refused(request.ids(self._plan.clients), request.t)
+        request.count_down(len(ids), ledger)
+        fates = self._fates(request.t, ids)
+        answers = fates >= Fate.SLOW if self._trained == request.t else fates != Fate.BEFORE
+        if not bool(answers.any()):
+            lost = {"lost": len(ids), "slow": 0, "late": 0, "stale": 0}
             raise NoClientsError({"gradients": 0, "answered": 0, **lost})
         uploads = Ledger()
-        found = self.simulation.query(asked[is_left], t, what, at, "cohort", sent, uploads)
+        answering = replace(request, cohort=ids[answers], who="cohort")
+        means = self.simulation.query(answering, uploads)
         ledger.add(uploads)
-        return found
+        return means
 
     def commit(self) -> None:
         """Store the memory of the clients whose uploads arrived, and queue the late uploads."""
@@ -242,30 +177,18 @@ class FaultyClients:
         self._queue.load_state(tensors, self.simulation.problem.device)
 
 
-class _QueryError(Exception):
-    """A query was sent."""
-
-
 class _NoQueries(DryRun):
     """A dry run of rounds in which a query is an error."""
 
-    def query(self, *args: Any) -> list[Tensor]:
-        raise _QueryError
+    def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
+        why = "it queries its cohort within a round and compares the answers with the uploads"
+        raise cannot_use("Faults(stale=...)", self._method.name, why)
 
 
 def _check_stale(method: Method, plan: Plan, x: Vector, aggregate: Aggregation) -> None:
     """Refuse late uploads if means of a round are compared, or the number of clients is fixed."""
-    ids = torch.arange(plan.cohort)
-    pool = _NoQueries(method, plan, x)
-    try:
-        run_round(method, plan, init_server_state(method, x, plan), pool, ids, ids)
-    except _QueryError:
-        raise ArgumentError(
-            f"Cannot use Faults(stale=...) with {method.name}. This is because it asks its cohort "
-            "in the middle of a round and compares the answers with what the cohort sent."
-        ) from None
+    ids, pool = torch.arange(plan.cohort), _NoQueries(method, plan, x)
+    run_round(method, plan, init_server_state(method, x, plan), pool, ids)
     if aggregate is not weighted_mean and not isinstance(aggregate, Robust):
-        raise ArgumentError(
-            f"Cannot use Faults(stale=...) with aggregate={aggregate!r}. This is because it knows "
-            "how many clients a round has; use before or after."
-        )
+        why = "it knows how many clients a round has; use before or after"
+        raise cannot_use("Faults(stale=...)", f"aggregate={aggregate!r}", why)

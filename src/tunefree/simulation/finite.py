@@ -24,11 +24,8 @@ MISSING = "missing"  # channel whose mean is the weight of the clients with non-
 def checksums(works: Sequence[LocalResult], *channels: Channels) -> Rows:
     """Return one number per client (m,) that is finite if and only if all its numbers are.
 
-    The result stays on the device, to be read together with a round's other numbers.
-
-    Args:
-        works: Records of the clients' local work, of which the losses are checked.
-        channels: The clients' uploads and memory.
+    The numbers are the losses of local work, uploads and memory. The result stays on the device, to
+    be read together with a round's other numbers.
     """
     rows = [work.loss for work in works]
     rows += [v for found in channels for v in found.values() if v.is_floating_point()]

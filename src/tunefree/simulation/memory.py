@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, TunefreeError, check_int, unknown_name
+from ..core.errors import ArgumentError, TunefreeError, check_int, check_known
 from ..core.lock import is_unused
 from ..core.types import State
 from .rows import MappedRows, TensorRows, width
@@ -50,8 +50,7 @@ class ClientMemory:
         place: Place = "auto",
         folder: Path | None = None,
     ) -> None:
-        if place not in get_args(Place):
-            raise unknown_name("place", place, get_args(Place))
+        check_known("place", place, get_args(Place))
         if most is not None:
             check_int("ClientMemory", "most", most)
         self._first, self._most = first, clients if most is None else min(most, clients)

@@ -5,19 +5,16 @@ rank i mod size, which has its memory; every process computes the server's part.
 """
 
 import atexit
-import json
 import os
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..core.files import pack_tensors, unpack_tensors
 from ..core.types import Channels
 
 # A backend thread must not hold the last reference to a piece of work: to free its tensors it needs
@@ -59,23 +56,25 @@ class Ranks:
         """Return the sums of Python numbers over all processes."""
         if self.size == 1:
             return values
-        out: list[float] = self.total(
-            torch.tensor(values, dtype=torch.float64, device=_home())
-        ).tolist()
-        return out
+        total = self.total(torch.tensor(values, dtype=torch.float64, device=_home()))
+        return list(total.tolist())
 
     def agreed(self, value: Any) -> Any:
-        """Return the value of rank 0: plain data, paths and tensors."""
+        """Return the value of rank 0: plain data and tensors."""
         if self.size == 1:
             return value
-        said = encode(value) if self.leads else b""
-        length = torch.tensor([len(said)], device=_home())
+        file = BytesIO()
+        if self.leads:
+            torch.save(value, file)
+        length = torch.tensor([file.getbuffer().nbytes], device=_home())
         _wait(dist.broadcast(length, 0, async_op=True))
         data = torch.empty(int(length), dtype=torch.uint8, device=_home())
         if self.leads:
-            data.copy_(torch.frombuffer(bytearray(said), dtype=torch.uint8))
+            data.copy_(torch.frombuffer(file.getbuffer(), dtype=torch.uint8))
         _wait(dist.broadcast(data, 0, async_op=True))
-        return value if self.leads else decode(data.cpu().numpy().tobytes())
+        if self.leads:
+            return value
+        return torch.load(BytesIO(data.cpu().numpy().tobytes()), weights_only=True)
 
     def gather_rows(self, ids: Tensor, rows: Channels) -> tuple[Tensor, Channels]:
         """Return the rows of all processes, concatenated."""
@@ -96,51 +95,6 @@ class Ranks:
         parts = [torch.empty_like(sent) for _ in range(self.size)]
         _wait(dist.all_gather(parts, sent, async_op=True))
         return [p.to(value.device) for p in parts]
-
-
-def encode(value: Any) -> bytes:
-    """Return plain data, paths and tensors as bytes: JSON, then the tensors.
-
-    >>> decode(encode((3, {"x": torch.tensor([1.0])}, {"best": None})))
-    (3, {'x': tensor([1.])}, {'best': None})
-    """
-    tensors: dict[str, Tensor] = {}
-
-    def plain(v: Any) -> Any:
-        if isinstance(v, Tensor):
-            tensors[str(len(tensors))] = v
-            return {"tensor": str(len(tensors) - 1)}
-        if isinstance(v, Path):
-            return {"path": str(v)}
-        if isinstance(v, dict):
-            return {"dict": [[k, plain(w)] for k, w in v.items()]}
-        if isinstance(v, list | tuple):
-            return {type(v).__name__: [plain(w) for w in v]}
-        return v
-
-    text = json.dumps(plain(value)).encode()
-    return len(text).to_bytes(8, "little") + text + pack_tensors(tensors)
-
-
-def decode(data: bytes) -> Any:
-    """Return the value that `encode` wrote."""
-    end = 8 + int.from_bytes(data[:8], "little")
-    tensors = unpack_tensors(data[end:])
-    make: dict[str, Callable[[Any], Any]] = {
-        "tensor": tensors.__getitem__,
-        "path": Path,
-        "dict": lambda pairs: {k: full(v) for k, v in pairs},
-        "list": lambda parts: [full(v) for v in parts],
-        "tuple": lambda parts: tuple(full(v) for v in parts),
-    }
-
-    def full(v: Any) -> Any:
-        if not isinstance(v, dict):
-            return v
-        ((kind, inside),) = v.items()
-        return make[kind](inside)
-
-    return full(json.loads(data[8:end]))
 
 
 def _wait(work: Any) -> None:

@@ -2,28 +2,34 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..attacks import Behaviour
+from ..attacks import Adversaries, Behaviour
 from ..core.errors import ArgumentError
-from ..core.plan import Plan, Round, What, Who
+from ..core.plan import Round
 from ..core.random import cohort
 from ..core.types import Channels, Rows, State, Vector, map_inputs
 from ..core.vectors import row_sq
 from ..data.batches import BatchPlan, plan_steps
 from ..data.federation import Federation
-from ..methods import Method
-from ..models.problem import Problem
-from ..rounds import RoundResult, init_client_memory, local_update, pack_uploads, update_memory
+from ..rounds import (
+    QueryRequest,
+    RoundResult,
+    init_client_memory,
+    local_update,
+    pack_uploads,
+    update_memory,
+)
 from ..server.aggregate import Aggregation, Mean, client_weights, weighted_mean
 from ..wire import Ledger
 from .batches import BatchSource
 from .cohort import ChunkResult, CohortSums, MemoryRows
-from .context import WORK_COUNTS, ClientContext, LimitSteps, work_costs
-from .engine import EngineOptions, choose_engine
+from .context import WORK_COUNTS, ClientContext, work_costs
+from .engine import SimulationConfig, choose_engine
 from .finite import (
     MISSING,
     PendingChecks,
@@ -34,7 +40,6 @@ from .finite import (
     select_clients,
 )
 from .memory import ClientMemory
-from .ranks import Ranks
 
 ROWS = 4096  # samples per call in `gradient`, where clients do not matter
 
@@ -42,48 +47,32 @@ ROWS = 4096  # samples per call in `gradient`, where clients do not matter
 class Simulation:
     """Simulated clients: their data, batched losses and persistent memory, in this process.
 
-    Implements `rounds.ClientPool`.
-
-    Args:
-        method: The method.
-        problem: Model and loss, on the device.
-        federation: The clients' data, on the device.
-        cut: Batch size, and steps or epochs.
-        plan: Sizes of the run.
-        seed: Seed of the run.
-        options: How clients compute.
-        start: The initial parameters; None is the model's own.
-        ranks: This process among those of `torchrun`.
-        behaviour: How clients treat what they send; honest by default.
-        limit_steps: Shortens the local work of slow clients, if there are some.
+    Implements `rounds.ClientPool`. Faults shorten the local work of slow clients here; the rest of
+    them is in `FaultyClients`.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        problem: Problem,
-        federation: Federation,
-        cut: BatchPlan,
-        plan: Plan,
-        seed: int,
-        options: EngineOptions,
-        start: Vector | None = None,
-        ranks: Ranks | None = None,
-        *,
-        behaviour: Behaviour | None = None,
-        limit_steps: LimitSteps | None = None,
-    ) -> None:
-        self.method, self.problem, self.federation, self.plan = method, problem, federation, plan
-        self.batches = BatchSource(problem, federation, cut, seed, options.augment)
-        self.ranks = Ranks() if ranks is None else ranks
-        self.weights = client_weights(method.weights, federation.sizes)  # (N,), sum 1
-        self.aggregate = options.aggregate
+    def __init__(self, config: SimulationConfig) -> None:
+        method, plan, federation = config.method, config.plan, config.federation
+        self.ranks, self.aggregate, self.behaviour = config.ranks, config.aggregate, Behaviour()
+        if self.ranks.size > 1 and (config.faults is not None or config.attack is not None):
+            raise ArgumentError("fit(faults=..., attack=...) takes one process; use no torchrun.")
         if self.ranks.size > 1 and self.aggregate is not weighted_mean:
             raise ArgumentError("fit(aggregate=...) takes one process; start without torchrun.")
-        self.losses, self.chunks = choose_engine(method, problem, self.batches, plan, options)
-        self.behaviour = Behaviour() if behaviour is None else behaviour
+        if config.attack is not None:
+            config.attack.check(method, federation)
+            self.behaviour = adversaries = Adversaries(config.attack, plan.clients, plan.seed)
+            federation = adversaries.poison(federation)
+        self.method, self.plan = method, plan
+        self.problem, self.federation = config.problem, federation
+        self.batches = BatchSource(
+            config.problem, federation, config.batch_plan, plan.seed, config.augment
+        )
+        self.weights = client_weights(method.weights, federation.sizes)  # (N,), sum 1
+        self.losses, self.chunks = choose_engine(config, self.batches)
+        faults = config.faults
+        limit_steps = None if faults is None else partial(faults.limit_steps, plan.seed)
         self.context = ClientContext(method, self.batches, self.losses, limit_steps)
-        first = init_client_memory(method, problem.start if start is None else start, plan)
+        first = init_client_memory(method, config.start, plan)
         most = plan.clients if method.prepares else min(plan.clients, plan.rounds * plan.cohort)
         most = min(most, -(-plan.clients // self.ranks.size))  # rank i mod size has client i
         self.memory = ClientMemory(first, plan.clients, most=most)
@@ -175,7 +164,10 @@ class Simulation:
         if aggregate is not weighted_mean and len(bad := sums.find_nonfinite(mine)):
             nothing = RoundResult(self._empty_means(down["x"], math.nan), math.nan, {})
             return nothing, [], bad  # before the aggregation sees it
-        means = self._sum_over_ranks(sums.means(), down["x"], t)
+        means = sums.means()
+        if self.ranks.size > 1:  # so far over this process's clients
+            names = self.method.channels(t.preparing)
+            means = self.ranks.totals(names, means, self._empty_means(down["x"]))
         memory = [
             (part, update_memory(self.method, sent, arrived, means, own, t) if echo else own)
             for part, sent, arrived, own in kept
@@ -234,12 +226,6 @@ class Simulation:
         empty = {n: torch.full_like(x, value) for n in self.method.vectors}
         return empty | {n: x.new_full((), value) for n in self.method.scalars}
 
-    def _sum_over_ranks(self, parts: Channels, x: Vector, t: Round) -> Channels:
-        """Return the means over the whole cohort, from those over each process's clients."""
-        if self.ranks.size == 1:
-            return parts
-        return self.ranks.totals(self.method.channels(t.preparing), parts, self._empty_means(x))
-
     def _count_uploads(self, here: Ledger, ledger: Ledger, t: Round) -> None:
         """Add the uploads of all processes' clients to the round's ledger."""
         names = self.method.channels(t.preparing)
@@ -260,38 +246,28 @@ class Simulation:
         for part, own in rows:
             self.memory.scatter(part, own)
 
-    def query(
-        self,
-        ids: Tensor,
-        t: int,
-        what: What,
-        at: list[Vector],
-        who: Who,
-        sent: Channels | None,
-        ledger: Ledger,
-    ) -> list[Tensor]:
-        """Return the mean of `what` at each point, and count the bytes.
+    def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
+        """Return the mean of `request.what` at each point, and count the bytes.
 
         "held" is the server's own sample, for which nothing is sent.
         """
-        if who == "held":
+        if request.who == "held":
             if self.federation.held is None:
-                raise ArgumentError(
-                    "This method evaluates on the server's own sample; give Federation(held=...)."
-                )
-            return [self.context.probe(x, t, None, what)[0] for x in at]
-        asked = self.without_refused(ids if who == "cohort" else torch.arange(self.plan.clients), t)
-        asked = self.behaviour.order(asked)
-        points = {f"point {j}": x for j, x in enumerate(at)} if sent is None else sent
-        ledger.send_down(points, len(asked), all=who == "all")
-        out = []
-        for j, x in enumerate(at):
-            answer = self._query_point(asked, t, what, x, f"probe {j}")
-            ledger.send_up(what, len(asked) * answer.numel() * answer.element_size())
-            out.append(answer)
-        return out
+                why = "evaluates on the server's own sample; give Federation(held=...)"
+                raise ArgumentError(f"This method {why}.")
+            return [self.context.probe(x, request.t, None, request.what)[0] for x in request.at]
+        ids = self.without_refused(request.ids(self.plan.clients), request.t)
+        ids = self.behaviour.order(ids)
+        request.count_down(len(ids), ledger)
+        answers = []
+        for j, x in enumerate(request.at):
+            answer = self._query_point(request, ids, x, f"probe {j}")
+            ledger.send_up(request.what, len(ids) * answer.nbytes)
+            answers.append(answer)
+        return answers
 
-    def _query_point(self, ids: Tensor, t: int, what: What, x: Vector, name: str) -> Tensor:
+    def _query_point(self, request: QueryRequest, ids: Tensor, x: Vector, name: str) -> Tensor:
+        t, what = request.t, request.what
         mean = self.aggregate(self.weight_of(ids), t, name)
         self.behaviour.start(ids)
 
@@ -306,8 +282,7 @@ class Simulation:
             mean.add(
                 self.weights[part], masked if self.aggregate is weighted_mean else {what: rows}
             )
-        empty = torch.zeros_like(x) if what == "grad" else x.new_zeros(())
-        nothing = {what: empty, MISSING: x.new_zeros(())}
+        nothing = {what: request.zero_answer(x), MISSING: x.new_zeros(())}
         found = self.ranks.totals((what, MISSING), mean.result(), nothing)
         return found[what] / (1 - found[MISSING]) if MISSING in found else found[what]
 

@@ -1,8 +1,7 @@
 """The small problem that methods are checked on: six uneven clients, three classes."""
 
 import copy
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from ..training.run import Run
 SIZES = (3, 9, 5, 12, 4, 7)  # samples of the clients: one to three batches of 4 in a pass
 FEATURES, CLASSES = 5, 3
 ROUNDS = 3
-TOLERANCE = 1e-10  # between ways of doing the same in float64
 
 
 def federation(order: Sequence[int] | None = None, spread: float = 1.5) -> Federation:
@@ -70,55 +68,17 @@ def trial(
 
 
 def bound(method: Method, **given: Any) -> BoundRun:
-    """Return such a run, bound and not begun, of the method itself."""
+    """Return such a run of the method itself, bound but not started."""
     given = _settings(method, given)
     return bind(RunConfig(method=method, **given), net(), SimulatedClients(federation()))
 
 
-def played(run: BoundRun) -> Iterator[tuple[Tensor, dict[str, Any]]]:
-    """Play the rounds of a bound run; yield each cohort and the history's row."""
-    plan, everyone = run.plan, torch.arange(run.plan.clients)
+def run_rounds(run: BoundRun) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+    """Run the rounds of a bound run; yield each cohort and the history's row."""
+    plan = run.plan
     now = init_server_state(run.method, run.start, plan)
     for t in range(plan.rounds):
         ids = cohort(plan.seed, t, plan.clients, plan.cohort)
-        now, row = run_round(run.method, plan, now, run.pool, ids, everyone)
+        now, row = run_round(run.method, plan, now, run.pool, ids)
         run.pool.commit()
         yield ids, row
-
-
-def require(holds: bool, sentence: str) -> None:
-    """Raise AssertionError with the sentence unless it holds, whatever Python's -O says."""
-    if not holds:
-        raise AssertionError(sentence)
-
-
-def _timeless(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in history]
-
-
-def _apart(a: Tensor, b: Tensor) -> str:
-    return f"The models differ by up to {float((a - b).abs().max()):.1e}."
-
-
-def require_same(a: Run, b: Run, sentence: str) -> None:
-    """Require the same bits: last iterate, shipped model, history, and how it ended."""
-    for x, z in ((a.x, b.x), (a.output, b.output)):
-        require(torch.equal(x, z), f"{sentence} {_apart(x, z)}")
-    require(len(a.history) == len(b.history), f"{sentence} One history is longer.")
-    for one, two in zip(_timeless(a.history), _timeless(b.history), strict=True):
-        names = sorted(n for n in one.keys() | two.keys() if one.get(n) != two.get(n))
-        require(not names, f"{sentence} Round {one['round']} differs in {', '.join(names)}.")
-    require(a.status == b.status, f"{sentence} One is {a.status}, the other {b.status}.")
-
-
-def require_close(a: Run, b: Run, sentence: str, columns: Iterable[str] | None = None) -> None:
-    """Require equality up to rounding: models, and these columns of the history (None: all)."""
-    for x, z in ((a.x, b.x), (a.output, b.output)):
-        near = torch.allclose(x, z, rtol=TOLERANCE, atol=TOLERANCE)
-        require(near, f"{sentence} {_apart(x, z)}")
-    require(len(a.history) == len(b.history), f"{sentence} One history is longer.")
-    for one, two in zip(_timeless(a.history), _timeless(b.history), strict=True):
-        for name in one.keys() | two.keys() if columns is None else columns:
-            u, v = one.get(name, math.nan), two.get(name, math.nan)
-            near = math.isclose(u, v, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-            require(near, f"{sentence} In round {one['round']} {name} is {u} and {v}.")

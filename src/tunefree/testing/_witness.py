@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ..clients import Direction, LocalProblem, Step
 from ..clients.local_problem import Map
-from ..core.types import Rows, State
+from ..core.types import Channels, Rows, State
 from ..methods import Method
 from ..server import Output, Server
-from ..wire import Wire
-from ._problem import SIZES, bound, played
+from ..wire import Packed, Wire
+from ._problem import SIZES, bound, run_rounds
 
 _CLIENT = ("init", "start_round", "down", "upload", "update_memory", "update_shared")
 HOOKS: dict[type, tuple[str, ...]] = {
@@ -123,34 +123,23 @@ class Witness:
         self.faults: dict[str, list[str]] = {}
         self._dtype, self._up = dtype, 0
         self._forms: dict[type, tuple[State, State]] = {}  # first memory: own, and shared
-        self._looks: dict[str, Callable[..., None]] = {
-            "init": self._after_init,
-            "upload": self._after_upload,
-            "update_memory": self._after_keep,
-            "update_shared": self._after_absorb,
-            "take": self._after_take,
-            "prepare": self._after_step,
-            "step": self._after_step,
-            "update": self._after_absorb,
-            "pack": self._after_pack,
-        }
         names = {base: base.__name__.lower() for base in HOOKS}
         seen = {name: self._watched(getattr(method, name), base) for base, name in names.items()}
         try:
-            self._play(replace(copy.deepcopy(method), **seen))
+            self._run(replace(copy.deepcopy(method), **seen))
         except Exception:  # most often what a fault leads to, or else the method's own error
             if not self.faults:
                 raise
 
-    def _play(self, method: Method) -> None:
-        job = bound(method, rounds=2, dtype=self._dtype, device="auto")
-        self._x, self._plan = job.start, job.plan
+    def _run(self, method: Method) -> None:
+        run = bound(method, rounds=2, dtype=self._dtype, device="auto")
+        self._x, self._plan = run.start, run.plan
         parts, size = (method.direction, method.step), self._dtype.itemsize
-        for ids, row in played(job):
+        for ids, row in run_rounds(run):
             real = self._up + len(ids) * len(method.scalars) * size
             if row["round"] == 0 and method.prepares:  # once, everyone, uncompressed
                 vectors = sum(len(p.uploads) for p in parts) * self._x.numel()
-                real += job.plan.clients * (vectors + sum(len(p.reports) for p in parts)) * size
+                real += run.plan.clients * (vectors + sum(len(p.reports) for p in parts)) * size
             self._note(
                 "bytes",
                 row["bytes_up"] == real,
@@ -173,7 +162,7 @@ class Witness:
         return seen
 
     def _hook(self, kind: type, base: type, name: str) -> Callable[..., Any]:
-        hook, grad_at, label = getattr(kind, name), self._looks.get(name), f"{kind.__name__}.{name}"
+        hook, label = getattr(kind, name), f"{kind.__name__}.{name}"
         words = inspect.signature(hook)
 
         def watched(part: Any, *args: Any, **named: Any) -> Any:
@@ -189,8 +178,7 @@ class Witness:
             given.pop(next(iter(given)))  # the part itself
             out = self._call(label, call, given)
             self._check_place(label, out[:2] if name == "step" else out)  # a trace is not compared
-            if grad_at is not None:
-                grad_at(label, base, part, out, (*args, *named.values()))
+            self._check_result(label, base, part, out, (*args, *named.values()))
             return self._followed(label, out) if isinstance(out, LocalProblem) else out
 
         return watched
@@ -204,15 +192,15 @@ class Witness:
         """Call twice, and note what changed: the process, the arguments, or the result."""
         before, process = _copied(flat(given)), Globals()
         out = call()
-        moved, spoilt = process.changed(), changes(before, flat(given))
+        moved, modified = process.changed(), changes(before, flat(given))
         if moved:
             process.restore()
-            cure = "draw with tf.random" if "generator" in moved[0] else "leave it alone"
-            self._note("globals", False, f"{label} changes {' and '.join(moved)}; {cure}.")
-        if spoilt:
-            said = f"{label} changes its argument {spoilt[0]}; return something new instead."
-            self._note("pure", False, said)
-        if moved or spoilt:
+            remedy = "draw with tf.random" if "generator" in moved[0] else "leave it unchanged"
+            self._note("globals", False, f"{label} changes {' and '.join(moved)}; {remedy}.")
+        if modified:
+            sentence = f"{label} changes its argument {modified[0]}; return something new instead."
+            self._note("pure", False, sentence)
+        if moved or modified:
             return out
         first = _copied(flat(out))
         self._note(
@@ -244,13 +232,11 @@ class Witness:
         device = self._x.device if hasattr(self, "_x") else None  # known once the run is bound
         for name, value in flat(out).items():
             if isinstance(value, Tensor) and value.is_floating_point():
-                wrong = value.dtype != self._dtype or value.device != (device or value.device)
-                where = f"{self._dtype}" if device is None else f"{self._dtype} on {device}"
-                said = f"{value.dtype} on {value.device}{f' as {name!r}' if name else ''}"
-                cure = "make tensors like those that it is given"
-                self._note(
-                    "place", not wrong, f"{label} returns {said} in a run of {where}; {cure}."
-                )
+                right = value.dtype == self._dtype and value.device == (device or value.device)
+                wanted = f"{self._dtype}" if device is None else f"{self._dtype} on {device}"
+                found = f"{value.dtype} on {value.device}{f' as {name!r}' if name else ''}"
+                sentence = f"{label} returns {found} in a run of {wanted}; make tensors like those "
+                self._note("place", right, f"{sentence}that it is given.")
 
     def _check_form(self, label: str, found: State, first: State, *rows: int) -> None:
         """Require the names and shapes of a first memory; with rows, one for each client."""
@@ -258,51 +244,52 @@ class Witness:
         shapes = {name: tuple(v.shape) for name, v in found.items()}
         self._note("form", shapes == wanted, f"{label} returns {shapes}, where {wanted} is due.")
 
-    def _after_init(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        self._forms[base] = out if isinstance(out, tuple) else ({}, out)
+    def _check_result(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
+        """Check what a hook returned: channels, bytes, and the form of memory."""
+        own, shared = self._forms.get(base, ({}, {}))
+        match label.rpartition(".")[2]:
+            case "init":
+                self._forms[base] = out if isinstance(out, tuple) else ({}, out)
+            case "upload":
+                self._check_upload(label, part, out[0], len(args[0].steps))
+                if not part.updates_memory:
+                    self._check_form(label, out[1], own, len(args[0].steps))
+            case "update_memory":
+                self._check_form(label, out, own, len(next(iter(args[0].values()))))
+            case "update_shared" | "update":
+                self._check_form(label, out, shared)
+            case "prepare" | "step":
+                self._check_form(label, {"x": out[0]}, {"x": args[0]})
+                self._check_form(label, out[1], shared)
+            case "take":
+                first = {"y": args[0], "lr": args[0][:, 0]}
+                self._check_form(label, {"y": out[0], "lr": out[1]}, first)
+                self._check_form(label, out[2], args[5])
+            case "pack":
+                self._check_pack(label, part, out, args)
+                if out.own:
+                    self._check_form(label, out.own, shared, len(args[0]))
 
-    def _form(self, base: type) -> tuple[State, State]:
-        return self._forms.get(base, ({}, {}))
-
-    def _after_upload(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        (sent, memory), m = out, len(args[0].steps)
+    def _check_upload(self, label: str, part: Any, sent: Channels, m: int) -> None:
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(part.uploads, (m, *self._x.shape))
         shapes |= dict.fromkeys(part.reports, (m,))
         for name, rows in sent.items():
-            said = f"{label} sends {name!r}, which is in neither its uploads nor its reports."
-            self._note("channels", name in shapes, said)
+            sentence = f"{label} sends {name!r}, which is in neither its uploads nor its reports."
+            self._note("channels", name in shapes, sentence)
             right = shapes.get(name, rows.shape) == rows.shape
-            said = f"{label} sends {name!r} in the shape {tuple(rows.shape)}; declared is {shapes}."
-            self._note("channels", right, said)
+            found = f"{name!r} in the shape {tuple(rows.shape)}"
+            self._note("channels", right, f"{label} sends {found}; declared is {shapes}.")
         for name in shapes.keys() - sent.keys():
             self._note("channels", False, f"{label} does not send {name!r}, which is declared.")
-        if not part.updates_memory:
-            self._check_form(label, memory, self._form(base)[0], m)
 
-    def _after_keep(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        self._check_form(label, out, self._form(base)[0], len(next(iter(args[0].values()))))
-
-    def _after_absorb(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        self._check_form(label, out, self._form(base)[1])
-
-    def _after_step(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        self._check_form(label, {"x": out[0]}, {"x": args[0]})
-        self._check_form(label, out[1], self._form(base)[1])
-
-    def _after_take(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
-        self._check_form(label, {"y": out[0], "lr": out[1]}, {"y": args[0], "lr": args[0][:, 0]})
-        self._check_form(label, out[2], args[5])
-
-    def _after_pack(self, label: str, base: type, part: Any, out: Any, args: Any) -> None:
+    def _check_pack(self, label: str, part: Any, out: Packed, args: Any) -> None:
         rows, own, sender, layout = args
         meant = part.corrected(rows, own)
         codes = [part.encode(row, sender.row(j), layout) for j, row in enumerate(meant)]
         real = sum(len(code) for code in codes)
         self._up += real
-        said = f"{label} counts {out.bytes} bytes, where encode writes {real}."
-        self._note("bytes", out.bytes == real, said)
+        sentence = f"{label} counts {out.bytes} bytes, where encode writes {real}."
+        self._note("bytes", out.bytes == real, sentence)
         back = [part.decode(c, rows[j], sender.row(j), layout) for j, c in enumerate(codes)]
-        said = f"{label} returns other rows than decode makes of what encode writes."
-        self._note("bytes", all(map(_alike, back, out.rows)), said)
-        if out.own:
-            self._check_form(label, out.own, self._form(base)[1], len(rows))
+        sentence = f"{label} returns other rows than decode makes of what encode writes."
+        self._note("bytes", all(map(_alike, back, out.rows)), sentence)

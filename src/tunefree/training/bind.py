@@ -15,45 +15,37 @@ import torch
 from torch import Tensor, nn
 
 from ..core.device import find_device
-from ..core.errors import ArgumentError, DataError
+from ..core.errors import ArgumentError, DataError, check_argument
 from ..core.plan import Plan
 from ..core.types import Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
-from ..data.batches import BatchPlan, batch_width, plan_steps
+from ..data.batches import batch_width, plan_steps
 from ..data.federation import Federation
 from ..faults import PartialPlan
 from ..methods import Method
-from ..models.problem import Loss, Problem, are_labels
+from ..models.problem import Problem, are_labels
+from ..privacy import Privacy
 from ..robust import Robust
 from ..rounds import ClientPool, init_client_memory, init_server_state, run_round
-from ..server.aggregate import Accounted
-from ..simulation import DryRun, EngineOptions, create_clients
+from ..simulation import DryRun, FaultyClients, Simulation, SimulationConfig
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
-from .config import Measure, RunConfig
-from .evaluate import Evaluation, Regularity, per_client
+from .config import RunConfig
+from .evaluate import Evaluation, measure_regularity, per_client
 from .run import Run, check_frozen
 
 
 @dataclass(frozen=True)
 class ClientData:
-    """What a run knows of its clients' data before round 0.
+    """What a run knows of its clients' data before round 0; test and validation sets on the device.
 
-    Args:
-        sizes: Samples of each client (N,).
-        description: For `settings.json`: name, clients, samples, ...
-        nbytes: Memory of the training data in this process.
-        has_held: Whether the server holds a sample of its own.
-        test: The test set, on the device, or None.
-        validation: The validation set, on the device, or None.
-        client_weights: Weight of each test row for each client (N, rows), or None; see
-            `per_client`.
+    `client_weights` are the weights of each test row for each client, as `per_client` returns them.
     """
 
-    sizes: Tensor
-    description: dict[str, Any]
-    nbytes: int = 0
-    has_held: bool = False
+    sizes: Tensor  # samples of each client (N,)
+    description: dict[str, Any]  # for `settings.json`: name, clients, samples, ...
+    nbytes: int = 0  # memory of the training data in this process
+    has_held: bool = False  # whether the server holds a sample of its own
     test: Pair | None = None
     validation: Pair | None = None
     client_weights: Tensor | None = None
@@ -77,13 +69,7 @@ class ClientSource(Protocol):
         ...
 
     def create_pool(
-        self,
-        config: RunConfig,
-        method: Method,
-        problem: Problem,
-        plan: Plan,
-        batches: BatchPlan,
-        start: Vector,
+        self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the clients; called after `load`."""
         ...
@@ -93,19 +79,7 @@ class ClientSource(Protocol):
 class BoundRun:
     """A run that is checked and ready to train.
 
-    Args:
-        config: The configuration.
-        method: The method.
-        problem: Model and loss.
-        plan: Clients, cohort, rounds and local steps.
-        data: What is known of the clients' data.
-        pool: The clients.
-        start: The first parameters.
-        measures: Functions of the model that an evaluation calls; each returns entries of the
-            history.
-        validation: Evaluation on the validation set, or None.
-        settings: What decides the run, as plain data: `settings.json`.
-        ranks: The processes of the run.
+    `start` are the first parameters; `settings` is what decides the run, as in `settings.json`.
     """
 
     config: RunConfig
@@ -115,16 +89,19 @@ class BoundRun:
     data: ClientData
     pool: ClientPool
     start: Vector
-    measures: tuple[Measure, ...]
+    test: Evaluation | None
     validation: Evaluation | None
     settings: dict[str, Any]
     ranks: Ranks
 
     def evaluate(self, x: Vector) -> dict[str, float]:
         """Return all measurements of a model that were asked for, by name."""
-        row: dict[str, float] = {}
-        for measure in self.measures:
-            row |= measure(x)
+        row = {} if self.test is None else self.test.measure(x)
+        if (penalty := self.method.penalty) is not None:
+            alpha, gradient = self.method.prox_step(self.plan), self.pool.gradient(x)
+            row |= measure_regularity(penalty, alpha, self.plan.layout, gradient, x)
+        if self.config.evaluate.heterogeneity:
+            row |= self.pool.measure(x)
         if self.validation is not None:
             row |= self.validation.measure(x, "validation")
         return row
@@ -132,7 +109,7 @@ class BoundRun:
     def privacy_cost(self, rounds: int) -> dict[str, float]:
         """Return the privacy cost after `rounds` rounds; empty without an accountant."""
         aggregate = self.config.aggregate
-        if not isinstance(aggregate, Accounted):
+        if not isinstance(aggregate, Privacy):
             return {}
         memory = bool(init_client_memory(self.method, self.start, self.plan))
         return aggregate.cost(rounds, prepares=self.method.prepares, memory=memory)
@@ -145,42 +122,34 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         ArgumentError: If an option is out of range or does not fit the others.
         DataError: If the data cannot be used.
     """
-    method = config.resolve_method()
-    if config.cohort is not None and config.cohort > source.clients:
-        raise ArgumentError(
-            f"fit(cohort=...) must be at most the number of clients, {source.clients}, "
-            f"got {config.cohort}."
-        )
-    problem = Problem(
-        model,
-        _resolve_loss(config.loss, source.has_labels),
-        config.dtype,
-        find_device(config.device),
-        config.engine_options.precision,
-    )
-    data, batches, ranks = source.load(config, problem), config.batch_plan, init_ranks()
-    plan = _make_plan(config, problem, data, batches)
+    method, ranks = config.resolve_method(), init_ranks()
+    if config.cohort is not None:
+        most = f"at most the number of clients, {source.clients}"
+        check_argument("fit", "cohort", config.cohort, most, config.cohort <= source.clients)
+    loss = config.loss
+    if loss == "auto":
+        loss = "cross_entropy" if source.has_labels else "mse"
+    device, precision = find_device(config.device), config.engine_options.precision
+    problem = Problem(model, loss, config.dtype, device, precision)
+    data = source.load(config, problem)
+    plan = _make_plan(config, problem, data)
     if (faults := config.scenario.parsed_faults) is not None:
         faults.check(method, plan)
     method.check(plan)
     if isinstance(config.aggregate, Robust):
         config.aggregate.check(plan.cohort)
     start = problem.start if config.start is None else _read_start(problem, config.start)
-    pool = source.create_pool(config, method, problem, plan, batches, start)
-    measures: list[Measure] = []
+    pool = source.create_pool(config, method, problem, plan, start)
+    test, metrics = None, dict(config.evaluate.metrics or {})
     if data.test is not None:
-        metrics = dict(config.evaluate.metrics or {})
-        measures.append(Evaluation(problem, data.test, metrics, data.client_weights).measure)
-    elif config.evaluate.metrics:
+        test = Evaluation(problem, data.test, metrics, data.client_weights)
+    elif metrics:
         raise ArgumentError("Evaluate(metrics=...) needs a test set; give Federation(test=...).")
-    if method.penalty is not None:
-        step = method.prox_step(plan)
-        measures.append(Regularity(method.penalty, step, plan.layout, pool.gradient).measure)
-    if config.evaluate.heterogeneity:
-        measures.append(pool.measure)
-    validation = None if data.validation is None else Evaluation(problem, data.validation)
     settings = {
-        **_describe_environment(),
+        "tunefree": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
         "data": data.description,
         "model": {"name": type(model).__name__, "parameters": plan.layout.size},
         "frozen": problem.frozen_digest(),
@@ -189,43 +158,34 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         "device": str(problem.device),
         "method": method.describe(),
         "cohort": plan.cohort,
-        "steps": batches.steps,
+        "steps": config.batch_plan.steps,
         "loss": problem.loss_name,
         "precision": problem.precision,
         **pool.describe(),
     }
     return BoundRun(
-        config,
-        method,
-        problem,
-        plan,
-        data,
-        pool,
-        start,
-        tuple(measures),
-        validation,
-        settings,
-        ranks,
+        config=config,
+        method=method,
+        problem=problem,
+        plan=plan,
+        data=data,
+        pool=pool,
+        start=start,
+        test=test,
+        validation=None if data.validation is None else Evaluation(problem, data.validation),
+        settings=settings,
+        ranks=ranks,
     )
 
 
-def _describe_environment() -> dict[str, str]:
-    return {
-        "tunefree": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
-
-
-def _make_plan(config: RunConfig, problem: Problem, data: ClientData, batches: BatchPlan) -> Plan:
+def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
     faults, clients = config.scenario.parsed_faults, len(data.sizes)
     kind = PartialPlan if faults is not None and faults.loses else Plan
     return kind(
         clients=clients,
         cohort=clients if config.cohort is None else config.cohort,
         rounds=config.rounds,
-        steps=float(plan_steps(data.sizes, batches).to(torch.float64).mean()),
+        steps=float(plan_steps(data.sizes, config.batch_plan).to(torch.float64).mean()),
         layout=problem.layout,
         seed=config.seed,
         batch=config.batch,
@@ -233,34 +193,23 @@ def _make_plan(config: RunConfig, problem: Problem, data: ClientData, batches: B
     )
 
 
-def _resolve_loss(loss: str | Loss, has_labels: bool) -> str | Loss:
-    return ("cross_entropy" if has_labels else "mse") if loss == "auto" else loss
-
-
 def _read_start(problem: Problem, start: nn.Module | Run) -> Vector:
     if isinstance(start, Run):
-        if start.output.numel() != problem.layout.size:
-            raise ArgumentError(
-                f"fit(start=...) must be a run of the same model, with {problem.layout.size} "
-                f"trainable parameters, got {start.output.numel()}."
-            )
+        found, size = start.output.numel(), problem.layout.size
+        rule = f"a run of the same model, with {size} trainable parameters"
+        check_argument("fit", "start", found, rule, found == size)
         check_frozen("fit(model=..., start=...)", start.settings, problem)
         return start.output.to(problem.device, problem.dtype)
-    if not isinstance(start, nn.Module):
-        raise ArgumentError(f"fit(start=...) must be a module or a Run, got {start!r}.")
+    check_argument("fit", "start", start, "a module or a Run", isinstance(start, nn.Module))
     return problem.vector_of(start)
 
 
 class SimulatedClients:
-    """The clients of a federation whose data is in this process.
-
-    Args:
-        federation: The clients' data.
-    """
+    """The clients of a federation whose data is in this process."""
 
     def __init__(self, federation: Federation) -> None:
-        if not isinstance(federation, Federation):
-            raise ArgumentError(f"fit(federation=...) must be a tf.Federation, got {federation!r}.")
+        is_valid = isinstance(federation, Federation)
+        check_argument("fit", "federation", federation, "a tf.Federation", is_valid)
         self._original = self._federation = federation
 
     @property
@@ -282,8 +231,9 @@ class SimulatedClients:
         for pair in ((fed.x, fed.y), fed.test, fed.held):
             if pair is not None:
                 _check_finite(pair, problem.dtype)
-        few = map_inputs(lambda t: t[:2], fed.x)
-        problem.check(few, fed.y[:2], _find_highest_label(fed) if self.has_labels else None)
+        labels = [fed.y] if fed.test is None else [fed.y, fed.test[1]]
+        highest = max(int(y.max()) for y in labels) if self.has_labels else None
+        problem.check(map_inputs(lambda t: t[:2], fed.x), fed.y[:2], highest)
         self._federation = fed
         return ClientData(
             sizes=fed.sizes,
@@ -302,32 +252,28 @@ class SimulatedClients:
         )
 
     def create_pool(
-        self,
-        config: RunConfig,
-        method: Method,
-        problem: Problem,
-        plan: Plan,
-        batches: BatchPlan,
-        start: Vector,
+        self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the simulation, with faults and attacks if the scenario has some."""
-        engine, scenario = config.engine_options, config.scenario
-        options = EngineOptions(
-            engine.backend, config.compile, engine.chunk, config.augmentation, config.aggregation
+        engine, faults = config.engine_options, config.scenario.parsed_faults
+        setup = SimulationConfig(
+            method=method,
+            problem=problem,
+            federation=self._federation,
+            batch_plan=config.batch_plan,
+            plan=plan,
+            start=start,
+            ranks=init_ranks(),
+            engine=engine.backend,
+            compile=config.compile,
+            chunk=engine.chunk,
+            augment=config.augmentation,
+            aggregate=config.aggregation,
+            faults=faults,
+            attack=config.scenario.parsed_attack,
         )
-        return create_clients(
-            method,
-            problem,
-            self._federation,
-            batches,
-            plan,
-            config.seed,
-            options,
-            start,
-            init_ranks(),
-            faults=scenario.parsed_faults,
-            attack=scenario.parsed_attack,
-        )
+        simulation = Simulation(setup)
+        return simulation if faults is None else FaultyClients(simulation, faults)
 
 
 def prepare_pair(problem: Problem, pair: Pair) -> Pair:
@@ -338,17 +284,11 @@ def prepare_pair(problem: Problem, pair: Pair) -> Pair:
     return inputs, target
 
 
-def _find_highest_label(fed: Federation) -> int:
-    return max(int(y.max()) for y in (fed.y, *([fed.test[1]] if fed.test is not None else [])))
-
-
 def _check_finite(pair: Pair, dtype: torch.dtype) -> None:
     for part in (*list_tensors(pair[0]), pair[1]):
         if not all_finite(part):
-            raise DataError(
-                f"The data has numbers too large for {dtype}; scale it, or use "
-                "fit(dtype=torch.float64)."
-            )
+            use = "scale it, or use fit(dtype=torch.float64)"
+            raise DataError(f"The data has numbers too large for {dtype}; {use}.")
 
 
 def estimate_cost(run: BoundRun) -> dict[str, Any]:
@@ -356,11 +296,10 @@ def estimate_cost(run: BoundRun) -> dict[str, Any]:
     plan, sizes = run.plan, run.data.sizes
     passes = -(-sizes // batch_width(sizes, run.config.batch_plan))  # batches in a pass over n_i
     pool = DryRun(run.method, plan, run.start, float(passes.double().mean()))
-    ids, all_ids = torch.arange(plan.cohort), torch.arange(plan.clients)
-    state = init_server_state(run.method, run.start, plan)
-    state, first = run_round(run.method, plan, state, pool, ids, all_ids)
+    ids, state = torch.arange(plan.cohort), init_server_state(run.method, run.start, plan)
+    state, first = run_round(run.method, plan, state, pool, ids)
     first_gradients = pool.gradients
-    _, later = run_round(run.method, plan, state, pool, ids, all_ids)
+    _, later = run_round(run.method, plan, state, pool, ids)
     gradients = first_gradients + (plan.rounds - 1) * (pool.gradients - first_gradients)
     total = {way: first[way] + (plan.rounds - 1) * later[way] for way in ("bytes_up", "bytes_down")}
     size = run.start.element_size()

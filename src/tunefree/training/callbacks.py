@@ -6,7 +6,7 @@ A callback may also have the methods
                                rounds, empty unless the run is resumed
     end(run)                   called after the last round; `run` is None if an error ended the run
 
-If `begin` was called, `end` is called too, whatever happens between.
+If `begin` was called, `end` is called too, even after an error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .. import methods
-from ..core.errors import ArgumentError, CheckpointError, convert_errors, unknown_name
+from ..core.errors import ArgumentError, CheckpointError, check_known, convert_errors
 from ..core.text import parse_value
 from ..core.types import list_tensors
 from ..data import Dataset, Federation, load, partition
@@ -57,8 +57,7 @@ class CommandConfig:
 
     def __post_init__(self) -> None:
         for name in self.options:
-            if name not in CLI_OPTIONS:
-                raise unknown_name("option", name, CLI_OPTIONS)
+            check_known("option", name, CLI_OPTIONS)
         defaults = {n: about.metadata["cli_default"] for n, about in CLI_OPTIONS.items()}
         object.__setattr__(self, "options", defaults | dict(self.options))
 
@@ -107,20 +106,16 @@ class CommandConfig:
 
 def _has_type(value: Any, kind: Any) -> bool:
     """Whether a value of JSON has a type of the command line."""
-    union = isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
-    for one in typing.get_args(kind) if union else (kind,):
-        origin = typing.get_origin(one) or one
-        if origin is Literal:
-            right = isinstance(value, str) and value in typing.get_args(one)
-        elif origin is tuple:
-            right = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
-        elif origin in (int, float):
-            right = isinstance(value, int | origin) and not isinstance(value, bool)
-        else:
-            right = isinstance(value, origin)
-        if right:
-            return True
-    return False
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return any(_has_type(value, one) for one in inside)
+    if origin is Literal:
+        return isinstance(value, str) and value in inside
+    if origin is tuple:
+        return isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+    if kind in (int, float):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    return isinstance(value, kind)
 
 
 def parse_method_settings(name: str, texts: tuple[str, ...]) -> dict[str, Any]:
@@ -148,11 +143,10 @@ def make_method(command: CommandConfig) -> Method:
 
 def make_federation(command: CommandConfig, dataset: Dataset) -> Federation:
     """Return the dataset, divided among clients."""
-    has_owners = dataset.owner is not None
-    text = (
-        ("owner" if has_owners else "dirichlet:0.3") if command.split == "auto" else command.split
-    )
-    partitioner = partition.parse(text)
+    split = command.split
+    if split == "auto":
+        split = "dirichlet:0.3" if dataset.owner is None else "owner"
+    partitioner = partition.parse(split)
     clients = command.clients
     if clients is None and not isinstance(partitioner, partition.ByOwner):
         clients = 20

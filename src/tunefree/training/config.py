@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from .. import attacks, faults, methods, robust
 from ..attacks import Attack
-from ..core.errors import ArgumentError, check_between, check_int, unknown_name
-from ..core.types import Vector
+from ..core.errors import ArgumentError, check_argument, check_between, check_int, check_known
 from ..data.batches import BatchPlan
 from ..faults import Faults
 from ..methods import Method
@@ -54,8 +53,8 @@ def option(
         node: Whether the nodes of a Flower federation must know it.
     """
     about = {"help": help, "cli": cli, "cli_help": cli_help or help, "least": least}
-    about |= {"cli_default": default if cli_default is MISSING else cli_default}
-    about |= {"recorded": recorded, "node": node}
+    cli_default = default if cli_default is MISSING else cli_default
+    about |= {"cli_default": cli_default, "recorded": recorded, "node": node}
     return field(default=default, metadata=about)
 
 
@@ -101,10 +100,8 @@ class Evaluate:
         if self.validation is not None:
             check_between("Evaluate", "validation", self.validation, 0, 1)
         elif self.patience is not None or self.keep_best:
-            raise ArgumentError(
-                "Evaluate(patience=..., keep_best=...) choose by validation data; give "
-                "validation=0.1 or so."
-            )
+            why = "choose by validation data; give validation=0.1 or so"
+            raise ArgumentError(f"Evaluate(patience=..., keep_best=...) {why}.")
         metrics = self.metrics or {}
         if not isinstance(metrics, Mapping) or not all(callable(m) for m in metrics.values()):
             raise ArgumentError(
@@ -166,17 +163,13 @@ class Scenario:
     )
 
     def __post_init__(self) -> None:
-        for name, kind, parse in (
-            ("faults", Faults, faults.parse),
-            ("attack", Attack, attacks.parse),
-        ):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                value = parse(value)
-                object.__setattr__(self, name, value)
-            if not isinstance(value, kind | None):
-                given = "a tf.faults.Faults" if kind is Faults else "one of tf.attacks"
-                raise ArgumentError(f"Scenario({name}=...) must be {given}, got {value!r}.")
+        _parse_text(self, "faults", faults.parse)
+        _parse_text(self, "attack", attacks.parse)
+        is_faults, is_attack = isinstance(self.faults, Faults), isinstance(self.attack, Attack)
+        if self.faults is not None:
+            check_argument("Scenario", "faults", self.faults, "a tf.faults.Faults", is_faults)
+        if self.attack is not None:
+            check_argument("Scenario", "attack", self.attack, "one of tf.attacks", is_attack)
 
     @property
     def parsed_faults(self) -> Faults | None:
@@ -292,30 +285,19 @@ class RunConfig:
         if isinstance(self.engine, str):
             object.__setattr__(self, "engine", Engine(backend=self.engine))
         for name, kind in (("evaluate", Evaluate), ("engine", Engine), ("scenario", Scenario)):
-            if not isinstance(getattr(self, name), kind):
-                raise ArgumentError(
-                    f"{owner}({name}=...) must be a tf.{kind.__name__}, got "
-                    f"{getattr(self, name)!r}."
-                )
-        if self.seed >= 1 << 63:
-            raise ArgumentError(f"{owner}(seed=...) must be below 2**63, got {self.seed!r}.")
+            value = getattr(self, name)
+            check_argument(owner, name, value, f"a tf.{kind.__name__}", isinstance(value, kind))
+        check_argument(owner, "seed", self.seed, "below 2**63", self.seed < 1 << 63)
         if self.steps is not None and self.epochs is not None:
-            raise ArgumentError(
-                f"{owner} takes steps or epochs, got steps={self.steps} and epochs={self.epochs}."
-            )
-        if isinstance(self.aggregate, str):
-            object.__setattr__(self, "aggregate", robust.parse(self.aggregate))
-        if isinstance(self.augment, str):
-            object.__setattr__(self, "augment", augmentations.parse(self.augment))
-        if not isinstance(self.augment, CropFlip | None):
-            raise ArgumentError(
-                f"{owner}(augment=...) must be a name or a CropFlip, got {self.augment!r}."
-            )
+            given = f"steps={self.steps} and epochs={self.epochs}"
+            raise ArgumentError(f"{owner} takes steps or epochs, got {given}.")
+        _parse_text(self, "aggregate", robust.parse)
+        _parse_text(self, "augment", augmentations.parse)
+        is_known = isinstance(self.augment, CropFlip | None)
+        check_argument(owner, "augment", self.augment, "a name or a CropFlip", is_known)
         if self.engine_options.backend == "loop" and self.compile:
-            raise ArgumentError(
-                "fit(engine='loop', compile=True) cannot be: only the batched engine is compiled; "
-                "leave one of them out."
-            )
+            why = "only the batched engine is compiled; leave one of them out"
+            raise ArgumentError(f"fit(engine='loop', compile=True) cannot be: {why}.")
 
     @property
     def engine_options(self) -> Engine:
@@ -350,18 +332,18 @@ class RunConfig:
 
     def flat(self) -> dict[str, Any]:
         """Return every option by name, those of the groups included."""
-        return {name: getattr(owner, name) for name, (owner, _) in self._located().items()}
+        return {
+            about.name: getattr(self if group is None else getattr(self, group), about.name)
+            for group, about in OPTIONS
+        }
 
     def replace(self, **options: Any) -> Self:
         """Return a copy with other values; options of the groups are given by their own names."""
         own: dict[str, Any] = {}
         groups: dict[str, dict[str, Any]] = {}
         for name, value in options.items():
-            group = GROUP_OF.get(name)
-            if group is None:
-                own[name] = value
-            else:
-                groups.setdefault(group, {})[name] = value
+            target = groups.setdefault(GROUP_OF[name], {}) if name in GROUP_OF else own
+            target[name] = value
         for group, inside in groups.items():
             base: Any = own.get(group, getattr(self, group))
             if not is_dataclass(base):  # the engine by its backend's name
@@ -371,19 +353,10 @@ class RunConfig:
 
     def record(self, *, node: bool = False) -> dict[str, Any]:
         """Return the recorded options as plain data; with `node`, those that nodes must know."""
-        kind = "node" if node else "recorded"
-        found = {
-            name: _to_plain(getattr(owner, name))
-            for name, (owner, about) in self._located().items()
-            if about.metadata[kind]
-        }
+        kind, values = "node" if node else "recorded", self.flat()
+        names = [about.name for _, about in OPTIONS if about.metadata[kind]]
+        found = {name: _to_plain(values[name]) for name in names}
         return found | {"augment": augmentations.name_of(self.augmentation)} if node else found
-
-    def _located(self) -> dict[str, tuple[Any, Field[Any]]]:
-        return {
-            about.name: (self if group is None else getattr(self, group), about)
-            for group, about in OPTIONS
-        }
 
 
 def _located_options() -> list[tuple[str | None, Field[Any]]]:
@@ -407,10 +380,16 @@ def check_option_names(owner: str, names: Mapping[str, Any]) -> None:
     for name in names:
         if name in GROUP_OF:
             group = GROUP_OF[name]
-            kind = {"evaluate": "Evaluate", "engine": "Engine", "scenario": "Scenario"}[group]
+            kind = group.capitalize()
             raise ArgumentError(f"{owner} takes {name} as {group}=tf.{kind}({name}=...).")
-        if name not in known:
-            raise unknown_name(f"argument of {owner}", name, known)
+        check_known(f"argument of {owner}", name, known)
+
+
+def _parse_text(config: Any, name: str, parse: Callable[[str], Any]) -> None:
+    """Replace an option that was given as text by what the text stands for."""
+    value = getattr(config, name)
+    if isinstance(value, str):
+        object.__setattr__(config, name, parse(value))
 
 
 def _make_plain(config: Any, owner: str | None = None) -> None:
@@ -439,6 +418,3 @@ def _to_plain(value: Any) -> Any:
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
     return repr(value)
-
-
-Measure = Callable[[Vector], dict[str, float]]

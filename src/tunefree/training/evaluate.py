@@ -1,6 +1,5 @@
 """Evaluation of a model: loss, accuracy, own metrics, scores per client, stationarity."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -19,19 +18,12 @@ ROWS = 4096  # rows evaluated at once
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Evaluation on one set of samples.
-
-    Args:
-        problem: Model and loss.
-        test: Inputs and targets, on the problem's device.
-        metrics: Further numbers, each f(all outputs, all targets).
-        groups: For each client, the weight of each test row (N, rows); see `per_client`.
-    """
+    """Evaluation on one set of samples."""
 
     problem: Problem
-    test: Pair
-    metrics: dict[str, Metric] = field(default_factory=dict)
-    groups: Tensor | None = None
+    test: Pair  # on the problem's device
+    metrics: dict[str, Metric] = field(default_factory=dict)  # each f(all outputs, all targets)
+    groups: Tensor | None = None  # weight of each test row for each client (N, rows)
 
     def measure(self, x: Vector, prefix: str = "test") -> dict[str, float]:
         """Return the numbers for one model, by name."""
@@ -58,37 +50,18 @@ class Evaluation:
         return out
 
 
-@dataclass(frozen=True)
-class Regularity:
-    """Distance of a model from a stationary point of f + h, and its sparsity.
+def measure_regularity(
+    penalty: Penalty, alpha: float, layout: Layout, gradient: Vector | None, x: Vector
+) -> dict[str, float]:
+    """Return h(x), the share of zeros and |x - prox(x - alpha grad f(x))| / alpha.
 
-    Costs one pass over all clients' data, which is not traffic.
-
-    Args:
-        penalty: The regulariser h.
-        alpha: Step of the proximal gradient, > 0.
-        layout: Where each tensor lies.
-        gradient: Returns grad f at a point, or None if it cannot be known.
+    The last one is left out without a gradient; alpha is lowered where h is weakly convex.
     """
-
-    penalty: Penalty
-    alpha: float
-    layout: Layout
-    gradient: Callable[[Vector], Vector | None]
-
-    def measure(self, x: Vector) -> dict[str, float]:
-        """Return h(x), the share of zeros and |x - prox(x - alpha grad f(x))| / alpha."""
-        row = {
-            "penalty": float(self.penalty.value(x, self.layout)),
-            "sparsity": float(sparsity(x)),
-        }
-        gradient = self.gradient(x)
-        if gradient is not None:
-            rho = self.penalty.rho
-            alpha = min(self.alpha, 0.9 / rho) if rho > 0 else self.alpha
-            distance = stationarity(self.penalty, x, gradient, alpha, self.layout)
-            row["stationarity"] = float(distance)
-        return row
+    row = {"penalty": float(penalty.value(x, layout)), "sparsity": float(sparsity(x))}
+    if gradient is not None:
+        alpha = min(alpha, 0.9 / penalty.rho) if penalty.rho > 0 else alpha
+        row["stationarity"] = float(stationarity(penalty, x, gradient, alpha, layout))
+    return row
 
 
 def per_client(federation: Federation) -> Tensor:
@@ -98,9 +71,7 @@ def per_client(federation: Federation) -> Tensor:
     its classes have the client's own training shares.
     """
     if federation.test is None:
-        raise ArgumentError(
-            "Evaluate(per_client=True) needs a test set; give Federation(test=...)."
-        )
+        raise ArgumentError("Evaluate(per_client=True) needs a test set: Federation(test=...).")
     target = federation.test[1]
     if federation.test_owner is not None:
         ids = torch.arange(federation.clients)[:, None]
@@ -111,9 +82,7 @@ def per_client(federation: Federation) -> Tensor:
         totals = torch.bincount(target.cpu(), minlength=counts.shape[1]).clamp(min=1)
         weight = weight / totals[target.cpu()]
     else:
-        raise ArgumentError(
-            "Evaluate(per_client=True) needs to know which client a test row belongs to; give "
-            "Federation(test_owner=...)."
-        )
+        why = "needs to know which client a test row belongs to: Federation(test_owner=...)"
+        raise ArgumentError(f"Evaluate(per_client=True) {why}.")
     weight = weight[weight.sum(1) > 0]  # clients with rows in the test set
     return (weight / weight.sum(1, keepdim=True)).to(target.device)

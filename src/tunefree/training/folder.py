@@ -190,13 +190,6 @@ class RunFolder:
         with self._report_write_error(), (self.path / "history.jsonl").open("a") as file:
             file.write(to_json(row) + "\n")
 
-    def _sync_history(self) -> None:
-        """Flush the history to disk, before a checkpoint that needs its rows."""
-        path = self.path / "history.jsonl"
-        if path.exists():
-            with path.open("a") as file:
-                os.fsync(file.fileno())
-
     def save_checkpoint(
         self, rounds: int, tensors: dict[str, Tensor], facts: dict[str, Any]
     ) -> None:
@@ -208,8 +201,11 @@ class RunFolder:
             name = f"state-{rounds:06d}-{digest[:8]}.safetensors"
         entry = {"file": name, "rounds": rounds, "sha256": digest, "facts": facts}
         entries = [entry, *(e for e in self._valid if e["file"] != name)][:2]
+        history = self.path / "history.jsonl"
         with self._report_write_error():
-            self._sync_history()
+            if history.exists():  # the checkpoint needs its rows
+                with history.open("a") as file:
+                    os.fsync(file.fileno())
             if name not in known:
                 write_atomically(self.path / name, data)
             write_atomically(self.path / "checkpoint.json", to_json(entries).encode())
@@ -239,8 +235,7 @@ class RunFolder:
 
     def load_checkpoint(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """Return the newest usable checkpoint: rounds, tensors, facts; None if there is none."""
-        path = self.path / "checkpoint.json"
-        if not path.exists():
+        if not (self.path / "checkpoint.json").exists():
             return None
         entries = self._read_entries()
         for k, entry in enumerate(entries):
@@ -252,22 +247,16 @@ class RunFolder:
                 self._valid = entries[k:]
                 return entry["rounds"], tensors, entry["facts"]
             except (OSError, CheckpointError) as error:
-                log.warning(
-                    "The checkpoint %s cannot be used (%s); trying the one before it.",
-                    entry["file"],
-                    error,
-                )
-        raise CheckpointError(
-            f"No checkpoint in {self.name} is whole; start again in another folder."
-        )
+                said = "The checkpoint %s cannot be used (%s); trying the one before it."
+                log.warning(said, entry["file"], error)
+        why = "is whole; start again in another folder"
+        raise CheckpointError(f"No checkpoint in {self.name} {why}.")
 
 
 def _differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any]]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        keys = sorted(a.keys() | b.keys())
-        return [
-            change
-            for k in keys
-            for change in _differences(a.get(k), b.get(k), f"{name}.{k}" if name else k)
-        ]
-    return [] if a == b else [(name, a, b)]
+    if not isinstance(a, dict) or not isinstance(b, dict):
+        return [] if a == b else [(name, a, b)]
+    changes = []
+    for k in sorted(a.keys() | b.keys()):
+        changes += _differences(a.get(k), b.get(k), f"{name}.{k}" if name else k)
+    return changes

@@ -24,10 +24,6 @@ def register_report(
     """Register the functions behind `Run.report` and a run's display in notebooks.
 
     `tunefree.report` calls this when it is imported, so that this module need not import it.
-
-    Args:
-        write: Writes the HTML page of a run to a path and returns the path.
-        render: Returns the HTML that a notebook shows for a run.
     """
     _RENDERERS.update(write=write, render=render)
 
@@ -108,9 +104,8 @@ class Run:
         elif target.suffix == ".pt":
             torch.save(state, target)
         else:
-            raise ArgumentError(
-                f"Run.export(path) must end in .safetensors or .pt, got {str(path)!r}."
-            )
+            ends = "must end in .safetensors or .pt"
+            raise ArgumentError(f"Run.export(path) {ends}, got {str(path)!r}.")
         return target
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
@@ -139,20 +134,15 @@ class Run:
             if not (is_flat and x.is_floating_point() and rounds >= 0):
                 raise ValueError("x and the shipped model must be vectors of one shape and dtype")
         if model is not None:
-            missing = [
-                name for name in ("dtype", "loss") if not isinstance(settings.get(name), str)
-            ]
-            if missing or settings["dtype"] not in ("float32", "float64"):
+            dtype, loss = settings.get("dtype"), settings.get("loss")
+            if dtype not in ("float32", "float64") or not isinstance(loss, str):
                 raise CheckpointError(f"The settings in {str(path)!r} lack a loss or a dtype.")
-            dtype = getattr(torch, settings["dtype"])
-            is_known = settings["loss"] in LOSSES  # a user's own loss is not needed to predict
-            problem = Problem(model, settings["loss"] if is_known else "mse", dtype)
+            loss = loss if loss in LOSSES else "mse"  # a user's own is not needed to predict
+            problem = Problem(model, loss, getattr(torch, dtype))
             check_frozen("Run.load(model=...)", settings, problem)
-            if problem.layout.size != x.numel():
-                raise ArgumentError(
-                    f"Run.load(model=...) must have the run's {x.numel()} trainable parameters, "
-                    f"got {problem.layout.size}."
-                )
+            if (size := problem.layout.size) != x.numel():
+                wanted = f"the run's {x.numel()} trainable parameters"
+                raise ArgumentError(f"Run.load(model=...) must have {wanted}, got {size}.")
         status = str(facts.get("status", "unfinished"))
         history = folder.read_history()[:rounds]
         return Run(x, output, history, settings, status, folder.path, problem)

@@ -1,6 +1,7 @@
 """The training loop of a run: rounds, evaluation, callbacks, checkpoints, stopping."""
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -12,17 +13,24 @@ import torch
 
 from ..core.errors import CheckpointError, Interrupted, ResumeError, convert_errors
 from ..core.types import Vector
-from ..rounds import init_server_state, output_model, run_round
+from ..methods import Method
+from ..rounds import ServerState, init_server_state, output_model, run_round
 from ..simulation.heap import keep_heap
 from .bind import BoundRun
 from .callbacks import Callback, Event, begin_callbacks
-from .diverge import divergence_message, find_nonfinite
 from .folder import RunFolder
 from .history import History
 from .run import Run, validation_score
 
 log = logging.getLogger("tunefree")
 
+PARTS = {  # of the server's state, in the message of a run that diverged
+    "x": "the model",
+    "server": "the server's memory",
+    "direction": "what the direction shares",
+    "step": "what the step shares",
+    "output": "the memory of the output",
+}
 CHECKPOINT_SECONDS = 5.0  # without checkpoint_every, a checkpoint is written when this old
 
 
@@ -30,11 +38,9 @@ class Trainer:
     """Trains a bound run, from its start or from the checkpoint in its folder.
 
     Args:
-        run: The run.
         folder: Where settings, history and checkpoints are written; None writes nothing.
         resume: Whether to continue the run in the folder; otherwise a used folder is refused.
         checkpoint_every: Rounds between checkpoints; None writes one when the last is 5 s old.
-        callbacks: Called after each round.
     """
 
     def __init__(
@@ -112,10 +118,9 @@ class Trainer:
             folder.start(self._run.settings)
             return None
         if not self._resume:
-            raise ResumeError(
-                f"fit(out={folder.name}, resume=False) needs an unused folder, but it holds a "
-                "run; choose another, or resume=True to continue it."
-            )
+            used = "an unused folder, but it holds a run"
+            use = "choose another, or resume=True to continue it"
+            raise ResumeError(f"fit(out={folder.name}, resume=False) needs {used}; {use}.")
         folder.check_settings(self._run.settings)
         return folder.load_checkpoint()
 
@@ -124,18 +129,17 @@ class Trainer:
     ) -> str | None:
         """Run rounds until the run ends or is stopped; return what stopped it."""
         run, pool = self._run, self._run.pool
-        all_ids = torch.arange(run.plan.clients)
         cohort = pool.sample_cohort(self._state.round)
         while self._status == "unfinished":
             began, now = time.perf_counter(), self._state
             is_last = now.round + 1 == run.plan.rounds
             following = None if is_last else pool.sample_cohort(now.round + 1)
             pool.announce(following)
-            after, row = run_round(run.method, run.plan, now, pool, cohort, all_ids)
+            after, row = run_round(run.method, run.plan, now, pool, cohort)
             output = output_model(run.method, after)
-            if (what := find_nonfinite(after, row)) is not None:
+            if (what := _find_nonfinite(after, row)) is not None:
                 self._status = "diverged"
-                log.warning("%s", divergence_message(what, now.round, run.method))
+                log.warning("%s", _divergence_message(what, now.round, run.method))
                 return None
             pool.commit()
             cohort = cohort if following is None else following
@@ -188,15 +192,39 @@ class Trainer:
     def _result(self) -> Run:
         path = None if self._folder is None else self._folder.path
         status = "interrupted" if self._status == "unfinished" else self._status
-        return Run(
-            self._state.x,
-            self._shipped(),
-            list(self._history),
-            self._run.settings,
-            status,
-            path,
-            self._run.problem,
-        )
+        x, history, run = self._state.x, list(self._history), self._run
+        return Run(x, self._shipped(), history, run.settings, status, path, run.problem)
+
+
+def _find_nonfinite(after: ServerState, row: dict[str, Any]) -> str | None:
+    """Return a description of what is not finite after a round, or None."""
+    if not math.isfinite(row["train_loss"]) and row.get("answered") != 0:
+        return "the training loss"
+    found = after.tensors()
+    finite = torch.stack([torch.isfinite(v).all() for v in found.values()]).tolist()
+    for name, is_finite in zip(found, finite, strict=True):
+        if not is_finite:
+            part, _, own = name.partition(".")
+            return PARTS[part] + (f" ({own})" if own else "")
+    return None
+
+
+def _divergence_message(what: str, round: int, method: Method) -> str:
+    """Return the warning: what is not finite, in which round, and what to try."""
+    facts = method.describe()
+    rates = {
+        name: facts[part][name]
+        for part, name in (("step", "lr"), ("server", "server_lr"))
+        if isinstance(facts[part], dict) and isinstance(facts[part].get(name), int | float)
+    }
+    tips = [f"a smaller {name} (it is {value:g})" for name, value in rates.items()]
+    if method.clip is None:
+        tips.append("clip=1.0")
+    tips.append("method auto" if method.name != "auto" else "smaller inputs, or dtype float64")
+    return (
+        f"Diverged in round {round}: {what} is no longer finite; the state before it is kept. "
+        f"Try {', '.join(tips[:-1])}{' or ' if len(tips) > 1 else ''}{tips[-1]}."
+    )
 
 
 class _BestModel:
@@ -226,7 +254,7 @@ class _BestModel:
 def _catch_interrupt() -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C into a request to stop after the round; the second stops at once.
 
-    Yields a function that tells whether Ctrl-C was pressed. Outside of the main thread, where
+    Yields a function that returns whether Ctrl-C was pressed. Outside of the main thread, where
     Python delivers no signals, nothing is changed.
     """
     pressed = False

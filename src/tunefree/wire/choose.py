@@ -1,10 +1,10 @@
-"""Another wire for each client and each round, at will.
+"""A wire that depends on the client and the round.
 
     C_i,t = rule(i, t)
 
 Both ends call the rule, so that nothing about it travels; it must return the same wire for the
 same client and round, always. Wires with memory are refused: `ErrorFeedback(Choose(...))` keeps
-one error whatever wire is chosen.
+one error for all wires.
 
 Differences from the paper: none; ours, for networks whose clients differ.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, check_argument
 from ..core.layout import Layout
 from ..core.types import Rows, State, Vector
 from .compressor import Packed, Sender, Wire
@@ -24,7 +24,7 @@ from .compressor import Packed, Sender, Wire
 class Choose(Wire):
     """Wire that packs each row by the wire its client uses in this round.
 
-    It promises nothing of its own: `contraction` is None and `unbiased` False, whatever the rule.
+    It promises nothing: `contraction` is None and `unbiased` False for every rule.
 
     Args:
         rule: From client and round to a wire without memory.
@@ -33,10 +33,8 @@ class Choose(Wire):
     rule: Callable[[int, int], Wire]
 
     def __post_init__(self) -> None:
-        if not callable(self.rule):
-            raise ArgumentError(
-                f"Choose(rule=...) must be a function of client and round, got {self.rule!r}."
-            )
+        rule = "a function of client and round"
+        check_argument("Choose", "rule", self.rule, rule, callable(self.rule))
 
     def __repr__(self) -> str:
         return f"Choose(rule={getattr(self.rule, '__qualname__', repr(self.rule))})"

@@ -83,6 +83,6 @@ class Wire(ABC):
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         """Return the vector as it arrives, in the shape, dtype and place of `like`.
 
-        Whatever `encode` cannot have written is refused with a DataError.
+        Raises a DataError for bytes that `encode` cannot have written.
         """
         ...

@@ -43,8 +43,6 @@ class Dense(Wire):
         """Return the numbers; refuse a message of another length."""
         want = like.numel() * like.element_size()
         if len(data) != want:
-            raise DataError(
-                f"A dense message must have {want} bytes for {like.numel()} numbers of "
-                f"{like.dtype}, got {len(data)}."
-            )
+            what = f"{want} bytes for {like.numel()} numbers of {like.dtype}"
+            raise DataError(f"A dense message must have {what}, got {len(data)}.")
         return read_numbers(data, like).reshape(like.shape)

@@ -17,7 +17,7 @@ import torch
 
 from ..core.errors import ArgumentError
 from ..core.layout import Layout
-from ..core.types import Rows, State, Vector
+from ..core.types import Rows, State, Vector, select_prefix
 from .compressor import Packed, Sender, Wire
 
 
@@ -49,12 +49,12 @@ class ErrorFeedback(Wire):
 
     def corrected(self, rows: Rows, own: State) -> Rows:
         """Return v + e, and what the inner wire's memory adds to it."""
-        return self.inner.corrected(rows + own["error"], _inside(own))
+        return self.inner.corrected(rows + own["error"], select_prefix(own, "inner"))
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
         """Return what the inner wire makes of rows and error, and the new error."""
         meant = rows + own["error"]
-        packed = self.inner.pack(meant, _inside(own), sender, layout)
+        packed = self.inner.pack(meant, select_prefix(own, "inner"), sender, layout)
         inside = {f"inner.{name}": v for name, v in packed.own.items()}
         memory = {"error": meant - packed.rows, **inside}
         return Packed(packed.rows, packed.bytes, packed.counted, memory)
@@ -66,8 +66,3 @@ class ErrorFeedback(Wire):
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         """Return what the inner wire decodes."""
         return self.inner.decode(data, like, sender, layout)
-
-
-def _inside(own: State) -> State:
-    head = "inner."
-    return {name[len(head) :]: v for name, v in own.items() if name.startswith(head)}

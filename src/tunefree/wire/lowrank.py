@@ -10,7 +10,7 @@ M of a x b, turned so that b <= a, and r = min(rank, b):
 
 for (I - P P') M Q0 = 0, E Q0 Q0^+ = (r / b) I, and no later pass makes the error larger. Layers
 that are vectors, and those whose factors would be longer than themselves, travel as they are.
-A message is the rank (4 bytes, so that it may change at will), then numbers layer by layer.
+A message is the rank (4 bytes, so that it may vary), then numbers layer by layer.
 
 Differences from the paper: Q0 is drawn anew each time (uniform entries, from the sender's key)
 rather than kept from the last round, so two passes are made for the one; error feedback is
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError, check_int
+from ..core.errors import DataError, check_argument, check_int
 from ..core.layout import Layout
 from ..core.random import uniform
 from ..core.types import Rows, State, Vector
@@ -49,8 +49,7 @@ class LowRank(Wire):
     def __post_init__(self) -> None:
         check_int("LowRank", "rank", self.rank)
         check_int("LowRank", "passes", self.passes)
-        if self.rank >= 1 << 32:
-            raise ArgumentError(f"LowRank(rank=...) must be below 2^32, got {self.rank!r}.")
+        check_argument("LowRank", "rank", self.rank, "below 2^32", self.rank < 1 << 32)
 
     def contraction(self, layout: Layout) -> float:
         """Return 1 - r / b of the worst matrix."""

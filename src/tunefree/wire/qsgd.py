@@ -9,7 +9,7 @@ For each bucket v of B consecutive entries:
     C(v)_j = |v| sign(v_j) l_j / s
     E C(v) = v;     E |C(v) - v|^2 <= min(B / (4 s^2), sqrt(B) / s) |v|^2
 
-A message is s (2 bytes, so that it may change at will), the norms, then one sign bit and
+A message is s (2 bytes, so that it may vary), the norms, then one sign bit and
 ceil(log2(s + 1)) level bits for each entry.
 
 Differences from the paper: levels of fixed length instead of Elias codes; the factor 1/4, from
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import ArgumentError, DataError, check_int
+from ..core.errors import DataError, check_argument, check_int
 from ..core.layout import Layout
 from ..core.random import uniform
 from ..core.types import Rows, State, Vector
@@ -58,8 +58,7 @@ class QSGD(Wire):
 
     def __post_init__(self) -> None:
         check_int("QSGD", "levels", self.levels)
-        if self.levels > 65535:
-            raise ArgumentError(f"QSGD(levels=...) must be at most 65535, got {self.levels!r}.")
+        check_argument("QSGD", "levels", self.levels, "at most 65535", self.levels <= 65535)
         if self.bucket is not None:
             check_int("QSGD", "bucket", self.bucket)
 

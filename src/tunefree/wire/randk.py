@@ -6,7 +6,7 @@ Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv:1809.07599; Khirirat et al. 2018.
     C(v)_j = (d / k) v_j if j in A, else 0       unbiased:     E |C(v) - v|^2 = (d / k - 1) |v|^2
     C(v)_j = v_j         if j in A, else 0       contractive:  E |C(v) - v|^2 = (1 - k / d) |v|^2
 
-A message is the ratio (8 bytes, so that it may change at will), then the k values.
+A message is the ratio (8 bytes, so that it may vary), then the k values.
 
 Differences from the paper: the set follows from the sender's key, a function of seed, round,
 client and channel, known to both ends; it can be drawn per layer.

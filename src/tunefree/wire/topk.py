@@ -7,7 +7,7 @@ entries, as ComParFreFL uses it:
     C(v)_j = v_j if |v_j| is among the k_l largest of its layer, else 0
     |C(v) - v|^2 <= max_l (1 - k_l / d_l) |v|^2,      C(a v) = a C(v) for a > 0
 
-A message is the ratio (8 bytes, so that it may change at will), then which entries were kept
+A message is the ratio (8 bytes, so that it may vary), then which entries were kept
 (per layer a list of ceil(log2 d_l) bits each or a bitmap, whichever is shorter; nothing where all
 are), then their values.
 

@@ -23,7 +23,7 @@ LARGEST = 1 << 24  # what may be unpacked, here
 
 def named(source, parts):
     """Return the parts as `read_files` does: each with the name of its file."""
-    return [(file.name, part) for file, part in zip(source.files, parts, strict=True)]
+    return list(zip(source.files, parts, strict=True))
 
 
 def loader(module, load, parts, change=edited) -> Target:
@@ -284,11 +284,11 @@ def _zip() -> Target:
 
 
 def _alone(suffix: str, pack) -> Target:
-    part = sources.DatasetFile("given")
+    source = sources.DatasetSource("given", ("given",), ())
 
     def read(data: bytes) -> None:
         with swapped(sources, _read_bytes=lambda path: data), swapped(_archives, MAX_BYTES=LARGEST):
-            assert len(sources._read_file(Path(f"given{suffix}"), part)) <= LARGEST
+            assert len(sources._read_file(source, "given", Path(f"given{suffix}"))) <= LARGEST
 
     return Target(read, [pack(b"one" * 400), pack(b"")])
 

@@ -20,7 +20,7 @@ from tunefree.training.config import RunConfig
 LAYOUT = Layout(("w", "b"), ((3, 2), (2,)))
 X = torch.zeros(LAYOUT.size, dtype=torch.float64)
 ROUND = Round(Plan(3, 2, 5, 2.0, LAYOUT, 0), 0)
-ASKED = check.RequestContext(1, 0, "0-5f0c9a3e")
+ASKED = {"client": 1, "round": 0, "version": "0-5f0c9a3e"}
 METHODS = (tf.methods.get("fedexp"), tf.Method(wire="topk:0.3"), tf.methods.get("scaffold"))
 
 
@@ -50,7 +50,7 @@ def answer(method: tf.Method) -> Payload:
         if name in method.vectors:
             wire = check.wire_for_round(method, name, ROUND)
             row = torch.ones_like(X)
-            ids = torch.tensor([ASKED.client])
+            ids = torch.tensor([ASKED["client"]])
             if wire.lossless:
                 arrays[name] = encode_dense(row)
             else:
@@ -59,14 +59,16 @@ def answer(method: tf.Method) -> Payload:
     scalars = {name: float(X.numel()) for name in names if name not in method.vectors}
     tally = [1.0] * len(check.WORK_COUNTS)
     measured = {"loss": [1.0], "lr": [0.1], "tally": tally, "passes": 1.0, "counted": 8.0}
-    return Payload(dict(vars(ASKED)), arrays, scalars, measured)
+    return Payload(dict(ASKED), arrays, scalars, measured)
 
 
 @target("message upload")
 def _upload() -> Target:
     def read(data: bytes) -> None:
         method = METHODS[(data[0] if data else 0) % len(METHODS)]
-        found = check.read_upload(heard(data[1:]), ASKED, method, X, ROUND, 1e4)
+        payload = heard(data[1:])
+        check.check_request(payload, **ASKED)
+        found = check.read_upload(payload, method, X, ROUND, 1e4)
         assert all(bool(torch.isfinite(v).all()) for v in found.rows.values())
 
     return Target(read, chosen([said(answer(m)) for m in METHODS]), kept_head(odd_json))
@@ -74,13 +76,15 @@ def _upload() -> Target:
 
 @target("message probe")
 def _probe() -> Target:
-    header, measured = dict(vars(ASKED)), {"passes": 1.0}
+    header, measured = dict(ASKED), {"passes": 1.0}
     grad = Payload(header, {"point 0": encode_dense(X)}, {}, measured)
     loss = Payload(header, {}, {"point 0": 1.0}, measured)
 
     def read(data: bytes) -> None:
         what = ("grad", "loss")[(data[0] if data else 0) % 2]
-        check.read_probe(heard(data[1:]), ASKED, what, [X], 1e4)
+        payload = heard(data[1:])
+        check.check_request(payload, **ASKED)
+        check.read_probe(payload, what, [X], 1e4)
 
     return Target(read, chosen([said(grad), said(loss)]), kept_head(odd_json))
 

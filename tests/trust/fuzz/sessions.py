@@ -15,7 +15,7 @@ import tunefree as tf
 from trust.fuzz.mutate import FLOATS, NUMBERS, edited, odd_json
 from trust.fuzz.target import Target, chosen, kept_head, kept_length, room, target
 from tunefree.flower import serve
-from tunefree.flower.secagg_client import SecAggTerms
+from tunefree.flower.secagg_client import SecAggTerms, probe_shapes, training_shapes
 from tunefree.flower.store import MemoryStore
 from tunefree.privacy import ProtocolClient, ProtocolServer, ProtocolTerms, Secure
 from tunefree.training.folder import RunFolder
@@ -85,8 +85,9 @@ def _member() -> Target:
 
 @target("message deal")
 def _deal() -> Target:
-    made = [SecAggTerms.for_training(Secure(), 5, method, X, False) for method in METHODS]
-    made += [SecAggTerms.for_probe(Secure(bits=32), 5, what, [X, X]) for what in ("grad", "loss")]
+    made = [SecAggTerms.create(Secure(), 5, training_shapes(m, X, False)) for m in METHODS]
+    for what in ("grad", "loss"):
+        made.append(SecAggTerms.create(Secure(bits=32), 5, probe_shapes(X, what, 2), what))
 
     def read(data: bytes) -> None:
         method = METHODS[(data[0] if data else 0) % len(METHODS)]
@@ -106,8 +107,9 @@ def _nodes() -> Target:
         path.write_bytes(data)
         known = serve._read_known(RunFolder(path.parent), 3)
         assert known is not None
-        assert torch.tensor(known.sizes).min() > 0
-        MemoryStore(path.parent, known.run, 0)
+        run, sizes = known
+        assert torch.tensor(sizes).min() > 0
+        MemoryStore(path.parent, run, 0)
 
     made = {"run": "0123456789abcdef" * 2, "sizes": [5, 7, 1]}
     return Target(read, [json.dumps(made).encode()], odd_values)

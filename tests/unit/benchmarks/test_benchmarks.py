@@ -279,7 +279,7 @@ def test_every_rule_and_penalty_is_measured():
     known = [p for p in parts if isinstance(p, type) and issubclass(p, tf.server.Server)]
     assert servers == {rule.__name__ for rule in known} - {"Server"}
     penalties = {type(p) for p in rules.PENALTIES.values()}
-    assert penalties == {*tf.penalties.catalogue.CATALOGUE.values()} - {tf.penalties.Zero}
+    assert penalties == {*tf.penalties.CATALOGUE.values()} - {tf.penalties.Zero}
 
 
 def test_precisions_are_compared_seed_by_seed():

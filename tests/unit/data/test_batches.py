@@ -140,6 +140,6 @@ def test_bad_cuts(arguments, sentence):
 def test_width_below_what_is_needed_is_refused():
     one = torch.tensor([2])
     with pytest.raises(
-        ArgumentError, match=r"draw_batches\(width=...\) must be at least 4 here, got 3"
+        ArgumentError, match=r"draw_batches\(width=...\) must be an int >= 4, got 3"
     ):
         draw_batches(0, 0, one, SIZES[one], STARTS[one], BatchPlan(batch=4, steps=1), width=3)

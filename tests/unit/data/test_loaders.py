@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,10 +121,7 @@ def write_mnist(folder, images_train, labels_train):
 @pytest.fixture
 def no_sums(monkeypatch):
     """Let tiny files stand in for MNIST's own."""
-    bare = tuple(images.DatasetFile(file.name) for file in images.MNIST.files)
-    monkeypatch.setattr(
-        images, "MNIST", images.DatasetSource("mnist", bare, ("mnist", "MNIST/raw"))
-    )
+    monkeypatch.setattr(images, "MNIST", replace(images.MNIST, checksums={}, url=""))
 
 
 @pytest.mark.usefixtures("no_sums")
@@ -262,11 +260,11 @@ def test_femnist_missing_or_not_json(empty):
     ("data", "sentence"),
     [
         (b"\n", r"rows must hold one line per row, but is empty"),
-        (b"+1 1:1\n+1 x:1\n", r"lines such as '\+1 3:1 11:1', but line 2 is not"),
+        (b"+1 1:1\n+1 x:1\n", r"lines such as '\+1 3:1 11:1', of a label .*, but line 2 is not"),
         (b"+1 1\n", r"but line 1 is not"),
-        (b"+2 1:1\n", r"labels \+1 or -1 and features 1..3, but line 1 does not"),
-        (b"+1 4:1\n", r"labels \+1 or -1 and features 1..3, but line 1 does not"),
-        (b"+1 0:1\n", r"labels \+1 or -1 and features 1..3, but line 1 does not"),
+        (b"+2 1:1\n", r"label \+1 or -1 and finite features 1..3, but line 1 is not"),
+        (b"+1 4:1\n", r"label \+1 or -1 and finite features 1..3, but line 1 is not"),
+        (b"+1 0:1\n", r"label \+1 or -1 and finite features 1..3, but line 1 is not"),
     ],
 )
 def test_libsvm_sentences(data, sentence):
@@ -277,7 +275,7 @@ def test_libsvm_sentences(data, sentence):
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"index\tsentence\n", r"must start with the heading 'sentence<tab>label', got"),
+        (b"index\tsentence\n", r"must start with 'sentence<tab>label', got"),
         (b"sentence\tlabel\na film\n", r"but line 2 is not"),
         (b"sentence\tlabel\na film\t2\n", r"but line 2 is not"),
         (b"sentence\tlabel\n", r"must hold at least one phrase"),
@@ -290,8 +288,7 @@ def test_sst2_sentences(data, sentence):
 
 
 def test_sst2_words(empty, monkeypatch):
-    bare = tuple(sst2.DatasetFile(file.name) for file in sst2.SST2.files)
-    monkeypatch.setattr(sst2, "SST2", sst2.DatasetSource("sst2", bare, ("SST-2",)))
+    monkeypatch.setattr(sst2, "SST2", replace(sst2.SST2, checksums={}))
     (empty / "SST-2").mkdir()
     (empty / "SST-2/train.tsv").write_text("sentence\tlabel\nA good good film \t1\nbad film\t0\n")
     (empty / "SST-2/dev.tsv").write_text("sentence\tlabel\na dull film\t0\n")
@@ -306,8 +303,7 @@ def test_sst2_words(empty, monkeypatch):
 
 
 def write_plays(folder, monkeypatch, lines):
-    bare = (shakespeare.DatasetFile("raw_data.txt"),)
-    source = shakespeare.DatasetSource("shakespeare", bare, ("shakespeare",))
+    source = replace(shakespeare.SHAKESPEARE, checksums={})
     monkeypatch.setattr(shakespeare, "SHAKESPEARE", source)
     head = (
         "SONNETS\n\nby William Shakespeare\n\n  NOT. a role\n\nPLAY\n\nby William Shakespeare\n\n"
@@ -340,7 +336,7 @@ def test_shakespeare_sentences(empty, monkeypatch):
         load("shakespeare", empty)
     with pytest.raises(ArgumentError, match=r"stride=...\) must be an int >= 1, got 0"):
         load("shakespeare", empty, stride=0)
-    with pytest.raises(ArgumentError, match=r"test_fraction=...\) must be at least 0 and below 1"):
+    with pytest.raises(ArgumentError, match=r"test_fraction=...\) must be a number in \[0, 1\)"):
         load("shakespeare", empty, test_fraction=1)
 
 

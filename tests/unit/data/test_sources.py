@@ -11,7 +11,7 @@ import pytest
 
 from tunefree.core.errors import DataError
 from tunefree.data import sources
-from tunefree.data.sources import DatasetFile, DatasetSource, locate, read_files
+from tunefree.data.sources import DatasetSource, locate, read_files
 
 CONTENT = b"some rows\n"
 
@@ -22,9 +22,10 @@ def digest(data, kind="sha256"):
 
 SINGLE = DatasetSource(
     name="demo",
-    files=(DatasetFile("rows.txt", {"": digest(CONTENT)}),),
+    files=("rows.txt",),
     folders=("demo", "DEMO/raw"),
     url="https://example.org/demo/",
+    checksums={"rows.txt": digest(CONTENT)},
 )
 
 
@@ -62,7 +63,7 @@ def test_found_in_a_folder_in_any_packing(tmp_path, sub, suffix, pack):
 
 
 def test_folder_then_variable_then_cache(tmp_path, monkeypatch, cache):
-    source = DatasetSource(name="demo", files=(DatasetFile("rows.txt"),), folders=("demo",))
+    source = DatasetSource(name="demo", files=("rows.txt",), folders=("demo",))
     put(cache / "demo/rows.txt", b"cache")
     assert read(source) == [b"cache"]
     put(tmp_path / "variable/rows.txt", b"variable")
@@ -100,9 +101,7 @@ def test_no_network_says_what_to_fetch_and_where_to_put_it(cache):
 
 
 def test_without_an_address_the_hint_is_given(cache):
-    source = DatasetSource(
-        name="demo", files=(DatasetFile("r"),), folders=("demo",), hint="it is made by hand."
-    )
+    source = DatasetSource(name="demo", files=("r",), folders=("demo",), hint="it is made by hand.")
     with pytest.raises(DataError) as caught:
         read(source)
     assert str(caught.value) == (
@@ -135,7 +134,7 @@ def test_cut_short_is_refused(tmp_path, suffix, pack):
 def test_a_packed_sum_is_enough(tmp_path):
     packed = gzip.compress(CONTENT, mtime=0)
     source = DatasetSource(
-        "demo", (DatasetFile("rows.txt", {".gz": digest(packed, "md5")}),), ("demo",)
+        "demo", ("rows.txt",), ("demo",), checksums={"rows.txt.gz": digest(packed, "md5")}
     )
     put(tmp_path / "rows.txt.gz", packed)
     assert read(source, tmp_path) == [CONTENT]
@@ -165,14 +164,11 @@ def zipped(members):
 def archived(file, data):
     return DatasetSource(
         name="demo",
-        files=(
-            DatasetFile("a.txt", {"": digest(b"A")}, "in/a"),
-            DatasetFile("b.txt", member="in/b"),
-        ),
+        files=("a.txt", "b.txt"),
         folders=("demo",),
         url="https://example.org/" + file,
-        archive=file,
-        archive_checksum=digest(data),
+        members=("in/a", "in/b"),
+        checksums={file: digest(data), "a.txt": digest(b"A")},
     )
 
 
@@ -221,6 +217,5 @@ def test_md5_alone_is_used_only_where_it_is_what_is_published():
     ours = [images.FASHION_MNIST, images.MNIST_WRITERS, images.CIFAR10_SUBSET]
     ours += [a9a.A9A, sst2.SST2, shakespeare.SHAKESPEARE]
     for source in ours:
-        for part in source.files:
-            assert all(value.startswith("sha256:") for value in part.checksums.values())
-            assert part.checksums
+        assert all(value.startswith("sha256:") for value in source.checksums.values())
+        assert set(source.files) <= {name.removesuffix(".xz") for name in source.checksums}

@@ -39,7 +39,7 @@ def rounds(method, *, size=3, count=6, weights="uniform", **settings):
     now, everyone = init_server_state(method, job.start, job.plan), torch.arange(CLIENTS)
     for t in range(count):
         ids = cohort(2, t, CLIENTS, size)
-        now, row = run_round(method, job.plan, now, job.pool, ids, everyone)
+        now, row = run_round(method, job.plan, now, job.pool, ids)
         job.pool.commit()
         yield now, row, job.pool.memory.gather(everyone), job.pool.weights
 

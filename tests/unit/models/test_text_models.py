@@ -18,7 +18,7 @@ from torch import nn
 import tunefree as tf
 from tunefree.core.errors import ArgumentError
 from tunefree.models import Problem
-from tunefree.models.functional import CounterDropoutMode
+from tunefree.models.dropout import CounterDropoutMode
 from tunefree.models.nets import Bert
 
 ROOT = Path(__file__).parents[3]

@@ -100,7 +100,7 @@ def test_bad_arguments():
     assert epsilon(0.0, **RUN) == math.inf
     for change, said in (
         ({"delta": 0.0}, "delta"),
-        ({"cohort": 1001}, "at most 1000"),
+        ({"cohort": 1001}, "at most the number of clients, 1000"),
         ({"cohorts": "poisson"}, "Known: known, secret"),
         ({"cohorts": "secret", "memory": True}, "take cohorts='known'"),
     ):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tunefree.core.errors import ArgumentError
 from tunefree.privacy import Bounds, Privacy, Secure
-from tunefree.privacy.noise import seeded_noise, system_noise
+from tunefree.privacy.private import seeded_noise, system_noise
 
 BOUNDS = Bounds(
     vectors={"delta": 2.0, "control": 0.5}, scalars={"loss": (0.0, 5.0), "sq": (-1.0, 3.0)}
@@ -174,7 +174,7 @@ def test_what_would_break_the_promise_is_refused():
     ("change", "said"),
     [
         ({"noise": -1.0}, "noise"),
-        ({"cohort": 11}, "at most the 10 clients"),
+        ({"cohort": 11}, "at most the number of clients, 10"),
         ({"cohort": 0}, "cohort"),
     ],
 )

@@ -8,7 +8,7 @@ import tunefree as tf
 from helpers import bound
 from tunefree.core.errors import ArgumentError
 from tunefree.core.random import cohort
-from tunefree.rounds import init_server_state, run_round
+from tunefree.rounds import QueryRequest, init_server_state, run_round
 from tunefree.wire import Ledger
 
 SIZES = (3, 7, 1, 12)
@@ -58,7 +58,7 @@ def test_asks_mean_over_all_data_of_those_asked(who, weights, batch):
     ids = torch.tensor([0, 3])
     want = expected(fed, ids.tolist() if who == "cohort" else range(4), w, weights)
     for what, value in want.items():
-        (got,) = sim.query(ids, 0, what, [w], who, None, Ledger())
+        (got,) = sim.query(QueryRequest(ids, 0, what, [w], who), Ledger())
         torch.testing.assert_close(got, value, rtol=1e-12, atol=1e-12)
 
 
@@ -67,7 +67,7 @@ def test_asks_are_counted():
     ids = torch.tensor([0, 1, 3])
     for what, numbers in (("loss", 1), ("grad_sq", 1), ("grad", D)):
         ledger = Ledger()
-        sim.query(ids, 0, what, [w, 2 * w], "cohort", None, ledger)
+        sim.query(QueryRequest(ids, 0, what, [w, 2 * w]), ledger)
         assert ledger.bytes_down == 2 * 3 * D * 8
         assert ledger.bytes_up == 2 * 3 * numbers * 8
 
@@ -77,19 +77,16 @@ def test_the_servers_own_sample_costs_nothing():
     sim, w = simulation(fed)
     ledger = Ledger()
     loss, grad = by_hand(*fed.held, w)
-    torch.testing.assert_close(
-        sim.query(torch.tensor([0]), 0, "loss", [w], "held", None, ledger)[0], loss
-    )
-    torch.testing.assert_close(
-        sim.query(torch.tensor([0]), 0, "grad", [w], "held", None, ledger)[0], grad
-    )
+    for what, value in (("loss", loss), ("grad", grad)):
+        (got,) = sim.query(QueryRequest(torch.tensor([0]), 0, what, [w], "held"), ledger)
+        torch.testing.assert_close(got, value)
     assert ledger.bytes_up == ledger.bytes_down == 0
 
 
 def test_no_sample_no_answer():
     sim, w = simulation(data(held=False))
     with pytest.raises(ArgumentError, match=r"give Federation\(held=...\)"):
-        sim.query(torch.tensor([0]), 0, "loss", [w], "held", None, Ledger())
+        sim.query(QueryRequest(torch.tensor([0]), 0, "loss", [w], "held"), Ledger())
 
 
 def test_scaffold_option_one_keeps_the_gradient_over_all_data():
@@ -97,9 +94,7 @@ def test_scaffold_option_one_keeps_the_gradient_over_all_data():
     method = tf.methods.get("scaffold", option="I", lr=0.01)
     sim, w = simulation(fed, method=method, batch=2, steps=3)
     plan = bound(model=nn.Linear(D, 1, bias=False), federation=fed, method=method, steps=3).plan
-    run_round(
-        method, plan, init_server_state(method, w, plan), sim, cohort(0, 0, 4, 4), torch.arange(4)
-    )
+    run_round(method, plan, init_server_state(method, w, plan), sim, cohort(0, 0, 4, 4))
     assert not sim.memory.gather(torch.arange(4))["direction.control"].any()
     sim.commit()
     rows = sim.memory.gather(torch.arange(4))["direction.control"]

@@ -1,5 +1,8 @@
 """Reference networks of the papers, by name, with their exact parameter counts.
 
+Each takes `shape`, the shape of one sample without the batch axis, and `classes`, the number of
+classes, at least 2. The networks of dense layers flatten samples of any shape.
+
 They use plain operations without data-dependent control flow, so that torch.func can batch them
 over clients. A tensor batch is passed as `module(x)`, a tuple as `module(*x)`, a dict as
 `module(**x)`.
@@ -13,16 +16,13 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from ...core.errors import ArgumentError, check_int, convert_errors, unknown_name
+from ...core.errors import ArgumentError, check_int, check_known, convert_errors
 from ...core.plugins import Catalogue
 from .bert import Bert
 from .cnn import CnnDropout, CnnP2, CnnP4
-from .convex import Convex
-from .linear import Linear, Regression
-from .lstm import Lstm
-from .mlp import Mlp
+from .dense import Convex, Linear, Mlp, Regression
 from .resnet import ResNet18
-from .text import Text
+from .text import Lstm, Text
 from .vit import ViT
 
 _BUILT_IN: dict[str, Callable[..., nn.Module]] = {
@@ -76,14 +76,12 @@ def build(
     >>> sum(p.numel() for p in net.parameters())
     109386
     """
-    if name not in NETS:
-        raise unknown_name("model", name, NETS)
+    check_known("model", name, NETS)
     known = set(inspect.signature(NETS[name]).parameters) - {"shape", "classes"}
     for arg in args:
-        if arg not in known:
-            if not known:
-                raise ArgumentError(f"Model {name!r} takes no arguments of its own, got {arg!r}.")
-            raise unknown_name(f"argument of model {name!r}", arg, known)
+        if not known:
+            raise ArgumentError(f"Model {name!r} takes no arguments of its own, got {arg!r}.")
+        check_known(f"argument of model {name!r}", arg, known)
     check_int("build", "seed", seed, 0)
     if seed >= 1 << 63:
         raise ArgumentError(f"build(seed=...) must be below 2**63, got {seed!r}.")
@@ -128,23 +126,3 @@ def default_for(
     if len(shape) == 3 and shape[0] > 1:
         return "cnn-p4"
     return "mlp"
-
-
-__all__ = [
-    "NETS",
-    "Bert",
-    "CnnDropout",
-    "CnnP2",
-    "CnnP4",
-    "Convex",
-    "Linear",
-    "Lstm",
-    "Mlp",
-    "Regression",
-    "ResNet18",
-    "Text",
-    "ViT",
-    "build",
-    "default_for",
-    "names",
-]

@@ -58,17 +58,18 @@ def check_batch(who: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     same = [s for s in sample if s != 1] == [s for s in shape if s != 1]
     flat_ok = (len(shape) == 1 or len(sample) == 1) and prod(sample) == prod(shape)
     if x.ndim < 2 or not (same or flat_ok):
-        raise ArgumentError(
-            f"{who} takes batches of shape (B, {', '.join(map(str, shape))}), "
-            f"got {tuple(x.shape)!r}."
-        )
+        wanted = f"(B, {', '.join(map(str, shape))})"
+        raise ArgumentError(f"{who} takes batches of shape {wanted}, got {tuple(x.shape)!r}.")
     if not x.is_floating_point():
         raise ArgumentError(f"{who} takes floating-point inputs, got {x.dtype}.")
     return x.reshape(x.shape[0], *shape)
 
 
-def check_tokens(who: str, ids: Tensor) -> Tensor:
-    """Return a batch of token ids, after checking that it is an integer (B, length)."""
+def check_tokens(who: str, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return a batch of token ids, after checking that it is an integer (B, length) as its mask."""
+    if mask is not None and mask.shape != ids.shape:
+        shapes = f"{tuple(ids.shape)!r}, got {tuple(mask.shape)!r}"
+        raise ArgumentError(f"{who} takes a mask of the ids' shape {shapes}.")
     if ids.ndim != 2:
         raise ArgumentError(f"{who} takes batches of shape (B, length), got {tuple(ids.shape)!r}.")
     if ids.is_floating_point():

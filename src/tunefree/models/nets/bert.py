@@ -7,14 +7,8 @@ from ...core.errors import ArgumentError, check_in_range
 from . import _shapes
 
 
-class BertAttention(nn.Module):
-    """Multi-head self-attention over the tokens that are not masked.
-
-    Args:
-        width: Features per token.
-        heads: Attention heads; must divide `width`.
-        dropout: Probability of dropping a weight of the attention.
-    """
+class _Attention(nn.Module):
+    """Multi-head self-attention over the tokens that are not masked; drops attention weights."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -25,7 +19,6 @@ class BertAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """Return the attended tokens: (B, tokens, width) -> the same shape."""
         b, t, width = x.shape
         q, k, v = (
             part(x).reshape(b, t, self.heads, -1).transpose(1, 2)  # (B, heads, t, width / heads)
@@ -36,8 +29,8 @@ class BertAttention(nn.Module):
         return mixed.transpose(1, 2).reshape(b, t, width)
 
 
-class BertOutput(nn.Module):
-    """A dense layer, dropout, residual connection and layer normalisation."""
+class _Output(nn.Module):
+    """Dense layer, dropout, residual connection, normalisation: norm(skip + dropout(dense(x)))."""
 
     def __init__(self, inside: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -46,35 +39,29 @@ class BertOutput(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
-        """Return norm(skip + dropout(dense(x)))."""
         out: Tensor = self.LayerNorm(skip + self.dropout(self.dense(x)))
         return out
 
 
-class BertLayer(nn.Module):
+class _Layer(nn.Module):
     """One post-norm layer: attention, then two dense layers with GELU."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.attention = nn.ModuleDict(
-            {
-                "self": BertAttention(width, heads, dropout),
-                "output": BertOutput(width, width, dropout),
-            }
-        )
+        attention, output = _Attention(width, heads, dropout), _Output(width, width, dropout)
+        self.attention = nn.ModuleDict({"self": attention, "output": output})
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, hidden)})
-        self.output = BertOutput(hidden, width, dropout)
+        self.output = _Output(hidden, width, dropout)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """Return the tokens after the layer: (B, tokens, width) -> the same shape."""
         x = self.attention["output"](self.attention["self"](x, bias), x)
         inner = nn.functional.gelu(self.intermediate["dense"](x))
         out: Tensor = self.output(inner, x)
         return out
 
 
-class BertEmbeddings(nn.Module):
-    """Sum of the embeddings of word, position and segment, normalised."""
+class _Embeddings(nn.Module):
+    """Sum of the embeddings of word, position and segment, normalised: (B, length, width)."""
 
     def __init__(self, vocab: int, width: int, positions: int, types: int, dropout: float) -> None:
         super().__init__()
@@ -85,41 +72,28 @@ class BertEmbeddings(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the tokens of one segment: (B, length) -> (B, length, width)."""
         place = self.position_embeddings.weight[: ids.shape[1]]
         x = self.word_embeddings(ids) + place + self.token_type_embeddings.weight[0]
         out: Tensor = self.dropout(self.LayerNorm(x))
         return out
 
 
-class BertEncoder(nn.Module):
-    """Embeddings, layers, and a pooler that reads the first token."""
+class _Encoder(nn.Module):
+    """Embeddings, layers, and a pooler that reads the first token: (B, width)."""
 
-    def __init__(
-        self,
-        vocab: int,
-        width: int,
-        layers: int,
-        heads: int,
-        hidden: int,
-        positions: int,
-        types: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, embeddings: _Embeddings, layers: list[_Layer], width: int) -> None:
         super().__init__()
-        self.embeddings = BertEmbeddings(vocab, width, positions, types, dropout)
-        stack = nn.ModuleList(BertLayer(width, heads, hidden, dropout) for _ in range(layers))
-        self.encoder = nn.ModuleDict({"layer": stack})
+        self.embeddings = embeddings
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
         self.pooler = nn.ModuleDict({"dense": nn.Linear(width, width)})
 
-    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all tokens (B, length, width) and the pooled first one (B, width)."""
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         x = self.embeddings(ids)
         bias = torch.zeros_like(mask, dtype=x.dtype)
         bias = bias.masked_fill(mask == 0, torch.finfo(x.dtype).min)[:, None, None, :]
         for layer in self.encoder["layer"].children():
             x = layer(x, bias)
-        return x, torch.tanh(self.pooler["dense"](x[:, 0]))
+        return torch.tanh(self.pooler["dense"](x[:, 0]))
 
 
 class Bert(nn.Module):
@@ -135,7 +109,6 @@ class Bert(nn.Module):
     Args:
         shape: (length,), the tokens of one sample, at most `positions`; any such length gives the
             same model.
-        classes: Number of classes, >= 2.
         vocab: Number of tokens; ids are 0 .. vocab-1.
         width: Features per token.
         layers: Number of layers.
@@ -167,23 +140,18 @@ class Bert(nn.Module):
         if width % heads:
             raise ArgumentError(f"Bert(heads=...) must divide the width {width}, got {heads!r}.")
         if _shapes.sequence_length("Bert", shape) > positions:
-            raise ArgumentError(
-                f"Bert(positions=...) must be at least the samples' length {shape[0]}, "
-                f"got {positions!r}."
-            )
-        self.bert = BertEncoder(**sizes, dropout=dropout)
+            least = f"at least the samples' length {shape[0]}"
+            raise ArgumentError(f"Bert(positions=...) must be {least}, got {positions!r}.")
+        embeddings = _Embeddings(vocab, width, positions, types, dropout)
+        stack = [_Layer(width, heads, hidden, dropout) for _ in range(layers)]
+        self.bert = _Encoder(embeddings, stack, width)
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(width, _shapes.check_classes("Bert", classes))
         self.apply(_initialise)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the logits: (B, length) twice -> (B, classes)."""
-        if mask.shape != ids.shape:
-            raise ArgumentError(
-                f"Bert takes a mask of the ids' shape {tuple(ids.shape)!r}, "
-                f"got {tuple(mask.shape)!r}."
-            )
-        _, first = self.bert(_shapes.check_tokens("Bert", ids), mask)
+        first = self.bert(_shapes.check_tokens("Bert", ids, mask), mask)
         logits: Tensor = self.classifier(self.dropout(first))
         return logits
 

@@ -17,7 +17,6 @@ class CnnP2(nn.Module):
 
     Args:
         shape: (channels, height, width) or (height, width), sides >= 16.
-        classes: Number of classes, >= 2.
     """
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
@@ -46,7 +45,6 @@ class CnnP4(nn.Module):
 
     Args:
         shape: (channels, height, width) or (height, width).
-        classes: Number of classes, >= 2.
     """
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
@@ -81,7 +79,6 @@ class CnnDropout(nn.Module):
 
     Args:
         shape: (channels, height, width) or (height, width), sides >= 6.
-        classes: Number of classes, >= 2.
         init: "torch" keeps PyTorch's defaults; "xavier" draws all weights Xavier-uniform, biases
             by default.
     """

@@ -9,14 +9,10 @@ from ...core.errors import ArgumentError
 from . import _shapes
 
 
-class ResNetBlock(nn.Module):
+class _Block(nn.Module):
     """Two 3x3 convolutions around a shortcut (He et al. 2016, figure 5 left), with GroupNorm.
 
-    Args:
-        inputs: Input channels.
-        width: Output channels.
-        stride: 1, or 2 to halve the sides.
-        groups: Groups of each normalisation.
+    (B, inputs, H, W) -> (B, width, H/stride, W/stride)
     """
 
     def __init__(self, inputs: int, width: int, stride: int, groups: int) -> None:
@@ -32,7 +28,6 @@ class ResNetBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output: (B, inputs, H, W) -> (B, width, H/stride, W/stride)."""
         y: Tensor = self.norm1(self.conv1(x)).relu()
         y = self.norm2(self.conv2(y)) + self.shortcut(x)
         return y.relu()
@@ -48,7 +43,6 @@ class ResNet18(nn.Module):
 
     Args:
         shape: (channels, height, width) or (height, width).
-        classes: Number of classes, >= 2.
         stem: The first layer, "cifar" or "imagenet".
         groups: Groups of each normalisation; must divide `width`. 2 in P3's released code.
         width: Channels of the first stage, 64 in the paper; later stages double it.
@@ -79,7 +73,7 @@ class ResNet18(nn.Module):
         inputs = width
         for stage in range(4):
             for stride in (1 if stage == 0 else 2, 1):
-                blocks.append(ResNetBlock(inputs, width << stage, stride, groups))
+                blocks.append(_Block(inputs, width << stage, stride, groups))
                 inputs = width << stage
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inputs, _shapes.check_classes("ResNet18", classes))

@@ -7,14 +7,8 @@ from ...core.errors import ArgumentError
 from . import _shapes
 
 
-class ViTLayer(nn.Module):
-    """One pre-norm transformer layer: attention, then two dense layers with GELU.
-
-    Args:
-        width: Features per token.
-        heads: Attention heads; must divide `width`.
-        hidden: Width between the two dense layers.
-    """
+class _Layer(nn.Module):
+    """One pre-norm transformer layer: attention, then two dense layers with GELU."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -26,8 +20,7 @@ class ViTLayer(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the tokens after the layer: (B, tokens, width) -> the same shape."""
-        x = x + self._attend(self.norm1(x))
+        x = x + self._attend(self.norm1(x))  # (B, tokens, width)
         x = x + self.mlp(self.norm2(x))
         return x
 
@@ -52,7 +45,6 @@ class ViT(nn.Module):
 
     Args:
         shape: (channels, height, width) or (height, width), sides divisible by `patch`.
-        classes: Number of classes, >= 2.
         patch: Side of a patch.
         width: Features per token.
         layers: Number of layers.
@@ -85,7 +77,7 @@ class ViT(nn.Module):
         self.patch = patch
         self.embed = nn.Linear(channels * patch * patch, width)
         self.position = nn.Parameter(torch.randn((high // patch) * (wide // patch), width) * 0.02)
-        self.layers = nn.Sequential(*(ViTLayer(width, heads, hidden) for _ in range(layers)))
+        self.layers = nn.Sequential(*(_Layer(width, heads, hidden) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, _shapes.check_classes("ViT", classes))
 
