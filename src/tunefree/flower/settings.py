@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .. import methods
-from ..core.errors import ArgumentError, check_argument, check_int, check_positive, unknown_name
+from ..core.errors import ArgumentError, check_argument, check_int, check_known, check_positive
 from ..methods import Method
 from ..models.engine import EngineName
 from ..privacy import Secure
@@ -79,8 +79,7 @@ class Settings(RunConfig):
         check_argument("Settings", "cohort", self.cohort, most, cohort <= n)
         fits = self.minimum is None or self.minimum <= cohort
         check_argument("Settings", "minimum", self.minimum, f"at most the cohort, {cohort}", fits)
-        if self.lost not in ("refuse", "renew"):
-            raise unknown_name("lost", self.lost, ("refuse", "renew"))
+        check_known("lost", self.lost, ("refuse", "renew"))
         if not isinstance(self.method, str) and self.set:
             raise ArgumentError("Settings(set=...) goes with a method's name, not with a method.")
         defaults, given = RunConfig().flat(), self.flat()

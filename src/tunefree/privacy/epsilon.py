@@ -31,10 +31,10 @@ from ..core.errors import (
     check_argument,
     check_between,
     check_int,
+    check_known,
     check_nonnegative,
     check_positive,
     import_optional,
-    unknown_name,
 )
 
 Cohorts = Literal["known", "secret"]
@@ -74,8 +74,7 @@ def epsilon(
         check_int("epsilon", name, value)
     most = f"at most the number of clients, {clients}"
     check_argument("epsilon", "cohort", cohort, most, cohort <= clients)
-    if cohorts not in ("known", "secret"):
-        raise unknown_name("cohorts", cohorts, ("known", "secret"))
+    check_known("cohorts", cohorts, ("known", "secret"))
     if memory and cohorts == "secret":
         reason = "What clients with a memory send reveals when they took part"
         raise ArgumentError(f"{reason}; take cohorts='known'.")
