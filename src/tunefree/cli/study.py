@@ -13,10 +13,10 @@ from ..report.terminal import make_table
 from ..study import Comparison, Tuning, comparison, tuning
 from ..study.candidates import Candidate, make_seeds, parse_candidates, parse_seeds
 from ..study.comparison import run_comparison
-from ..study.folder import read_study
 from ..study.progress import TerminalProgress
 from ..study.search import make_grid, parse_grid, run_search
 from ..study.source import CommandStudy
+from ..study.tasks import read_study
 from ..training.command import CommandConfig, parse_method_settings
 from .app import DIVERGED, INTERRUPTED, AsJson, app, err, out, print_interrupted, print_line
 from .options import make_options, next_folder, read_options

@@ -3,14 +3,13 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import methods
 from ..core.errors import ArgumentError, check_int, unknown_name
 from ..methods import Method
 from ..training.command import parse_method_settings
-from ..training.config import RunConfig, check_option_names
 
 TUNED = "tuned"
 MAX_SEEDS = 1_000_000
@@ -133,13 +132,3 @@ def parse_seeds(text: str) -> int | list[int]:
         raise ArgumentError(
             f"--seeds must be a number of seeds, such as 3, or seeds, such as 0,4,7, got {text!r}."
         ) from None
-
-
-def check_study_options(what: str, given: Mapping[str, Any]) -> None:
-    """Reject arguments that `fit` does not have, or that the study sets itself."""
-    options = {name: value for name, value in given.items() if name != "callbacks"}
-    for name in ("method", "seed"):
-        if name in options:
-            known = [f.name for f in fields(RunConfig) if f.name not in ("method", "seed")]
-            raise unknown_name(f"argument of {what}", name, known)
-    check_option_names(what, options)

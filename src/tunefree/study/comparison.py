@@ -11,19 +11,22 @@ from ..core.text import format_bytes
 from ..methods import Method
 from ..training.run import Run
 from . import measures, tables
-from .candidates import (
-    Candidate,
-    check_study_options,
-    folder_name,
-    make_seeds,
-    parse_candidates,
-)
+from .candidates import Candidate, folder_name, make_seeds, parse_candidates
 from .execute import make_progress, run_all
-from .folder import make_task, read_study, write_study
 from .search import make_grid, run_search
 from .significance import LEVEL
-from .source import MakeFederation, MakeModel, PythonStudy, Study, check_candidates
-from .tasks import NOT_RUN, FailedRun, Outcome, ProgressListener, RunTask, read_outcome
+from .source import MakeFederation, MakeModel, PythonStudy, Study
+from .tasks import (
+    NOT_RUN,
+    FailedRun,
+    Outcome,
+    ProgressListener,
+    RunTask,
+    make_task,
+    read_outcome,
+    read_study,
+    write_study,
+)
 from .tuning import Tuning
 
 FILE = "compare.json"
@@ -254,7 +257,7 @@ def compare(
     >>> [row["label"] for row in found.table()]
     ['fedavg', 'auto']
     """
-    check_study_options("compare", settings)
+    study = PythonStudy.create("compare", model, federation, settings)
     tuned: dict[str, Tuning] = {}
     if isinstance(methods, Mapping):
         tuned = {str(k): v for k, v in methods.items() if isinstance(v, Tuning)}
@@ -262,7 +265,7 @@ def compare(
     return run_comparison(
         parse_candidates(methods),
         make_seeds(seeds),
-        PythonStudy.create(model, federation, settings),
+        study,
         out=None if out is None else Path(out),
         target=target,
         listener=make_progress(progress),
@@ -291,7 +294,7 @@ def run_comparison(
     """
     if target is not None:
         check_finite("compare", "target", target)
-    check_candidates(study, candidates, seeds[0])
+    study.check(candidates, seeds[0])
     grids = {c.label: make_grid(c) for c in candidates if c.tuned}
     ready, spent = {c.label: c for c in candidates}, dict(tunings or {})
     done: dict[tuple[str, int], Outcome] = {}
@@ -319,9 +322,9 @@ def run_comparison(
                 else:
                     del ready[label]
                     done |= {(label, s): FailedRun(s, tuning.sentences[0]) for s in seeds}
-            source = study.with_candidates(list(ready.values()))
+            make_inputs = study.with_candidates(list(ready.values())).inputs
             tasks = [make_task(out, label, s, study.rounds) for s in seeds for label in ready]
-            for task, outcome in run_all(tasks, source, listener, jobs):
+            for task, outcome in run_all(tasks, make_inputs, listener, jobs):
                 done[task.label, task.seed] = outcome
     except KeyboardInterrupt:
         hint = "" if out is None else f" Call compare again with out={str(out)!r}."

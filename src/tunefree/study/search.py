@@ -17,11 +17,10 @@ from typing import Any
 from .. import methods
 from ..core.errors import ArgumentError, Interrupted, unknown_name
 from ..training.command import parse_method_settings
-from .candidates import Candidate, check_study_options, make_seeds
+from .candidates import Candidate, make_seeds
 from .execute import make_progress, run_all
-from .folder import make_task, write_study
-from .source import MakeFederation, MakeModel, PythonStudy, Study, check_candidates
-from .tasks import Outcome, ProgressListener
+from .source import MakeFederation, MakeModel, PythonStudy, Study
+from .tasks import Outcome, ProgressListener, make_task, write_study
 from .tuning import FILE, MEASURES, Criterion, GridPoint, Tuning
 
 REDUCTION = 3  # of the settings, from one rung to the next
@@ -149,14 +148,14 @@ def run_search(
     if by == "validation":
         study = study.with_validation(VALIDATION)
     candidates = [point.candidate for point in points]
-    run = check_candidates(study, candidates, seeds[0])
+    run = study.check(candidates, seeds[0])
     if by == "test" and run.data.test is None:
         raise ArgumentError("tune(by='test') needs a test set; choose by validation data.")
     assert candidate.name is not None
     tuning = Tuning(candidate.name, points, seeds, study.rounds, by, out)
     rungs = [(len(candidates), study.rounds)]
     if halving:
-        rungs = plan_rungs(len(candidates), study.rounds, study.eval_every)
+        rungs = plan_rungs(len(candidates), study.rounds, int(study.options["eval_every"]))
     labels = [candidate.label for candidate in candidates]
     try:
         for count, until in rungs:
@@ -188,7 +187,7 @@ def _run_rung(
         for c in chosen
     ]
     done: dict[str, dict[int, Outcome]] = {label: {} for label in labels}
-    for task, outcome in run_all(tasks, study.with_candidates(chosen), listener, jobs):
+    for task, outcome in run_all(tasks, study.with_candidates(chosen).inputs, listener, jobs):
         done[task.label][task.seed] = outcome
     points = [
         replace(p, runs=tuple(done[label][s] for s in tuning.seeds), rounds=until)
@@ -253,7 +252,7 @@ def tune(
         progress: Show progress on standard error.
         **settings: Further arguments of `fit`.
     """
-    check_study_options("tune", settings)
+    study = PythonStudy.create("tune", model, federation, settings)
     own = dict(fixed or {})
     candidate = Candidate(method, methods.get(method, **own), method, settings=own)
     with make_progress(progress) as listener:
@@ -261,7 +260,7 @@ def tune(
             candidate,
             make_grid(candidate, grid),
             make_seeds(seeds, "tune"),
-            PythonStudy.create(model, federation, settings),
+            study,
             out=None if out is None else Path(out),
             listener=listener,
             by=by,

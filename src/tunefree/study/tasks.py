@@ -1,20 +1,23 @@
-"""The runs of a study: what one is trained with, how it is trained, and what is left of it.
+"""The runs of a study: what one is trained with, how it is trained, and the folder of all of them.
 
 A run that has ended is read from its folder and not repeated; an interrupted run is continued. If a
-run fails, its outcome is a `FailedRun` and the study goes on.
+run fails, its outcome is a `FailedRun` and the study goes on. The folder of a study has the runs in
+LABEL/seed-0, LABEL/seed-1, ... and one JSON file about them.
 """
 
+import json
 import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..core.errors import CheckpointError, Interrupted, TunefreeError, first_line
+from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
+from ..core.files import to_json, write_atomically
 from ..data import Federation
 from ..training.bind import SimulatedClients, bind
 from ..training.callbacks import Callback, Event
@@ -22,11 +25,11 @@ from ..training.config import RunConfig
 from ..training.fit import train
 from ..training.folder import RunFolder
 from ..training.run import Run
+from .candidates import folder_name
 
 log = logging.getLogger("tunefree")
 
 GOOD = ("finished", "stopped early")
-ENDED = (*GOOD, "diverged")
 NOT_RUN = "not run yet"
 
 
@@ -66,9 +69,6 @@ class FailedRun:
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
 
-Outcome = Run | FailedRun
-
-
 class RunInputs(NamedTuple):
     """What a run of a study is trained with."""
 
@@ -80,12 +80,8 @@ class RunInputs(NamedTuple):
     checkpoint_every: int | None = None
 
 
-class RunSource(Protocol):
-    """Builds the runs of a study."""
-
-    def inputs(self, task: RunTask) -> RunInputs:
-        """Return what a run is trained with."""
-        ...
+Outcome = Run | FailedRun
+MakeInputs = Callable[[RunTask], RunInputs]
 
 
 class ProgressListener:
@@ -109,7 +105,7 @@ class ProgressListener:
     def __exit__(self, *error: object) -> None: ...
 
 
-def run_one(task: RunTask, callback: Callback, source: RunSource) -> tuple[Outcome, bool]:
+def run_one(task: RunTask, callback: Callback, make_inputs: MakeInputs) -> tuple[Outcome, bool]:
     """Train one run, or read it if it has ended.
 
     Returns:
@@ -117,21 +113,23 @@ def run_one(task: RunTask, callback: Callback, source: RunSource) -> tuple[Outco
     """
     rows: list[dict[str, Any]] = []
     try:
-        inputs = source.inputs(task)
+        inputs = make_inputs(task)
         found = None if task.out is None else _find_finished(task, inputs)
         if found is not None:
             return found, False
         return _train(task, inputs, [lambda event: rows.append(event.row), callback]), True
-    except TunefreeError as error:
-        return FailedRun(task.seed, str(error), traceback.format_exc(), rows), True
     except Exception as error:  # a user's model, loss or part may raise anything
         log.debug("%s, seed %d failed.", task.label, task.seed, exc_info=True)
-        reason = f"{type(error).__name__}: {first_line(error)}"
+        is_own = isinstance(error, TunefreeError)
+        reason = str(error) if is_own else f"{type(error).__name__}: {first_line(error)}"
         return FailedRun(task.seed, reason, traceback.format_exc(), rows), True
 
 
 def _train(task: RunTask, inputs: RunInputs, callbacks: list[Callback]) -> Run:
-    stop = _StopAfter(task.until)
+    def stop(event: Event) -> None:
+        if task.until is not None and event.round + 1 >= task.until:
+            event.request_stop()
+
     try:
         return train(
             inputs.config,
@@ -143,21 +141,10 @@ def _train(task: RunTask, inputs: RunInputs, callbacks: list[Callback]) -> Run:
             checkpoint_every=inputs.checkpoint_every,
         )
     except Interrupted as error:
-        if stop.reached:
-            return error.run  # type: ignore[return-value]
+        run = error.run
+        if task.until is not None and isinstance(run, Run) and len(run.history) >= task.until:
+            return run
         raise
-
-
-class _StopAfter:
-    """A callback that stops a run after some rounds, so that it can be continued."""
-
-    def __init__(self, until: int | None) -> None:
-        self.until, self.reached = until, False
-
-    def __call__(self, event: Event) -> None:
-        if self.until is not None and event.round + 1 >= self.until:
-            self.reached = True
-            event.request_stop()
 
 
 def _find_finished(task: RunTask, inputs: RunInputs) -> Run | None:
@@ -171,8 +158,18 @@ def _find_finished(task: RunTask, inputs: RunInputs) -> Run | None:
     run = read_outcome(task)
     if isinstance(run, FailedRun):
         return None
-    complete = run.status in ENDED or (task.until is not None and len(run.history) >= task.until)
-    return replace(run, problem=bound.problem) if complete else None
+    is_paused = task.until is not None and len(run.history) >= task.until
+    if run.status in (*GOOD, "diverged") or is_paused:
+        return replace(run, problem=bound.problem)
+    return None
+
+
+def make_task(
+    folder: Path | None, label: str, seed: int, rounds: int, until: int | None = None
+) -> RunTask:
+    """Return the run of a label and a seed, with its folder in that of the study."""
+    out = None if folder is None else folder / folder_name(label) / f"seed-{seed}"
+    return RunTask(label, seed, rounds, out, until)
 
 
 def read_outcome(task: RunTask) -> Outcome:
@@ -185,16 +182,46 @@ def read_outcome(task: RunTask) -> Outcome:
         return FailedRun(task.seed, str(error))
 
 
+def write_study(folder: Path, file: str, facts: Mapping[str, Any], what: str) -> None:
+    """Write the JSON file of a study, so that it can be read and continued."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / file, (to_json(facts) + "\n").encode())
+    except OSError as error:
+        raise ArgumentError(
+            f"{what}(out=...) must be a folder that can be written, got {str(folder)!r}: "
+            f"{error.strerror or error}."
+        ) from None
+
+
+def read_study(folder: Path, file: str, what: str, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the content of a study's JSON file.
+
+    Args:
+        folder: The study's folder.
+        file: Name of the JSON file.
+        what: "comparison" or "search", for error messages.
+        keys: Keys that it must have.
+    """
+    try:
+        facts = json.loads((folder / file).read_text())
+        missing = [key for key in keys if key not in facts]
+    except (FileNotFoundError, NotADirectoryError):
+        raise ArgumentError(f"{str(folder)!r} holds no {what}: {file} is missing.") from None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ArgumentError(f"{folder / file} is damaged: {first_line(error)}.") from None
+    if missing or not isinstance(facts, dict):
+        raise ArgumentError(f"{folder / file} is damaged: it lacks {', '.join(missing)}.")
+    return facts
+
+
 @contextmanager
-def forward_logs(listener: ProgressListener, task: RunTask) -> Iterator[None]:
-    """Send the package's warnings to the listener within the context."""
-    if type(listener) is ProgressListener:
-        yield
-        return
+def forward_warnings(send: Callable[[str], None], task: RunTask) -> Iterator[None]:
+    """Send the package's warnings, as one text each, instead of logging them."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            listener.on_message(f"{task.label}, seed {task.seed}: {record.getMessage()}")
+            send(f"{task.label}, seed {task.seed}: {record.getMessage()}")
 
     handler, before = Handler(logging.WARNING), log.propagate
     log.addHandler(handler)

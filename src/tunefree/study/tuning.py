@@ -1,7 +1,6 @@
 """The result of a search over settings, and its cost."""
 
 import os
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +13,10 @@ from ..methods import Method
 from ..training.run import Run
 from . import measures, tables
 from .candidates import Candidate
-from .folder import make_task, read_study
-from .tasks import GOOD, Outcome, read_outcome
+from .tasks import GOOD, Outcome, make_task, read_outcome, read_study
 
 FILE = "tune.json"
+WARNING = "Chosen by the test set, so its score is biased; choose by validation data to compare."
 Criterion = Literal["validation", "test"]
 MEASURES: dict[Criterion, tuple[str, ...]] = {
     "validation": ("validation_accuracy", "validation_loss"),
@@ -55,8 +54,7 @@ class GridPoint:
     def score(self, measure: str, rounds: int) -> float | None:
         """Return the mean score over seeds; None if a seed was lost."""
         found = self.final_scores(measure, rounds)
-        values = [v for v in found if v is not None]
-        return statistics.fmean(values) if values and len(values) == len(found) else None
+        return None if None in found else measures.mean_and_sd(found)[0]
 
 
 @dataclass(frozen=True)
@@ -103,10 +101,7 @@ class Tuning(tables.StudyResult):
         """
         found = self.ranked()
         if not found:
-            raise ArgumentError(
-                f"Tuning {self.name} found no setting whose runs all ended well; try a grid with "
-                "smaller steps."
-            )
+            raise ArgumentError(self.sentences[0])
         return found[0]
 
     @property
@@ -155,12 +150,10 @@ class Tuning(tables.StudyResult):
         measure, first = self.measure, next(iter(self.ranked()), None)
         out = []
         for point in self.points:
-            scores = point.final_scores(measure, point.rounds)
-            mean, sd = measures.mean_and_sd([s for s in scores if s is not None])
-            runs = [r for r in point.runs if isinstance(r, Run)]
-            tests = [score for r in runs if (score := _test_score(r)) is not None]
+            mean, sd = measures.mean_and_sd(point.final_scores(measure, point.rounds))
             row = {**point.settings, "rounds": point.rounds, "score": mean, "score_sd": sd}
-            row["test"] = statistics.fmean(tests) if tests else None
+            tests = (_test_score(r) for r in point.runs if isinstance(r, Run))
+            row["test"], _ = measures.mean_and_sd(tests)
             row |= measures.total_cost(point.runs)
             row["chosen"] = point is first
             row["note"] = "; ".join(measures.describe_lost_seeds(point.runs, point.rounds))
@@ -264,11 +257,6 @@ class Tuning(tables.StudyResult):
         found = Tuning(name, points, seeds, facts["rounds"], facts["by"], folder)
         found.markdown()  # raises now if something is damaged
         return found
-
-
-WARNING = (
-    "Chosen by the test set, so its test score flatters; choose by validation data to compare."
-)
 
 
 def _test_score(run: Run) -> float | None:

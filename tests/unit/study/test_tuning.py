@@ -71,7 +71,7 @@ def test_a_method_that_breaks_is_paid_for(monkeypatch):
     found = tune(grid={"lr": (0.1, 0.3)})
     assert found.cost["gradients"] == 2 * 2 * 2 * 2  # settings, rounds, cohort, steps
     assert found.ranked() == []
-    with pytest.raises(tf.TunefreeError, match="found no setting"):
+    with pytest.raises(tf.TunefreeError, match="No setting of fedavg ended well"):
         _ = found.best
     assert found.sentences[0].startswith("No setting of fedavg ended well")
 
@@ -80,8 +80,8 @@ def test_by_test_says_so():
     found = tune(grid={"lr": (0.1, 0.3)}, by="test")
     assert found.measure == "test_accuracy"
     assert found.runs[0].settings["validation"] is None
-    assert any("flatters" in line for line in found.sentences)
-    assert not any("flatters" in line for line in tune(grid={"lr": (0.1, 0.3)}).sentences)
+    assert any("biased" in line for line in found.sentences)
+    assert not any("biased" in line for line in tune(grid={"lr": (0.1, 0.3)}).sentences)
 
 
 def test_losses_where_there_is_no_accuracy():
