@@ -10,12 +10,14 @@ from .. import methods
 from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.text import format_bytes
 from ..methods import Method
+from ..report import page
 from ..training.run import Run
 from . import measures, tables
 from .candidates import Candidate
 from .tasks import GOOD, Outcome, make_task, read_outcome, read_study
 
 FILE = "tune.json"
+KEYS = ("method", "fixed", "points", "seeds", "rounds", "by")
 WARNING = "Chosen by the test set, so its score is biased; choose by validation data to compare."
 Criterion = Literal["validation", "test"]
 MEASURES: dict[Criterion, tuple[str, ...]] = {
@@ -128,8 +130,7 @@ class Tuning(tables.StudyResult):
     @property
     def summary(self) -> dict[str, Any]:
         """The method, the settings found (None if there are none) and the cost."""
-        found = self.ranked()
-        settings = found[0].settings if found else None
+        settings = self.best.settings if self.ranked() else None
         return {"method": self.name, "settings": settings, **self.cost}
 
     @property
@@ -231,28 +232,26 @@ class Tuning(tables.StudyResult):
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page that shows the settings side by side."""
-        from ..report.page import write
-
         groups = measures.select_runs({p.candidate.label: p.runs for p in self.points})
-        table = {p.candidate.label: row for p, row in zip(self.points, self.table(), strict=True)}
-        names = [p.candidate.label for p in self.ranked()[:1]]
-        cost = [measures.make_page_row(label, table[label], self.cost) for label in names]
-        return write(groups, Path(path), title=f"Tuning {self.name}", tuning=cost)
+        cost = [
+            measures.make_page_row(point.candidate.label, row, self.cost)
+            for point, row in zip(self.points, self.table(), strict=True)
+            if row["chosen"]
+        ]
+        return page.write(groups, Path(path), title=f"Tuning {self.name}", tuning=cost)
 
     @staticmethod
     @convert_errors("This search cannot be read: its folder is damaged", CheckpointError)
     def load(path: str | os.PathLike[str]) -> "Tuning":
         """Read a search's folder."""
         folder = Path(path)
-        facts = read_study(
-            folder, FILE, "search", ("method", "fixed", "points", "seeds", "rounds", "by")
-        )
+        facts = read_study(folder, FILE, "search", KEYS)
         name, seeds, fixed = facts["method"], facts["seeds"], facts["fixed"]
         points = []
         for label, settings, rounds in facts["points"]:
             tasks = [make_task(folder, label, seed, facts["rounds"]) for seed in seeds]
             method = methods.get(name, **fixed, **settings)
-            runs = tuple(read_outcome(t) for t in tasks)
+            runs = tuple(map(read_outcome, tasks))
             points.append(GridPoint(settings, Candidate(label, method, name), runs, rounds))
         found = Tuning(name, points, seeds, facts["rounds"], facts["by"], folder)
         found.markdown()  # raises now if something is damaged
