@@ -18,11 +18,9 @@ NEXT_SETTING = re.compile(rf":(?=[A-Za-z_]\w*=|{TUNED}$)")  # not the colon insi
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method in a study.
+    """A method in a study, and its name in tables.
 
     Args:
-        label: Its name in tables.
-        method: The method.
         name: Its name in the catalogue; None for a `Method` without one.
         texts: Its settings as KEY=VALUE texts.
         settings: Its settings as values.
@@ -55,10 +53,8 @@ def parse_candidate(text: str) -> Candidate:
 def parse_candidates(given: Sequence[str | Method] | Mapping[str, Any]) -> list[Candidate]:
     """Return the candidates of a comparison; their labels must differ."""
     if isinstance(given, str) or not isinstance(given, Sequence | Mapping) or not given:
-        raise ArgumentError(
-            "compare(methods=...) must be a list of names and Methods, or a dict of them by label, "
-            f"got {given!r}."
-        )
+        rule = "a list of names and Methods, or a dict of them by label"
+        raise ArgumentError(f"compare(methods=...) must be {rule}, got {given!r}.")
     if not isinstance(given, Mapping):
         pairs = [(m.name if isinstance(m, Method) else str(m).strip(), m) for m in given]
     else:
@@ -68,10 +64,8 @@ def parse_candidates(given: Sequence[str | Method] | Mapping[str, Any]) -> list[
     for label in (candidate.label for candidate in out):
         key = folder_name(label).lower()  # some file systems ignore case
         if key in taken:
-            raise ArgumentError(
-                f"compare(methods=...) must tell its methods apart, got {taken[key]!r} and "
-                f"{label!r}; give a dict with labels that differ."
-            )
+            both = f"{taken[key]!r} and {label!r}; give a dict with labels that differ"
+            raise ArgumentError(f"compare(methods=...) must tell its methods apart, got {both}.")
         taken[key] = label
     return out
 
@@ -80,9 +74,8 @@ def _make_candidate(label: str, method: Any) -> Candidate:
     if isinstance(method, Method):
         return Candidate(label, method)
     if not isinstance(method, str):
-        raise ArgumentError(
-            f"compare(methods=...) must hold names and Methods, got {method!r} for {label!r}."
-        )
+        found = f"{method!r} for {label!r}"
+        raise ArgumentError(f"compare(methods=...) must hold names and Methods, got {found}.")
     return replace(parse_candidate(method), label=label)
 
 
@@ -109,10 +102,8 @@ def make_seeds(given: int | Sequence[int], what: str = "compare") -> list[int]:
             raise ArgumentError(f"{what}(seeds=...) must be at most {MAX_SEEDS:,}, got more.")
         return list(range(given))
     if not given or isinstance(given, str) or len(set(given)) < len(given):
-        raise ArgumentError(
-            f"{what}(seeds=...) must be a number of seeds or a list of different ones, got "
-            f"{given!r}."
-        )
+        rule = "a number of seeds or a list of different ones"
+        raise ArgumentError(f"{what}(seeds=...) must be {rule}, got {given!r}.")
     for seed in given:
         check_int(what, "seeds", seed, 0)
     return [int(seed) for seed in given]
@@ -129,6 +120,5 @@ def parse_seeds(text: str) -> int | list[int]:
             return [int(part) for part in text.split(",") if part.strip()]
         return int(text)
     except ValueError:
-        raise ArgumentError(
-            f"--seeds must be a number of seeds, such as 3, or seeds, such as 0,4,7, got {text!r}."
-        ) from None
+        rule = "a number of seeds, such as 3, or seeds, such as 0,4,7"
+        raise ArgumentError(f"--seeds must be {rule}, got {text!r}.") from None

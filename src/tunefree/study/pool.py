@@ -20,13 +20,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Worker:
-    """What a task sees of the pool, in the process that does it.
-
-    Args:
-        task: The task.
-        stop: Event that is set when the tasks should end early.
-        messages: Queue to the first process.
-    """
+    """What a task sees of the pool, in the process that does it."""
 
     def __init__(self, task: Any, stop: Any, messages: Any) -> None:
         self._task, self._stop, self._messages = task, stop, messages

@@ -20,7 +20,7 @@ from ..training.command import parse_method_settings
 from .candidates import Candidate, make_seeds
 from .execute import make_progress, run_all
 from .source import MakeFederation, MakeModel, PythonStudy, Study
-from .tasks import Outcome, ProgressListener, make_task, write_study
+from .tasks import ProgressListener, make_task, write_study
 from .tuning import FILE, MEASURES, Criterion, GridPoint, Tuning
 
 REDUCTION = 3  # of the settings, from one rung to the next
@@ -36,10 +36,8 @@ def default_grid(name: str) -> dict[str, tuple[float, ...]]:
     methods.settings(name)  # raises for an unknown name
     found = methods.CATALOGUE[name].grid
     if not found:
-        raise ArgumentError(
-            f"{name} has nothing to choose, so there is no grid of its own; give grid=... "
-            "(--grid KEY=VALUES) to search a setting all the same."
-        )
+        hint = "give grid=... (--grid KEY=VALUES) to search a setting"
+        raise ArgumentError(f"{name} has nothing to choose, so it has no grid of its own; {hint}.")
     return dict(found)
 
 
@@ -97,9 +95,8 @@ def parse_grid(name: str, texts: Sequence[str]) -> dict[str, list[Any]]:
         key, equals, rest = text.partition("=")
         values = [part.strip() for part in rest.split(",") if part.strip()]
         if not equals or not key or not values or key in out:
-            raise ArgumentError(
-                f"--grid must be KEY=VALUE,VALUE,... once per setting, got {text!r}."
-            )
+            rule = "KEY=VALUE,VALUE,... once per setting"
+            raise ArgumentError(f"--grid must be {rule}, got {text!r}.")
         out[key] = [parse_method_settings(name, (f"{key}={value}",))[key] for value in values]
     return out
 
@@ -160,7 +157,18 @@ def run_search(
     try:
         for count, until in rungs:
             _write(tuning, candidate.settings, command)
-            tuning = _run_rung(tuning, labels[:count], until, study, listener, jobs)
+            chosen = [c for c in candidates if c.label in labels[:count]]
+            stop = None if until == study.rounds else until
+            tasks = [make_task(out, c.label, s, study.rounds, stop) for s in seeds for c in chosen]
+            done = dict(run_all(tasks, study.with_candidates(chosen).inputs, listener, jobs))
+            runs = {c.label: tuple(done[t] for t in tasks if t.label == c.label) for c in chosen}
+            points = [
+                replace(p, runs=runs[p.candidate.label], rounds=until)
+                if p.candidate.label in runs
+                else p
+                for p in points
+            ]
+            tuning = replace(tuning, points=points)
             labels = [p.candidate.label for p in tuning.ranked(until)]
     except KeyboardInterrupt:
         hint = "" if out is None else f" Call tune again with out={str(out)!r}."
@@ -169,46 +177,13 @@ def run_search(
     return tuning
 
 
-def _run_rung(
-    tuning: Tuning,
-    labels: list[str],
-    until: int,
-    study: Study,
-    listener: ProgressListener,
-    jobs: int,
-) -> Tuning:
-    """Return the search after the settings with these labels were trained for `until` rounds."""
-    chosen = [p.candidate for p in tuning.points if p.candidate.label in labels]
-    tasks = [
-        make_task(
-            tuning.path, c.label, seed, tuning.rounds, None if until == tuning.rounds else until
-        )
-        for seed in tuning.seeds
-        for c in chosen
-    ]
-    done: dict[str, dict[int, Outcome]] = {label: {} for label in labels}
-    for task, outcome in run_all(tasks, study.with_candidates(chosen).inputs, listener, jobs):
-        done[task.label][task.seed] = outcome
-    points = [
-        replace(p, runs=tuple(done[label][s] for s in tuning.seeds), rounds=until)
-        if (label := p.candidate.label) in done
-        else p
-        for p in tuning.points
-    ]
-    return replace(tuning, points=points)
-
-
 def _write(tuning: Tuning, fixed: Mapping[str, Any], command: Mapping[str, Any] | None) -> None:
     if tuning.path is None:
         return
-    points = [
-        [p.candidate.label, {k: _to_plain(v) for k, v in p.settings.items()}, p.rounds]
-        for p in tuning.points
-    ]
     facts = {
         "method": tuning.name,
-        "fixed": {k: _to_plain(v) for k, v in fixed.items()},
-        "points": points,
+        "fixed": _to_plain(fixed),
+        "points": [[p.candidate.label, _to_plain(p.settings), p.rounds] for p in tuning.points],
         "seeds": tuning.seeds,
         "rounds": tuning.rounds,
         "by": tuning.by,
@@ -217,8 +192,9 @@ def _write(tuning: Tuning, fixed: Mapping[str, Any], command: Mapping[str, Any] 
     write_study(tuning.path, FILE, facts, "tune")
 
 
-def _to_plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | None) else repr(value)
+def _to_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    plain = str | int | float | None
+    return {k: v if isinstance(v, plain) else repr(v) for k, v in settings.items()}
 
 
 def tune(

@@ -35,14 +35,9 @@ NOT_RUN = "not run yet"
 
 @dataclass(frozen=True)
 class RunTask:
-    """One run of a study.
+    """One run of a study: the label of its candidate, its seed, its rounds and its folder.
 
-    Args:
-        label: Label of its candidate.
-        seed: Its seed.
-        rounds: Rounds of the complete run.
-        out: Its folder, or None.
-        until: Stop after this many rounds, to be continued later; None runs all rounds.
+    With `until` it stops after this many rounds, to be continued later.
     """
 
     label: str
@@ -106,11 +101,7 @@ class ProgressListener:
 
 
 def run_one(task: RunTask, callback: Callback, make_inputs: MakeInputs) -> tuple[Outcome, bool]:
-    """Train one run, or read it if it has ended.
-
-    Returns:
-        The outcome, and whether the run was trained.
-    """
+    """Train one run, or read it if it has ended; return its outcome and whether it was trained."""
     rows: list[dict[str, Any]] = []
     try:
         inputs = make_inputs(task)
@@ -195,14 +186,7 @@ def write_study(folder: Path, file: str, facts: Mapping[str, Any], what: str) ->
 
 
 def read_study(folder: Path, file: str, what: str, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the content of a study's JSON file.
-
-    Args:
-        folder: The study's folder.
-        file: Name of the JSON file.
-        what: "comparison" or "search", for error messages.
-        keys: Keys that it must have.
-    """
+    """Return the content of the JSON file of a `what`, which must have these keys."""
     try:
         facts = json.loads((folder / file).read_text())
         missing = [key for key in keys if key not in facts]
