@@ -6,6 +6,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from ..core.errors import ArgumentError
+from ..report.collect import load_groups
+from ..report.figures import draw
+from ..report.page import write
+from ..report.watch import make_server
 from .app import app, err, out, print_line
 
 
@@ -40,14 +44,10 @@ def report(
     format: str
         Format of the figures: pdf, svg or png.
     """
-    from ..report import figures as drawing
-    from ..report.collect import load_groups
-    from ..report.page import write
-
     if not runs:
         raise ArgumentError("report needs at least one run folder, such as runs/digits-auto-1.")
     groups = load_groups(runs)
-    drawn = [] if figures is None else drawing.draw(groups, figures, format)
+    drawn = [] if figures is None else draw(groups, figures, format)
     for path in [write(groups, out_file, title=title), *drawn]:
         print_line(f"Written: {path}")
     return 0
@@ -77,8 +77,6 @@ def watch(
     title: str
         Heading of the page.
     """
-    from ..report.watch import make_server
-
     folders = runs or (Path("runs"),)
     for folder in folders:
         if not folder.is_dir():
