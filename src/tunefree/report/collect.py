@@ -110,14 +110,10 @@ def load_groups(folders: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run
     found: dict[Path, Run] = {}
     for name in folders:
         folder = Path(name)
-        here = (
-            {path.resolve(): path for path in find_run_folders(folder)} if folder.is_dir() else {}
-        )
+        here = {path.resolve(): path for path in find_run_folders(folder)}
         if not here:
-            why = "holds none" if folder.is_dir() else "is no folder"
-            raise ArgumentError(
-                f"report takes run folders, or folders that contain some; {str(name)!r} {why}."
-            )
+            why = f"{str(name)!r} " + ("holds none" if folder.is_dir() else "is no folder")
+            raise ArgumentError(f"report takes run folders, or folders that contain some; {why}.")
         found |= {key: read_run(path) for key, path in here.items() if key not in found}
     return group_runs(found.values())
 

@@ -214,15 +214,10 @@ def method_name(run: Run) -> str:
 def summary_rows(run: Run, measures: Sequence[str] = MEASURES) -> list[tuple[str, str]]:
     """Return a run's totals and last measurements as pairs of texts: name and value."""
     found = run.summary
+    up, down = format_bytes(found["bytes_up"]), format_bytes(found["bytes_down"])
     rows = [("method", method_name(run)), ("rounds", f"{found['rounds']} ({found['status']})")]
     rows += [(n.replace("_", " "), f"{found[n]:.4f}") for n in measures if found.get(n) is not None]
-    rows += [
-        (
-            "sent up / down",
-            f"{format_bytes(found['bytes_up'])} / {format_bytes(found['bytes_down'])}",
-        )
-    ]
-    rows += [("seconds", f"{found['seconds']:.1f}")]
+    rows += [("sent up / down", f"{up} / {down}"), ("seconds", f"{found['seconds']:.1f}")]
     return rows + ([("run folder", str(run.path))] if run.path is not None else [])
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -15,11 +14,7 @@ from ..training.callbacks import Event
 from ..training.run import Run
 from .payload import MEASURES, summary_rows
 
-ENGINES = {
-    "vmap": "batched",
-    "vmap, compiled": "batched and compiled",
-    "loop": "each by itself",
-}
+ENGINES = {"vmap": "batched", "vmap, compiled": "batched and compiled", "loop": "each by itself"}
 
 
 def describe_engine(settings: dict[str, Any]) -> str:
@@ -60,12 +55,7 @@ class ProgressBar:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
     def begin(self, settings: dict[str, Any], history: list[dict[str, Any]]) -> None:

@@ -18,7 +18,7 @@ from ..core.files import write_atomically
 from ..training.callbacks import Event
 from ..training.history import History
 from ..training.run import Run
-from .trackers import finite_numbers, import_package
+from .trackers import finite_numbers, import_modules
 
 Row = dict[str, Any]
 
@@ -149,8 +149,7 @@ class Parquet(_TableSink):
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(path)
-        self._arrow = import_package("Parquet", "pyarrow")
-        self._parquet = import_package("Parquet", "pyarrow", "pyarrow.parquet")
+        self._arrow, self._parquet = import_modules("Parquet", "pyarrow", "pyarrow.parquet")
         self._unwritten = 0
 
     def _read(self) -> tuple[list[str], list[Row]]:
@@ -159,19 +158,14 @@ class Parquet(_TableSink):
         return table.column_names, rows
 
     def _write(self, rows: Iterable[Row]) -> None:
-        rows = list(rows)
-        ints = {c for c in self._columns if all(isinstance(row.get(c, 0), int) for row in rows)}
-        table = self._arrow.table(
-            {
-                c: self._arrow.array(
-                    [row.get(c) for row in rows],
-                    self._arrow.int64() if c in ints else self._arrow.float64(),
-                )
-                for c in self._columns
-            }
-        )
+        rows, columns = list(rows), {}
+        for name in self._columns:
+            values = [row.get(name) for row in rows]
+            is_int = all(isinstance(v, int | None) for v in values)
+            kind = self._arrow.int64() if is_int else self._arrow.float64()
+            columns[name] = self._arrow.array(values, kind)
         buffer = self._arrow.BufferOutputStream()
-        self._parquet.write_table(table, buffer)
+        self._parquet.write_table(self._arrow.table(columns), buffer)
         write_atomically(self.path, buffer.getvalue().to_pybytes())
         self._unwritten = 0
 

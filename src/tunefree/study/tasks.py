@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
-from ..core.files import to_json, write_atomically
+from ..core.files import check_writable, to_json, write_atomically
 from ..data import Federation
 from ..training.bind import SimulatedClients, bind
 from ..training.callbacks import Callback, Event
@@ -175,14 +175,9 @@ def read_outcome(task: RunTask) -> Outcome:
 
 def write_study(folder: Path, file: str, facts: Mapping[str, Any], what: str) -> None:
     """Write the JSON file of a study, so that it can be read and continued."""
-    try:
+    with check_writable(f"{what}(out=...) must be a folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / file, (to_json(facts) + "\n").encode())
-    except OSError as error:
-        raise ArgumentError(
-            f"{what}(out=...) must be a folder that can be written, got {str(folder)!r}: "
-            f"{error.strerror or error}."
-        ) from None
 
 
 def read_study(folder: Path, file: str, what: str, keys: Sequence[str]) -> dict[str, Any]:
