@@ -59,9 +59,9 @@ class AdviceRule:
     when: str
     holds: Callable[[Situation], bool]
     method: str
-    settings: tuple[str, ...]  # KEY=VALUE; {penalty} is replaced by the situation's
     reason: str
     source: str
+    settings: tuple[str, ...] = ()  # KEY=VALUE; {penalty} is replaced by the situation's
 
 
 def _has_penalty(s: Situation) -> bool:
@@ -89,48 +89,47 @@ RULES: tuple[AdviceRule, ...] = (
         "there is a penalty and everyone takes part",
         lambda s: _has_penalty(s) and s.is_full_participation,
         "za1",
-        ("penalty={penalty}",),
         "Controls against drift at one upload; proximal maps keep zeros exact.",
         f"{CATALOGUE}, With a penalty; Zhang et al. 2024",
+        ("penalty={penalty}",),
     ),
     AdviceRule(
         "there is a penalty",
         _has_penalty,
         "fedcanon",
-        ("penalty={penalty}",),
         "Most accurate of those for partial participation; one proximal map a round.",
         f"{CATALOGUE}, With a penalty; FedCanon",
+        ("penalty={penalty}",),
     ),
     AdviceRule(
         "there is a penalty",
         _has_penalty,
         "fedda",
-        ("penalty={penalty}",),
         "Most zeros, since means are taken before the proximal map; clients keep nothing.",
         f"{CATALOGUE}, With a penalty; Yuan et al. 2021",
+        ("penalty={penalty}",),
     ),
     AdviceRule(
         "there is a penalty",
         _has_penalty,
         "fedmid",
-        ("penalty={penalty}",),
         "The plainest: FedAvg with a proximal map after every step; clients keep nothing.",
         f"{CATALOGUE}, With a penalty; Yuan et al. 2021",
+        ("penalty={penalty}",),
     ),
     # The upload limit is below the size of the model.
     AdviceRule(
         "uploads must be short",
         _is_compressed,
         "auto",
-        ("wire=qsgd:15",),
         "A sixth of the upload at no loss in accuracy; clients keep nothing.",
         f"{CATALOGUE}, Compressed uploads",
+        ("wire=qsgd:15",),
     ),
     AdviceRule(
         "uploads must be short and settings may be searched for",
         lambda s: _is_compressed(s) and s.tuning,
         "fedefams",
-        (),
         "A thirteenth of the upload; AMSGrad on the server makes up for what is lost.",
         f"{CATALOGUE}; Li & Li 2023",
     ),
@@ -138,40 +137,39 @@ RULES: tuple[AdviceRule, ...] = (
         "uploads must be short",
         _is_compressed,
         "auto",
-        ("wire=qsgd:3",),
         "A tenth of the upload at next to no loss in accuracy; clients keep nothing.",
         f"{CATALOGUE}, Compressed uploads",
+        ("wire=qsgd:3",),
     ),
     AdviceRule(
         "uploads must be short",
         _is_compressed,
         "fedsps",
-        ("wire=qsgd:15",),
         "Polyak steps, a sixth of the upload; counts on a loss that can reach zero.",
         f"{CATALOGUE}, Compressed uploads; Mukherjee et al. 2023",
+        ("wire=qsgd:15",),
     ),
     AdviceRule(
         "uploads must be short",
         _is_compressed,
         "auto",
-        ("wire=ef+topk:0.05",),
         "A thirteenth of the upload for about three points; clients keep what they still owe.",
         f"{CATALOGUE}, Compressed uploads",
+        ("wire=ef+topk:0.05",),
     ),
     AdviceRule(
         "uploads must be short",
         _is_compressed,
         "auto",
-        ("wire=ef+sign",),
         "One bit a number for about six points; clients keep what they still owe.",
         f"{CATALOGUE}, Compressed uploads",
+        ("wire=ef+sign",),
     ),
     # No tuning.
     AdviceRule(
         "nothing is to be tuned",
         _is_untuned,
         "auto",
-        (),
         "The best of the catalogue at its defaults, and near the best of a learning-rate grid on "
         "most tasks; clients keep nothing.",
         f"{AUTO}; {CATALOGUE}",
@@ -180,7 +178,6 @@ RULES: tuple[AdviceRule, ...] = (
         "nothing is to be tuned",
         _is_untuned,
         "fedsps",
-        (),
         "Polyak steps: the second best that sets its own step; counts on a loss that can reach "
         "zero.",
         f"{CATALOGUE}; Mukherjee et al. 2023",
@@ -189,7 +186,6 @@ RULES: tuple[AdviceRule, ...] = (
         "nothing is to be tuned",
         _is_untuned,
         "feddowg",
-        (),
         "DoWG steps and a plain average: auto without its server, to see what that adds.",
         f"{AUTO}; {CATALOGUE}; Khaled et al. 2023",
     ),
@@ -198,7 +194,6 @@ RULES: tuple[AdviceRule, ...] = (
         "settings may be searched for",
         _is_tuned,
         "fedduadagrad",
-        (),
         "One rate to search; at its best rate ahead on four of seven tasks, but none serves all.",
         f"{AUTO}; {CATALOGUE}",
     ),
@@ -206,7 +201,6 @@ RULES: tuple[AdviceRule, ...] = (
         "settings may be searched for",
         _is_tuned,
         "auto",
-        (),
         "Needs no search: what the search has to beat.",
         f"{AUTO}; {CATALOGUE}",
     ),
@@ -214,7 +208,6 @@ RULES: tuple[AdviceRule, ...] = (
         "clients are alike and settings may be searched for",
         lambda s: _is_tuned(s) and not s.is_skewed,
         "fedexp",
-        (),
         "An extrapolated server step; above FedAvg at every rate where labels are even.",
         f"{AUTO}; Jhunjhunwala et al. 2023",
     ),
@@ -222,7 +215,6 @@ RULES: tuple[AdviceRule, ...] = (
         "clients differ, all take part, and settings may be searched for",
         lambda s: _is_tuned(s) and s.is_skewed and s.is_full_participation,
         "scaffold",
-        (),
         "Controls cancel the drift of clients that differ; they are fresh when all take part.",
         "Karimireddy et al. 2020",
     ),
@@ -230,7 +222,6 @@ RULES: tuple[AdviceRule, ...] = (
         "clients differ and settings may be searched for",
         lambda s: _is_tuned(s) and s.is_skewed,
         "fedyogi",
-        (),
         "The best of the adaptive servers; two rates to search.",
         f"{CATALOGUE}; Reddi et al. 2021",
     ),
