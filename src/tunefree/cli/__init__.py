@@ -40,13 +40,4 @@ def main(arguments: list[str] | None = None, app: App = app) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-__all__ = [
-    "advise",
-    "app",
-    "flower",
-    "lists",
-    "main",
-    "report",
-    "run",
-    "study",
-]
+__all__ = ["advise", "app", "flower", "lists", "main", "report", "run", "study"]

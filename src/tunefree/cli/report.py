@@ -54,12 +54,7 @@ def report(
 
 
 @app.command
-def watch(
-    *runs: Path,
-    port: int = 0,
-    host: str = "127.0.0.1",
-    title: str | None = None,
-) -> int:
+def watch(*runs: Path, port: int = 0, host: str = "127.0.0.1", title: str | None = None) -> int:
     """Show runs in the browser while they are training; Ctrl-C ends it.
 
     Examples:

@@ -16,13 +16,7 @@ from .significance import LEVEL, holm, two_sided_p
 from .tasks import GOOD, NOT_RUN, FailedRun, Outcome
 
 COSTS = ("gradients", "bytes_up", "bytes_down", "seconds")
-MEASURES = (
-    "test_accuracy",
-    "test_loss",
-    "validation_accuracy",
-    "validation_loss",
-    "train_loss",
-)
+MEASURES = ("test_accuracy", "test_loss", "validation_accuracy", "validation_loss", "train_loss")
 SHARE = 0.95  # the default target, as a share of the best method's final score
 Groups = Mapping[str, Sequence[Outcome]]
 
