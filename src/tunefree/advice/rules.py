@@ -8,27 +8,18 @@ SKEWED = 0.2  # label skew above which clients count as heterogeneous
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """The problem and the constraints that rules depend on.
-
-    Attributes:
-        clients: Number of clients.
-        cohort: Clients per round.
-        parameters: Trainable parameters of the model.
-        skew: Label skew of the clients, from 0 (identical) to 1; None without labels.
-        tuning: Whether hyperparameters may be tuned.
-        stateless: Whether clients keep no state between rounds.
-        penalty: The penalty as text, or None.
-        max_upload: Bytes that a client may send per round, or None.
-    """
+    """The problem and the constraints that rules depend on."""
 
     clients: int
-    cohort: int
-    parameters: int
-    skew: float | None = None
-    tuning: bool = False
-    stateless: bool = False
-    penalty: str | None = None
-    max_upload: int | None = None
+    cohort: int  # clients per round
+    parameters: int  # trainable ones of the model
+    skew: float | None = (
+        None  # of the clients' labels, from 0 (identical) to 1; None without labels
+    )
+    tuning: bool = False  # whether hyperparameters may be tuned
+    stateless: bool = False  # whether clients keep no state between rounds
+    penalty: str | None = None  # as text
+    max_upload: int | None = None  # bytes that a client may send per round
 
     @property
     def is_full_participation(self) -> bool:

@@ -18,21 +18,14 @@ NEXT_SETTING = re.compile(rf":(?=[A-Za-z_]\w*=|{TUNED}$)")  # not the colon insi
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method in a study, and its name in tables.
+    """A method in a study."""
 
-    Args:
-        name: Its name in the catalogue; None for a `Method` without one.
-        texts: Its settings as KEY=VALUE texts.
-        settings: Its settings as values.
-        tuned: Whether its other settings are searched first.
-    """
-
-    label: str
+    label: str  # its name in tables
     method: Method
-    name: str | None = None
-    texts: tuple[str, ...] = ()
+    name: str | None = None  # in the catalogue; None for a `Method` without one
+    texts: tuple[str, ...] = ()  # its settings as KEY=VALUE
     settings: dict[str, Any] = field(default_factory=dict)
-    tuned: bool = False
+    tuned: bool = False  # whether its other settings are searched first
 
 
 def parse_candidate(text: str) -> Candidate:

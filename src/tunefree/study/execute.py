@@ -54,12 +54,9 @@ def run_all(
 
 
 class RunPool(Generic[TaskT]):
-    """Trains runs in this process, or in several that live until `close`.
+    """Trains runs in this process, or in several (`jobs`) that live until `close`.
 
-    Args:
-        train: Trains one run; picklable.
-        load: Reads a run that a process has left on disk.
-        jobs: Number of processes.
+    In several, `train` must be picklable, and `load` reads a run that a process has left on disk.
     """
 
     def __init__(

@@ -139,17 +139,10 @@ def compare_with(
     return {label: (d, raised.get(label)) for label, d in differences.items()}
 
 
-def make_row(
-    label: str,
-    group: Sequence[Outcome],
-    measure: str,
-    target: float | None,
-    tuning: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Return one method's row of the table: means over the seeds that ended well."""
-    runs = [r for r in group if isinstance(r, Run)]
-    ended = [r for r in runs if ended_well(r)]
-    out: dict[str, Any] = {"label": label, "seeds": len(group), "finished": len(ended)}
+def summarise_seeds(group: Sequence[Outcome], measure: str, target: float | None) -> dict[str, Any]:
+    """Return scores and costs of one method: means over the seeds that ended well."""
+    ended = [r for r in group if ended_well(r)]
+    out: dict[str, Any] = {"seeds": len(group), "finished": len(ended)}
     out["final"], out["final_sd"] = mean_and_sd(final_value(r, measure) for r in ended)
     out["best"], out["best_sd"] = mean_and_sd(best_value(r, measure) for r in ended)
     found = [None if target is None else cost_to_target(r, measure, target) for r in ended]
@@ -160,20 +153,18 @@ def make_row(
         out[f"{name}_to_target"] = mean if len(reached) == len(group) else None
     for name in COSTS:
         out[name], _ = mean_and_sd(total_cost([r])[name] for r in ended)
-    out["choose"] = describe_choices(runs, tuning)
-    out["tuning_gradients"] = None if tuning is None else tuning["gradients"]
-    out["note"] = "; ".join(describe_lost_seeds(group))
     return out
 
 
-def describe_choices(runs: Sequence[Run], tuning: Mapping[str, Any] | None) -> str:
+def describe_choices(group: Sequence[Outcome], tuning: Mapping[str, Any] | None) -> str:
     """Return the settings that had to be chosen, "nothing", or "" if that is not known."""
     if tuning is not None and tuning["settings"]:
         return "tuned: " + " ".join(f"{k}={v}" for k, v in tuning["settings"].items())
-    name = runs[0].settings["method"].get("name") if runs else None
-    if name is None or name not in CATALOGUE:
-        return ""
-    return " ".join(CATALOGUE[name].choose) or "nothing"
+    for run in group:
+        name = run.settings["method"].get("name") if isinstance(run, Run) else None
+        if name is not None and name in CATALOGUE:
+            return " ".join(CATALOGUE[name].choose) or "nothing"
+    return ""
 
 
 def describe_lost_seeds(group: Sequence[Outcome], rounds: int | None = None) -> list[str]:
@@ -209,13 +200,23 @@ def make_rows(
     found = {} if first is None else compare_with(first, finals)
     out = []
     for label, group in groups.items():
-        line = make_row(label, group, measure, target, tunings.get(label))
+        tuning = tunings.get(label)
         difference, p = found.get(label, (None, None))
         verdict = "best" if label == first else "not tested"
         if p is not None:
             verdict = "worse" if p < LEVEL else "not told apart"
-        line |= {"difference": difference, "p": p, "verdict": verdict, "lost": count_lost(group)}
-        out.append(line)
+        row = {
+            "label": label,
+            **summarise_seeds(group, measure, target),
+            "choose": describe_choices(group, tuning),
+            "tuning_gradients": None if tuning is None else tuning["gradients"],
+            "note": "; ".join(describe_lost_seeds(group)),
+            "difference": difference,
+            "p": p,
+            "verdict": verdict,
+            "lost": count_lost(group),
+        }
+        out.append(row)
     return out
 
 

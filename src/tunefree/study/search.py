@@ -44,11 +44,7 @@ def default_grid(name: str) -> dict[str, tuple[float, ...]]:
 def make_grid(
     candidate: Candidate, grid: Mapping[str, Sequence[Any]] | None = None
 ) -> list[GridPoint]:
-    """Return every combination of values for a named method.
-
-    Args:
-        candidate: The method; its own settings are fixed.
-        grid: Values by setting; None takes `default_grid`.
+    """Return every combination of values, by default of `default_grid`, for a named method.
 
     >>> fedprox = Candidate("fedprox", methods.get("fedprox"), "fedprox", ("lr=0.1",), {"lr": 0.1})
     >>> [point.candidate.label for point in make_grid(fedprox, {"mu": (0.1, 1.0)})]
@@ -104,10 +100,8 @@ def parse_grid(name: str, texts: Sequence[str]) -> dict[str, list[Any]]:
 def plan_rungs(count: int, rounds: int, every: int) -> list[tuple[int, int]]:
     """Return the rungs of successive halving: number of settings, and rounds to train them for.
 
-    Args:
-        count: Settings in the grid.
-        rounds: Rounds of a complete run.
-        every: Rounds between evaluations; each rung ends with one.
+    `count` settings are searched over `rounds` rounds; each rung ends with an evaluation, which is
+    made `every` few rounds.
 
     >>> plan_rungs(9, 90, 1)
     [(9, 10), (3, 30), (1, 90)]

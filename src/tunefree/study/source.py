@@ -28,18 +28,15 @@ MakeFederation = Federation | Callable[[int], Federation]
 
 @dataclass(frozen=True)
 class Study(ABC):
-    """What all runs of a study share.
-
-    Args:
-        config: The options.
-    """
+    """What all runs of a study share."""
 
     config: RunConfig | CommandConfig
 
     @property
-    @abstractmethod
     def options(self) -> Mapping[str, Any]:
         """The options by name."""
+        config = self.config
+        return config.options if isinstance(config, CommandConfig) else config.flat()
 
     @property
     def rounds(self) -> int:
@@ -72,22 +69,11 @@ class Study(ABC):
 
 @dataclass(frozen=True)
 class CommandStudy(Study):
-    """A study of the command line; it can be sent to other processes.
-
-    Args:
-        config: The command that all runs share.
-        methods: Name and settings of each candidate's method, by label.
-        built: Data and model of the current seed.
-    """
+    """A study of the command line; it can be sent to other processes."""
 
     config: CommandConfig
-    methods: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
-    built: dict[int, CommandRun] = field(default_factory=dict, repr=False)
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """The options by name."""
-        return self.config.options
+    methods: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)  # by label
+    built: dict[int, CommandRun] = field(default_factory=dict, repr=False)  # of the current seed
 
     def with_candidates(self, candidates: Sequence[Candidate]) -> Self:
         """Return the study with these candidates."""
@@ -113,22 +99,13 @@ class CommandStudy(Study):
 
 @dataclass(frozen=True)
 class PythonStudy(Study):
-    """A study of `tf.compare` or `tf.tune`.
-
-    Args:
-        config: The options that all runs share.
-        model: A module, the start of every seed; or f(seed), called under that torch seed.
-        federation: The data; or f(seed).
-        callbacks: Called after each round of every run.
-        methods: Each candidate's method, by label.
-        built: Model and federation of the current seed.
-    """
+    """A study of `tf.compare` or `tf.tune`."""
 
     config: RunConfig
-    model: MakeModel
+    model: MakeModel  # a function is called under the torch seed
     federation: MakeFederation
-    callbacks: Sequence[Callback] = ()
-    methods: dict[str, Method] = field(default_factory=dict)
+    callbacks: Sequence[Callback] = ()  # of every run
+    methods: dict[str, Method] = field(default_factory=dict)  # by label
     built: dict[int, tuple[nn.Module, Federation]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -144,11 +121,6 @@ class PythonStudy(Study):
             raise unknown_name(f"argument of {what}", taken[0], known)
         check_option_names(what, options)
         return cls(RunConfig(**options), model, federation, callbacks)
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """The options by name."""
-        return self.config.flat()
 
     def with_candidates(self, candidates: Sequence[Candidate]) -> Self:
         """Return the study with these candidates."""
