@@ -1,6 +1,5 @@
 """The command `tunefree run`."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from ..report.terminal import ProgressBar, make_summary
 from ..simulation.ranks import init_ranks
 from ..sinks import SinkName, make_sinks
 from ..training.bind import SimulatedClients, bind, estimate_cost
-from ..training.callbacks import Event
+from ..training.callbacks import Callback
 from ..training.command import CommandConfig, build_run
 from ..training.fit import train
 from ..training.folder import RunFolder
@@ -78,19 +77,14 @@ def run(
         return 0
     ranks = init_ranks()
     folder = ranks.agreed(out_dir or next_folder(f"{command.data}-{command.method}"))
-    logs = make_sinks(folder, log) if ranks.leads else []
-    with ProgressBar(config.rounds, err) if ranks.leads else nullcontext(_print_nothing) as bar:
-        try:
-            result = train(
-                config,
-                model,
-                federation,
-                out=folder,
-                callbacks=[bar, *logs],
-                command=command.to_json(),
-            )
-        except Interrupted as stop:
-            result = stop.run  # type: ignore[assignment]
+    callbacks: list[Callback] = []
+    if ranks.leads:
+        callbacks = [ProgressBar(config.rounds, err), *make_sinks(folder, log)]
+    about = command.to_json()
+    try:
+        result = train(config, model, federation, out=folder, callbacks=callbacks, command=about)
+    except Interrupted as stop:
+        result = stop.run  # type: ignore[assignment]
     if not ranks.leads:
         return 0
     if as_json:
@@ -101,10 +95,6 @@ def run(
         print_interrupted("run", folder)
         return INTERRUPTED
     return DIVERGED if result.status == "diverged" else 0
-
-
-def _print_nothing(event: Event) -> None:
-    """Print nothing; another process prints."""
 
 
 def _read_command(folder: Path) -> CommandConfig:

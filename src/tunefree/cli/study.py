@@ -7,18 +7,17 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from .. import methods as catalogue
 from ..core.errors import ArgumentError, Interrupted, check_int
 from ..core.files import to_json
 from ..report.terminal import make_table
 from ..study import Comparison, Tuning, comparison, tuning
-from ..study.candidates import Candidate, make_seeds, parse_candidates, parse_seeds
+from ..study.candidates import make_candidate, make_seeds, parse_candidates, parse_seeds
 from ..study.comparison import run_comparison
 from ..study.progress import TerminalProgress
 from ..study.search import make_grid, parse_grid, run_search
 from ..study.source import CommandStudy
 from ..study.tasks import read_study
-from ..training.command import CommandConfig, parse_method_settings
+from ..training.command import CommandConfig
 from .app import DIVERGED, INTERRUPTED, app, err, out, print_interrupted, print_line
 from .options import CompareOptions, TuneOptions, next_folder, read_options
 
@@ -191,15 +190,13 @@ def tune(
         command = {"options": read_options(options, TuneOptions).to_json(), "grid": grid}
         command |= {"seeds": seeds_ or "1", "by": by, "halving": halving}
     base = CommandConfig.from_json(command["options"])
-    name, texts = base.method, tuple(base.set or ())
-    settings = parse_method_settings(name, texts)
-    candidate = Candidate(name, catalogue.get(name, **settings), name, texts, settings)
+    candidate = make_candidate(base.method, tuple(base.set or ()))
     if command["by"] == "test":
         print_line(tuning.WARNING, err)
-    folder = out_dir or next_folder(f"{base.data}-tune-{name}")
+    folder = out_dir or next_folder(f"{base.data}-tune-{base.method}")
     try:
         with TerminalProgress(err) as listener:
-            grid_values = parse_grid(name, command["grid"]) if command["grid"] else None
+            grid_values = parse_grid(base.method, command["grid"]) if command["grid"] else None
             found = run_search(
                 candidate,
                 make_grid(candidate, grid_values),

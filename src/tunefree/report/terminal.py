@@ -51,16 +51,14 @@ class ProgressBar:
         )
         self._task = self._bar.add_task("", total=rounds, values="")
 
-    def __enter__(self) -> "ProgressBar":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
     def begin(self, settings: dict[str, Any], history: list[dict[str, Any]]) -> None:
-        """Print how clients will be trained."""
+        """Print how clients will be trained, and show the bar."""
         self._console.print(describe_engine(settings), markup=False, soft_wrap=True)
+        self._bar.start()
+
+    def end(self, run: Run | None) -> None:
+        """Leave the bar as it is."""
+        self._bar.stop()
 
     def __call__(self, event: Event) -> None:
         """Show one more round."""

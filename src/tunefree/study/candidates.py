@@ -38,9 +38,13 @@ def parse_candidate(text: str) -> Candidate:
     texts = tuple(part for part in parts if part != TUNED)
     if name not in methods.CATALOGUE:
         raise unknown_name("method", name, methods.CATALOGUE)
+    return replace(make_candidate(name, texts), label=text.strip(), tuned=TUNED in parts)
+
+
+def make_candidate(name: str, texts: tuple[str, ...]) -> Candidate:
+    """Return the method of a name with its settings as KEY=VALUE texts."""
     settings = parse_method_settings(name, texts)
-    method = methods.get(name, **settings)
-    return Candidate(text.strip(), method, name, texts, settings, tuned=TUNED in parts)
+    return Candidate(name, methods.get(name, **settings), name, texts, settings)
 
 
 def parse_candidates(given: Sequence[str | Method] | Mapping[str, Any]) -> list[Candidate]:
@@ -52,7 +56,13 @@ def parse_candidates(given: Sequence[str | Method] | Mapping[str, Any]) -> list[
         pairs = [(m.name if isinstance(m, Method) else str(m).strip(), m) for m in given]
     else:
         pairs = list(given.items())
-    out = [_make_candidate(str(label), method) for label, method in pairs]
+    out = []
+    for label, method in pairs:
+        if not isinstance(method, Method | str):
+            given = f"{method!r} for {str(label)!r}"
+            raise ArgumentError(f"compare(methods=...) must hold names and Methods, got {given}.")
+        found = parse_candidate(method) if isinstance(method, str) else Candidate("", method)
+        out.append(replace(found, label=str(label)))
     taken: dict[str, str] = {}
     for label in (candidate.label for candidate in out):
         key = folder_name(label).lower()  # some file systems ignore case
@@ -61,15 +71,6 @@ def parse_candidates(given: Sequence[str | Method] | Mapping[str, Any]) -> list[
             raise ArgumentError(f"compare(methods=...) must tell its methods apart, got {both}.")
         taken[key] = label
     return out
-
-
-def _make_candidate(label: str, method: Any) -> Candidate:
-    if isinstance(method, Method):
-        return Candidate(label, method)
-    if not isinstance(method, str):
-        found = f"{method!r} for {label!r}"
-        raise ArgumentError(f"compare(methods=...) must hold names and Methods, got {found}.")
-    return replace(parse_candidate(method), label=label)
 
 
 def folder_name(label: str) -> str:
