@@ -38,9 +38,9 @@ class Situation:
 
     def __str__(self) -> str:
         size = f"{self.parameters:,} parameters"
-        said = "labels do not tell" if self.skew is None else f"label skew {self.skew:.2f}"
-        alike = "taken to differ" if self.is_skewed else "taken to be alike"
-        return f"{self.clients} clients, {self.cohort} a round, {said}: {alike}; {size}."
+        labels = "no labels" if self.skew is None else f"label skew {self.skew:.2f}"
+        alike = "assumed to differ" if self.is_skewed else "assumed to be alike"
+        return f"{self.clients} clients, {self.cohort} a round, {labels}: {alike}; {size}."
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ RULES: tuple[AdviceRule, ...] = (
         "there is a penalty",
         _has_penalty,
         "fedmid",
-        "The plainest: FedAvg with a proximal map after every step; clients keep nothing.",
+        "The simplest: FedAvg with a proximal map after every step; clients keep nothing.",
         f"{CATALOGUE}, With a penalty; Yuan et al. 2021",
         ("penalty={penalty}",),
     ),
@@ -144,7 +144,7 @@ RULES: tuple[AdviceRule, ...] = (
         "uploads must be short",
         _is_compressed,
         "auto",
-        "A thirteenth of the upload for about three points; clients keep what they still owe.",
+        "A thirteenth of the upload for about three points; clients keep the error of compression.",
         f"{CATALOGUE}, Compressed uploads",
         ("wire=ef+topk:0.05",),
     ),
@@ -152,7 +152,7 @@ RULES: tuple[AdviceRule, ...] = (
         "uploads must be short",
         _is_compressed,
         "auto",
-        "One bit a number for about six points; clients keep what they still owe.",
+        "One bit a number for about six points; clients keep the error of compression.",
         f"{CATALOGUE}, Compressed uploads",
         ("wire=ef+sign",),
     ),

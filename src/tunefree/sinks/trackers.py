@@ -119,8 +119,8 @@ class Tracker(ABC):
             self._close("failed" if run is None else run.status)
 
     @abstractmethod
-    def _open(self, settings: Row, played: int) -> int:
-        """Open the tool after `played` rounds; return the first round that it does not have."""
+    def _open(self, settings: Row, rounds: int) -> int:
+        """Open the tool after `rounds` rounds; return the first round that it does not have."""
 
     @abstractmethod
     def _log(self, round: int, values: Numbers) -> None:
@@ -149,15 +149,15 @@ class TensorBoard(Tracker):
         self._module = modules[1]
         self._writer: Any = None
 
-    def _open(self, settings: Row, played: int) -> int:
+    def _open(self, settings: Row, rounds: int) -> int:
         used = any(self.folder.glob("events.out.tfevents.*"))
         self._writer = self._module.SummaryWriter(
-            str(self.folder), purge_step=played if used else None, flush_secs=5
+            str(self.folder), purge_step=rounds if used else None, flush_secs=5
         )
         if settings:
             text = json.dumps(json.loads(to_json(flatten_settings(settings))), indent=2)
-            self._writer.add_text("settings", f"```json\n{text}\n```", played)
-        return played if used else 0
+            self._writer.add_text("settings", f"```json\n{text}\n```", rounds)
+        return rounds if used else 0
 
     def _log(self, round: int, values: Numbers) -> None:
         for name, value in values.items():
@@ -186,12 +186,12 @@ class WandB(Tracker):
         (self._wandb,) = import_modules("WandB", "wandb")
         self._run: Any = None
 
-    def _open(self, settings: Row, played: int) -> int:
+    def _open(self, settings: Row, rounds: int) -> int:
         digest = digest_settings(settings)
         earlier = self._earlier(digest)
         number = max((n for n, _ in earlier), default=0)
         for n, path in earlier:
-            if played and n == number:
+            if rounds and n == number:
                 shutil.rmtree(path)
         options = self._wandb.Settings(
             silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True
@@ -246,13 +246,13 @@ class MLflow(Tracker):
         """The tracking URI of the database."""
         return f"sqlite:///{(self.folder / 'mlflow.db').absolute()}"
 
-    def _open(self, settings: Row, played: int) -> int:
+    def _open(self, settings: Row, rounds: int) -> int:
         client = self._client = self._mlflow.MlflowClient(tracking_uri=self.uri)
         found = client.get_experiment_by_name(self.experiment)
         place = (self.folder / "artifacts").absolute().as_uri()
         home = found.experiment_id if found else client.create_experiment(self.experiment, place)
         digest, earlier = digest_settings(settings), []
-        if played:
+        if rounds:
             query = f"tags.`tunefree.run` = '{digest}'"
             newest = ["attributes.start_time DESC"]
             earlier = client.search_runs([home], query, order_by=newest, max_results=1)
