@@ -14,9 +14,9 @@ from ..study import Comparison, Tuning, comparison, tuning
 from ..study.candidates import make_candidate, make_seeds, parse_candidates, parse_seeds
 from ..study.comparison import run_comparison
 from ..study.progress import TerminalProgress
-from ..study.search import make_grid, parse_grid, run_search
 from ..study.source import CommandStudy
 from ..study.tasks import read_study
+from ..study.tuning import make_grid, parse_grid, run_search
 from ..training.command import CommandConfig
 from .app import DIVERGED, INTERRUPTED, app, err, out, print_interrupted, print_line
 from .options import CompareOptions, TuneOptions, next_folder, read_options

@@ -13,7 +13,6 @@ from ..report import page
 from . import measures, tables
 from .candidates import Candidate, folder_name, make_seeds, parse_candidates
 from .execute import make_progress, run_all
-from .search import make_grid, run_search
 from .significance import LEVEL
 from .source import MakeFederation, MakeModel, PythonStudy, Study
 from .tasks import (
@@ -27,7 +26,7 @@ from .tasks import (
     read_study,
     write_study,
 )
-from .tuning import Tuning
+from .tuning import Tuning, make_grid, run_search
 
 FILE = "compare.json"
 KEYS = ("labels", "seeds", "target", "tunings", "failures", "command")
