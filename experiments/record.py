@@ -114,9 +114,7 @@ def _row(found: Experiment, one: RowResult) -> Record:
     status = [_status(o) for o in one.outcomes]
     values = {
         text: [
-            _round_digits(number.of(o.history))
-            if isinstance(o, Run) and measures.ended_well(o)
-            else None
+            _round_digits(number.of(o.history)) if measures.ended_well(o) else None
             for o in one.outcomes
         ]
         for text, number in texts.items()
@@ -246,18 +244,13 @@ def record_path(spec: SpecFile, scale: str) -> Path:
     return spec.path.parent / "results" / f"{spec.path.stem}-{scale}.json"
 
 
-def mean_and_sd(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return mean and standard deviation of the seeds that have a number."""
-    return measures.mean_and_sd([v for v in values if v is not None])
-
-
 def sum_search_cost(outcomes: Sequence[Outcome], rounds: int) -> dict[str, Any]:
     """Return the cost of a search: runs, rounds, gradients, seconds."""
-    spent = [measures.run_cost(o) for o in outcomes]
+    spent = measures.total_cost(outcomes)
     return {
         "runs": len(outcomes),
         "rounds": rounds,
         "lost": sum(not measures.ended_well(o) for o in outcomes),
-        "gradients": sum(s["gradients"] for s in spent),
-        "seconds": round(sum(s["seconds"] for s in spent), 1),
+        "gradients": spent["gradients"],
+        "seconds": round(spent["seconds"], 1),
     }

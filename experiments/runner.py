@@ -21,8 +21,7 @@ from benchmarks.keep import machine, versions
 
 from tunefree.core.device import find_device
 from tunefree.core.files import to_json, write_atomically
-from tunefree.study.execute import TrainInWorker, run_in_pool, run_in_turn
-from tunefree.study.pool import ProcessPool
+from tunefree.study.execute import RunPool
 from tunefree.study.tasks import (
     NOT_RUN,
     FailedRun,
@@ -54,15 +53,14 @@ class Runner:
     ) -> None:
         self.source, self.folder, self.watch, self.jobs = source, folder, watch, jobs
         self.trained = 0  # runs that were missing
-        self._train = partial(train_run, source=source, folder=folder)
-        self._pool = ProcessPool(TrainInWorker(self._train), jobs) if jobs > 1 else None
+        train = partial(train_run, source=source, folder=folder)
+        self._pool = RunPool(train, self._load, jobs)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._pool is not None:
-            self._pool.close()
+        self._pool.close()
 
     def perform(self, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, Outcome]]:
         """Train the runs that are missing and yield every one, those that exist first."""
@@ -79,12 +77,7 @@ class Runner:
         if not self.jobs:
             yield from ((run, FailedRun(run.seed, NOT_RUN)) for run in missing)
             return
-        outcomes = (
-            run_in_turn(missing, self._train, self.watch)
-            if self._pool is None
-            else run_in_pool(self._pool, missing, self.watch, self._load)
-        )
-        for run, outcome, _ in outcomes:
+        for run, outcome, _ in self._pool.run(missing, self.watch):
             self.trained += 1
             self.watch.on_end(run, outcome, True)
             yield run, outcome
@@ -150,7 +143,9 @@ def train_run(
     else:
         live = folder / "live" / spec.key
         resumable = words.get("checkpoint_every") and importlib.util.find_spec("safetensors")
-        outcome, _ = run_one(replace(spec, out=live if resumable else None), callback, source)
+        outcome, _ = run_one(
+            replace(spec, out=live if resumable else None), callback, source.inputs
+        )
         if resumable and isinstance(outcome, Run):
             shutil.rmtree(live, ignore_errors=True)
     if isinstance(outcome, Run):

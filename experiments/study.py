@@ -181,7 +181,7 @@ class ExperimentStudy:
 
 def score(outcome: Outcome, by: str) -> float | None:
     """Return the score of a run of a grid, higher is better; None if it was lost."""
-    if not isinstance(outcome, Run) or not measures.ended_well(outcome):
+    if not measures.ended_well(outcome):
         return None
     names = {"test": ["test_accuracy", "test_loss"], "train": []}
     names["validation"] = ["validation_accuracy", "validation_loss"]

@@ -6,9 +6,9 @@ from typing import Any
 
 from benchmarks.keep import current_command, describe_machine
 
-from tunefree.study import tables
+from tunefree.study import measures, tables
 
-from .record import Record, mean_and_sd
+from .record import Record
 
 
 def format_number(value: float | None, like: str = "") -> str:
@@ -60,7 +60,7 @@ def cells(kept: Record) -> list[dict[str, str]]:
         line = {"task": labels[row["task"]], "label": row["label"]}
         for name in kept["show"]:
             like = _measure(name, kept)
-            mean, sd = mean_and_sd(row["values"].get(name, ()))
+            mean, sd = measures.mean_and_sd(row["values"].get(name, ()))
             paper, spread = row["published"].get(name), row["published"].get(f"{name}_sd")
             line[f"{name} paper"] = _format_mean(paper, spread, like)
             line[f"{name} ours"] = _format_mean(mean, sd, like) or "—"

@@ -180,7 +180,7 @@ def test_tune_by_test_and_by_halving(call, place):
     grid = ("--grid", "lr=0.01,0.3,1", "--set", "weights=samples", "--rounds", "3")
     code, _, err = call("tune", *grid, "--by", "test", "--halving", "--out", "a", *PART)
     assert code == 0
-    assert "flatters" in err
+    assert "biased" in err
     found = tf.Tuning.load(place / "a")
     assert sorted(p.rounds for p in found.points) == [1, 1, 3]
     assert found.method.weights == "samples"
@@ -221,7 +221,7 @@ BAD = {
     "full": (["compare", "--methods", "auto,scaffnew", "--cohort", "3"], "Cannot use scaffnew"),
     "rounds": (["compare", "--methods", "auto", "--rounds", "0"], "fit(rounds=...) must be"),
     "resume": (["compare", "--resume", "nowhere"], "holds no comparison"),
-    "resume-more": (["compare", "--resume", "x", "--target", "0.5"], "give it alone"),
+    "resume-more": (["compare", "--resume", "x", "--target", "0.5"], "give no other option"),
     "tune-method": (["tune", "--method", "fedagv"], "Did you mean 'fedavg'?"),
     "tune-nothing": (["tune", "--method", "auto"], "auto has nothing to choose"),
     "grid-name": (["tune", "--grid", "lrr=1,2"], "Unknown argument of fedavg 'lrr'."),
@@ -230,7 +230,7 @@ BAD = {
     "grid-range": (["tune", "--grid", "lr=0.1,-1"], "must be a finite number > 0, got -1.0"),
     "grid-set": (["tune", "--grid", "lr=1,2", "--set", "lr=3"], "cannot be both set"),
     "tune-resume": (["tune", "--resume", "nowhere"], "holds no search"),
-    "tune-resume-more": (["tune", "--resume", "x", "--halving"], "give it alone"),
+    "tune-resume-more": (["tune", "--resume", "x", "--halving"], "give no other option"),
 }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ sys.path.insert(0, sys.argv[1])
 import pages
 import tunefree as tf
 from tunefree.simulation import units
-from tunefree.study.search import default_grid
+from tunefree.study.tuning import default_grid
 found = units(tf.methods.get("fednesterov"))
 print(json.dumps({
     "file": tf.__file__,

@@ -141,10 +141,8 @@ def advise(
     if cohort is not None:
         check_int("advise", "cohort", cohort)
         if cohort > federation.clients:
-            raise ArgumentError(
-                f"advise(cohort=...) must be at most the number of clients, {federation.clients}, "
-                f"got {cohort}."
-            )
+            most_clients = f"at most the number of clients, {federation.clients}"
+            raise ArgumentError(f"advise(cohort=...) must be {most_clients}, got {cohort}.")
     if skew is not None:
         check_between("advise", "skew", skew, -1e-9, 1)
     problem = Problem(model)
@@ -184,10 +182,8 @@ def _choose(s: Situation, plan: Plan, x: Vector, passes: float, most: int) -> Ad
     found = list({(c.method, c.settings): c for c in tuned or small}.values())
     notes = []
     if small and not tuned:
-        notes.append(
-            "Nothing that fits sets its own step size: the defaults are a start, and `tunefree "
-            "tune` searches for better."
-        )
+        hint = "the defaults are a start, and `tunefree tune` searches for better"
+        notes.append(f"Nothing that fits sets its own step size: {hint}.")
     if allowed and not small:
         least = min(allowed, key=lambda c: c.bytes_up)
         notes.append(
@@ -265,13 +261,9 @@ def parse_bytes(text: int | str) -> int:
     >>> parse_bytes("1.5MB"), parse_bytes("300 kB"), parse_bytes(512)
     (1500000, 300000, 512)
     """
-    match = re.fullmatch(r"\s*([\d.]+)\s*([kMGT]?)B?\s*", str(text), re.IGNORECASE)
-    try:
-        number = float(match[1]) if match else 0.0
-    except ValueError:
-        number = 0.0
-    if not match or number <= 0:
-        raise ArgumentError(
-            f"advise(max_upload=...) must be bytes > 0, or text such as '300kB', got {text!r}."
-        )
-    return int(number * 1000 ** " KMGT".index(match[2].upper() or " "))
+    form = r"\s*(\d+\.?\d*|\.\d+)\s*([kMGT]?)B?\s*"
+    match = re.fullmatch(form, str(text), re.IGNORECASE)
+    if not match or float(match[1]) <= 0:
+        rule = "bytes > 0, or text such as '300kB'"
+        raise ArgumentError(f"advise(max_upload=...) must be {rule}, got {text!r}.")
+    return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))

@@ -8,27 +8,18 @@ SKEWED = 0.2  # label skew above which clients count as heterogeneous
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """The problem and the constraints that rules depend on.
-
-    Attributes:
-        clients: Number of clients.
-        cohort: Clients per round.
-        parameters: Trainable parameters of the model.
-        skew: Label skew of the clients, from 0 (identical) to 1; None without labels.
-        tuning: Whether hyperparameters may be tuned.
-        stateless: Whether clients keep no state between rounds.
-        penalty: The penalty as text, or None.
-        max_upload: Bytes that a client may send per round, or None.
-    """
+    """The problem and the constraints that rules depend on."""
 
     clients: int
-    cohort: int
-    parameters: int
-    skew: float | None = None
-    tuning: bool = False
-    stateless: bool = False
-    penalty: str | None = None
-    max_upload: int | None = None
+    cohort: int  # clients per round
+    parameters: int  # trainable ones of the model
+    skew: float | None = (
+        None  # of the clients' labels, from 0 (identical) to 1; None without labels
+    )
+    tuning: bool = False  # whether hyperparameters may be tuned
+    stateless: bool = False  # whether clients keep no state between rounds
+    penalty: str | None = None  # as text
+    max_upload: int | None = None  # bytes that a client may send per round
 
     @property
     def is_full_participation(self) -> bool:
@@ -47,9 +38,9 @@ class Situation:
 
     def __str__(self) -> str:
         size = f"{self.parameters:,} parameters"
-        said = "labels do not tell" if self.skew is None else f"label skew {self.skew:.2f}"
-        alike = "taken to differ" if self.is_skewed else "taken to be alike"
-        return f"{self.clients} clients, {self.cohort} a round, {said}: {alike}; {size}."
+        labels = "no labels" if self.skew is None else f"label skew {self.skew:.2f}"
+        alike = "assumed to differ" if self.is_skewed else "assumed to be alike"
+        return f"{self.clients} clients, {self.cohort} a round, {labels}: {alike}; {size}."
 
 
 @dataclass(frozen=True)
@@ -59,9 +50,9 @@ class AdviceRule:
     when: str
     holds: Callable[[Situation], bool]
     method: str
-    settings: tuple[str, ...]  # KEY=VALUE; {penalty} is replaced by the situation's
     reason: str
     source: str
+    settings: tuple[str, ...] = ()  # KEY=VALUE; {penalty} is replaced by the situation's
 
 
 def _has_penalty(s: Situation) -> bool:
@@ -89,48 +80,47 @@ RULES: tuple[AdviceRule, ...] = (
         "there is a penalty and everyone takes part",
         lambda s: _has_penalty(s) and s.is_full_participation,
         "za1",
-        ("penalty={penalty}",),
         "Controls against drift at one upload; proximal maps keep zeros exact.",
         f"{CATALOGUE}, With a penalty; Zhang et al. 2024",
+        ("penalty={penalty}",),
     ),
     AdviceRule(
         "there is a penalty",
         _has_penalty,
         "fedcanon",
-        ("penalty={penalty}",),
         "Most accurate of those for partial participation; one proximal map a round.",
         f"{CATALOGUE}, With a penalty; FedCanon",
+        ("penalty={penalty}",),
     ),
     AdviceRule(
         "there is a penalty",
         _has_penalty,
         "fedda",
-        ("penalty={penalty}",),
         "Most zeros, since means are taken before the proximal map; clients keep nothing.",
         f"{CATALOGUE}, With a penalty; Yuan et al. 2021",
+        ("penalty={penalty}",),
     ),
     AdviceRule(
         "there is a penalty",
         _has_penalty,
         "fedmid",
-        ("penalty={penalty}",),
-        "The plainest: FedAvg with a proximal map after every step; clients keep nothing.",
+        "The simplest: FedAvg with a proximal map after every step; clients keep nothing.",
         f"{CATALOGUE}, With a penalty; Yuan et al. 2021",
+        ("penalty={penalty}",),
     ),
     # The upload limit is below the size of the model.
     AdviceRule(
         "uploads must be short",
         _is_compressed,
         "auto",
-        ("wire=qsgd:15",),
         "A sixth of the upload at no loss in accuracy; clients keep nothing.",
         f"{CATALOGUE}, Compressed uploads",
+        ("wire=qsgd:15",),
     ),
     AdviceRule(
         "uploads must be short and settings may be searched for",
         lambda s: _is_compressed(s) and s.tuning,
         "fedefams",
-        (),
         "A thirteenth of the upload; AMSGrad on the server makes up for what is lost.",
         f"{CATALOGUE}; Li & Li 2023",
     ),
@@ -138,40 +128,39 @@ RULES: tuple[AdviceRule, ...] = (
         "uploads must be short",
         _is_compressed,
         "auto",
-        ("wire=qsgd:3",),
         "A tenth of the upload at next to no loss in accuracy; clients keep nothing.",
         f"{CATALOGUE}, Compressed uploads",
+        ("wire=qsgd:3",),
     ),
     AdviceRule(
         "uploads must be short",
         _is_compressed,
         "fedsps",
-        ("wire=qsgd:15",),
         "Polyak steps, a sixth of the upload; counts on a loss that can reach zero.",
         f"{CATALOGUE}, Compressed uploads; Mukherjee et al. 2023",
+        ("wire=qsgd:15",),
     ),
     AdviceRule(
         "uploads must be short",
         _is_compressed,
         "auto",
+        "A thirteenth of the upload for about three points; clients keep the error of compression.",
+        f"{CATALOGUE}, Compressed uploads",
         ("wire=ef+topk:0.05",),
-        "A thirteenth of the upload for about three points; clients keep what they still owe.",
-        f"{CATALOGUE}, Compressed uploads",
     ),
     AdviceRule(
         "uploads must be short",
         _is_compressed,
         "auto",
-        ("wire=ef+sign",),
-        "One bit a number for about six points; clients keep what they still owe.",
+        "One bit a number for about six points; clients keep the error of compression.",
         f"{CATALOGUE}, Compressed uploads",
+        ("wire=ef+sign",),
     ),
     # No tuning.
     AdviceRule(
         "nothing is to be tuned",
         _is_untuned,
         "auto",
-        (),
         "The best of the catalogue at its defaults, and near the best of a learning-rate grid on "
         "most tasks; clients keep nothing.",
         f"{AUTO}; {CATALOGUE}",
@@ -180,7 +169,6 @@ RULES: tuple[AdviceRule, ...] = (
         "nothing is to be tuned",
         _is_untuned,
         "fedsps",
-        (),
         "Polyak steps: the second best that sets its own step; counts on a loss that can reach "
         "zero.",
         f"{CATALOGUE}; Mukherjee et al. 2023",
@@ -189,7 +177,6 @@ RULES: tuple[AdviceRule, ...] = (
         "nothing is to be tuned",
         _is_untuned,
         "feddowg",
-        (),
         "DoWG steps and a plain average: auto without its server, to see what that adds.",
         f"{AUTO}; {CATALOGUE}; Khaled et al. 2023",
     ),
@@ -198,7 +185,6 @@ RULES: tuple[AdviceRule, ...] = (
         "settings may be searched for",
         _is_tuned,
         "fedduadagrad",
-        (),
         "One rate to search; at its best rate ahead on four of seven tasks, but none serves all.",
         f"{AUTO}; {CATALOGUE}",
     ),
@@ -206,7 +192,6 @@ RULES: tuple[AdviceRule, ...] = (
         "settings may be searched for",
         _is_tuned,
         "auto",
-        (),
         "Needs no search: what the search has to beat.",
         f"{AUTO}; {CATALOGUE}",
     ),
@@ -214,7 +199,6 @@ RULES: tuple[AdviceRule, ...] = (
         "clients are alike and settings may be searched for",
         lambda s: _is_tuned(s) and not s.is_skewed,
         "fedexp",
-        (),
         "An extrapolated server step; above FedAvg at every rate where labels are even.",
         f"{AUTO}; Jhunjhunwala et al. 2023",
     ),
@@ -222,7 +206,6 @@ RULES: tuple[AdviceRule, ...] = (
         "clients differ, all take part, and settings may be searched for",
         lambda s: _is_tuned(s) and s.is_skewed and s.is_full_participation,
         "scaffold",
-        (),
         "Controls cancel the drift of clients that differ; they are fresh when all take part.",
         "Karimireddy et al. 2020",
     ),
@@ -230,7 +213,6 @@ RULES: tuple[AdviceRule, ...] = (
         "clients differ and settings may be searched for",
         lambda s: _is_tuned(s) and s.is_skewed,
         "fedyogi",
-        (),
         "The best of the adaptive servers; two rates to search.",
         f"{CATALOGUE}; Reddi et al. 2021",
     ),

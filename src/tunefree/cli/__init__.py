@@ -23,30 +23,20 @@ def main(arguments: list[str] | None = None, app: App = app) -> None:
     try:
         code = app(arguments, result_action="return_value", exit_on_error=True)
         sys.stdout.flush()
-    except TunefreeError as error:
-        err.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
-        code = BAD_INPUT
     except KeyboardInterrupt:
         err.print("Stopped.")
         code = INTERRUPTED
     except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except OSError as error:  # of a file or folder in the arguments
-        name = str(error.filename or "")[:200]
-        text = f"{error.strerror or error}{f': {name!r}' if name else ''}."
+    except (TunefreeError, OSError) as error:
+        text = str(error)
+        if isinstance(error, OSError):  # of a file or folder in the arguments
+            name = str(error.filename or "")[:200]
+            text = f"{error.strerror or error}{f': {name!r}' if name else ''}."
         err.print(f"[bold red]Error:[/] {escape(text)}", soft_wrap=True)
         code = BAD_INPUT
     sys.exit(code if isinstance(code, int) else 0)
 
 
-__all__ = [
-    "advise",
-    "app",
-    "flower",
-    "lists",
-    "main",
-    "report",
-    "run",
-    "study",
-]
+__all__ = ["advise", "app", "flower", "lists", "main", "report", "run", "study"]

@@ -1,22 +1,19 @@
 """The command `tunefree advise`."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from ..advice.advise import advise as find_methods
 from ..core.errors import ArgumentError
+from ..core.files import to_json
 from ..data import load
 from ..methods import Method
-from ..training.command import CommandConfig, choose_cohort, make_federation, make_model
-from .app import AsJson, app, print_line, print_result
-from .options import make_options, read_options
-
-if TYPE_CHECKING:
-    AdviseOptions = Any
-else:
-    AdviseOptions = make_options(hidden=("method", "set"))
+from ..report.command import list_options
+from ..training.command import choose_cohort, make_federation, make_model
+from .app import AsJson, app, print_line
+from .options import AdviseOptions, read_options
 
 
 @app.command
@@ -61,7 +58,7 @@ def advise(
     """
     if sparse and penalty is not None:
         raise ArgumentError(
-            f"--sparse is --penalty l1:1e-4; give one of them, got {penalty!r} too."
+            f"--sparse is --penalty l1:1e-4; give one of them, not {penalty!r} too."
         )
     command = read_options(options, AdviseOptions)
     dataset = load(command.data, command.data_dir)
@@ -80,36 +77,20 @@ def advise(
         skew=skew,
         most=most,
     )
-    typed = list_options(command)
-    facts = asdict(advice)
-    for choice, fields in zip(advice, facts["choices"], strict=True):
-        fields["command"] = choice.command(*typed)
-
-    def print_text(_: object) -> None:
-        print_line(str(advice.situation))
-        for number, choice in enumerate(advice, 1):
-            print_line(f"\n{number}. {choice}")
-            print_line(f"   {choice.command(*typed)}")
-            if choice.choose:
-                print_line(f"   {choice.command(*typed, verb='tune')}")
-        for note in advice.notes:
-            print_line(f"\n{note}")
-
-    print_result(facts, as_json, print_text)
+    asked = command.to_json()
+    typed = list_options({name: asked[name] for name in asked if name not in ("method", "set")})
+    if as_json:
+        facts = asdict(advice)
+        for choice, fields in zip(advice, facts["choices"], strict=True):
+            fields["command"] = choice.command(*typed)
+        print(to_json(facts))
+        return 0
+    print_line(str(advice.situation))
+    for number, choice in enumerate(advice, 1):
+        print_line(f"\n{number}. {choice}")
+        print_line(f"   {choice.command(*typed)}")
+        if choice.choose:
+            print_line(f"   {choice.command(*typed, verb='tune')}")
+    for note in advice.notes:
+        print_line(f"\n{note}")
     return 0
-
-
-def list_options(command: CommandConfig) -> list[str]:
-    """Return the options that differ from the defaults, as they are typed.
-
-    >>> list_options(CommandConfig(clients=9, options={"keep_best": True}))
-    ['--clients', '9', '--keep-best']
-    """
-    typed: list[str] = []
-    defaults = CommandConfig().to_json()
-    for name, value in command.to_json().items():
-        if name in ("method", "set") or value == defaults[name]:
-            continue
-        flag = "--" + name.replace("_", "-")
-        typed += [flag] if isinstance(value, bool) else [flag, str(value)]
-    return typed

@@ -1,12 +1,12 @@
 """What all commands share: the application, its consoles and exit codes, and output."""
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from ..core.files import to_json
+from ..report.terminal import make_table
 from ..version import __version__
 
 BAD_INPUT, DIVERGED, INTERRUPTED = 2, 3, 130  # exit codes
@@ -29,14 +29,10 @@ def print_line(text: str, console: Console = out) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
-def print_result(
-    facts: dict[str, Any], as_json: bool, print_text: Callable[[dict[str, Any]], None]
-) -> None:
-    """Print facts as JSON, or with `print_text`."""
-    if as_json:
-        print(to_json(facts))
-    else:
-        print_text(facts)
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Print facts as a table of names and values."""
+    rows = [{"what": k.replace("_", " "), "value": v} for k, v in facts.items()]
+    out.print(make_table(rows, {"what": "what", "value": "value"}))
 
 
 def print_interrupted(command: str, folder: object) -> None:

@@ -2,48 +2,38 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from .. import methods as catalogue
 from ..core.errors import ArgumentError, TunefreeError, convert_errors
 from ..data import describe
 from ..report.terminal import make_table
 from ..simulation import units
-from .app import app, err, out
+from .app import AsJson, app, err, out, print_facts
 
 
 @app.command
-def methods(
-    name: str | None = None, *, as_json: Annotated[bool, Parameter(name="--json")] = False
-) -> int:
+def methods(name: str | None = None, *, as_json: AsJson = False) -> int:
     """List the methods: paper, traffic, memory, and the settings that must be chosen.
 
     Parameters
     ----------
     name: str
         Show one method with all its settings.
-    as_json: bool
-        Print as JSON.
     """
-    rows, unusable = [], []
+    rows = []
     for each in [name] if name else catalogue.names():
         try:
             rows.append(_describe_method(each))
         except TunefreeError as error:  # another package's method: the others are still listed
             if name:
                 raise
-            unusable.append(str(error))
-    for message in unusable:
-        err.print(message, markup=False)
+            err.print(str(error), markup=False)
     if as_json:
         print(json.dumps(rows))
         return 0
     if name:
-        row = rows[0] | rows[0].pop("settings")
-        lines = [{"what": k.replace("_", " "), "value": str(v)} for k, v in row.items()]
-        out.print(make_table(lines, {"what": "what", "value": "value"}))
+        print_facts(rows[0] | rows[0].pop("settings"))
         return 0
     for row in rows:
         row["choose"] = " ".join(row["choose"]) or "nothing"
@@ -90,19 +80,13 @@ def _describe_method(name: str) -> dict[str, Any]:
 
 
 @app.command
-def datasets(
-    *,
-    data_dir: Path | None = None,
-    as_json: Annotated[bool, Parameter(name="--json")] = False,
-) -> int:
+def datasets(*, data_dir: Path | None = None, as_json: AsJson = False) -> int:
     """List the datasets and where their files are; their terms with --json.
 
     Parameters
     ----------
     data_dir: Path
         Folder with dataset files, searched before $TUNEFREE_DATA and the cache.
-    as_json: bool
-        Print as JSON.
     """
     rows = describe(data_dir)
     if as_json:

@@ -2,7 +2,7 @@
 
 from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -33,6 +33,18 @@ def make_options(*, hidden: tuple[str, ...] = (), **defaults: Any) -> Any:
     kind = make_dataclass("Options", options, frozen=True, kw_only=True)
     kind.__module__ = __name__  # cyclopts takes classes of the module `types` for built-in ones
     return kind
+
+
+if TYPE_CHECKING:
+    RunOptions = Any
+    CompareOptions = Any
+    TuneOptions = Any
+    AdviseOptions = Any
+else:
+    RunOptions = make_options()
+    CompareOptions = make_options(hidden=("method", "set", "seed"))
+    TuneOptions = make_options(hidden=("seed",), method="fedavg")
+    AdviseOptions = make_options(hidden=("method", "set"))
 
 
 def read_options(options: Any, kind: Any) -> CommandConfig:

@@ -6,6 +6,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from ..core.errors import ArgumentError
+from ..report.collect import load_groups
+from ..report.figures import draw
+from ..report.page import write
+from ..report.watch import make_server
 from .app import app, err, out, print_line
 
 
@@ -40,26 +44,17 @@ def report(
     format: str
         Format of the figures: pdf, svg or png.
     """
-    from ..report import figures as drawing
-    from ..report.collect import load_groups
-    from ..report.page import write
-
     if not runs:
         raise ArgumentError("report needs at least one run folder, such as runs/digits-auto-1.")
     groups = load_groups(runs)
-    drawn = [] if figures is None else drawing.draw(groups, figures, format)
+    drawn = [] if figures is None else draw(groups, figures, format)
     for path in [write(groups, out_file, title=title), *drawn]:
         print_line(f"Written: {path}")
     return 0
 
 
 @app.command
-def watch(
-    *runs: Path,
-    port: int = 0,
-    host: str = "127.0.0.1",
-    title: str | None = None,
-) -> int:
+def watch(*runs: Path, port: int = 0, host: str = "127.0.0.1", title: str | None = None) -> int:
     """Show runs in the browser while they are training; Ctrl-C ends it.
 
     Examples:
@@ -77,8 +72,6 @@ def watch(
     title: str
         Heading of the page.
     """
-    from ..report.watch import make_server
-
     folders = runs or (Path("runs"),)
     for folder in folders:
         if not folder.is_dir():

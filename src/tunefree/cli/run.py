@@ -1,28 +1,23 @@
 """The command `tunefree run`."""
 
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from ..core.errors import ArgumentError, Interrupted
+from ..core.files import to_json
 from ..core.text import format_bytes
-from ..report.terminal import ProgressBar, make_summary, make_table
+from ..report.terminal import ProgressBar, make_summary
 from ..simulation.ranks import init_ranks
 from ..sinks import SinkName, make_sinks
 from ..training.bind import SimulatedClients, bind, estimate_cost
-from ..training.callbacks import Event
+from ..training.callbacks import Callback
 from ..training.command import CommandConfig, build_run
 from ..training.fit import train
 from ..training.folder import RunFolder
-from .app import DIVERGED, INTERRUPTED, app, err, out, print_interrupted, print_result
-from .options import make_options, next_folder, read_options
-
-if TYPE_CHECKING:
-    RunOptions = Any
-else:
-    RunOptions = make_options()
+from .app import DIVERGED, INTERRUPTED, app, err, out, print_facts, print_interrupted
+from .options import RunOptions, next_folder, read_options
 
 
 @app.command
@@ -66,45 +61,41 @@ def run(
     """
     if resume is not None:
         if options is not None or out_dir is not None:
-            raise ArgumentError(
-                "--resume takes its settings from the folder; give no other option."
-            )
+            raise ArgumentError("--resume takes the settings of the folder; give no other option.")
         command, out_dir = _read_command(resume), resume
     else:
         command = read_options(options, RunOptions)
     config, model, federation = build_run(command)
     if dry_run:
         bound = bind(config.replace(compile=False), model, SimulatedClients(federation))
-        print_result(estimate_cost(bound), as_json, _print_costs)
+        costs = estimate_cost(bound)
+        if as_json:
+            print(to_json(costs))
+        else:
+            is_size = {k: "bytes" in k or "memory" in k for k in costs}
+            print_facts({k: format_bytes(v) if is_size[k] else v for k, v in costs.items()})
         return 0
     ranks = init_ranks()
     chosen = out_dir or next_folder(f"{command.data}-{command.method}")
     folder = Path(ranks.agreed(str(chosen)))
-    logs = make_sinks(folder, log) if ranks.leads else []
-    with ProgressBar(config.rounds, err) if ranks.leads else nullcontext(_print_nothing) as bar:
-        try:
-            result = train(
-                config,
-                model,
-                federation,
-                out=folder,
-                callbacks=[bar, *logs],
-                command=command.to_json(),
-            )
-        except Interrupted as stop:
-            result = stop.run  # type: ignore[assignment]
+    callbacks: list[Callback] = []
+    if ranks.leads:
+        callbacks = [ProgressBar(config.rounds, err), *make_sinks(folder, log)]
+    about = command.to_json()
+    try:
+        result = train(config, model, federation, out=folder, callbacks=callbacks, command=about)
+    except Interrupted as stop:
+        result = stop.run  # type: ignore[assignment]
     if not ranks.leads:
         return 0
-    facts = {**result.summary, "path": str(folder)}
-    print_result(facts, as_json, lambda _: out.print(make_summary(result)))
+    if as_json:
+        print(to_json({**result.summary, "path": str(folder)}))
+    else:
+        out.print(make_summary(result))
     if result.status == "interrupted":
         print_interrupted("run", folder)
         return INTERRUPTED
     return DIVERGED if result.status == "diverged" else 0
-
-
-def _print_nothing(event: Event) -> None:
-    """Print nothing; another process prints."""
 
 
 def _read_command(folder: Path) -> CommandConfig:
@@ -118,15 +109,3 @@ def _read_command(folder: Path) -> CommandConfig:
             "Python: call fit again with the same arguments and out."
         )
     return CommandConfig.from_json(found)
-
-
-def _print_costs(facts: dict[str, Any]) -> None:
-    amounts = ("bytes", "memory")
-    rows = [
-        {
-            "what": k.replace("_", " "),
-            "value": format_bytes(v) if any(a in k for a in amounts) else v,
-        }
-        for k, v in facts.items()
-    ]
-    out.print(make_table(rows, {"what": "what", "value": "value"}))

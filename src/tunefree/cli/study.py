@@ -1,37 +1,66 @@
 """The commands `tunefree compare` and `tunefree tune`."""
 
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 
-from .. import methods as catalogue
 from ..core.errors import ArgumentError, Interrupted, check_int
 from ..core.files import to_json
 from ..report.terminal import make_table
 from ..study import Comparison, Tuning, comparison, tuning
-from ..study.candidates import Candidate, make_seeds, parse_candidates, parse_seeds
+from ..study.candidates import make_candidate, make_seeds, parse_candidates, parse_seeds
 from ..study.comparison import run_comparison
-from ..study.folder import read_study
 from ..study.progress import TerminalProgress
-from ..study.search import make_grid, parse_grid, run_search
 from ..study.source import CommandStudy
-from ..training.command import CommandConfig, parse_method_settings
-from .app import DIVERGED, INTERRUPTED, AsJson, app, err, out, print_interrupted, print_line
-from .options import make_options, next_folder, read_options
+from ..study.tasks import read_study
+from ..study.tuning import make_grid, parse_grid, run_search
+from ..training.command import CommandConfig
+from .app import DIVERGED, INTERRUPTED, app, err, out, print_interrupted, print_line
+from .options import CompareOptions, TuneOptions, next_folder, read_options
 
-if TYPE_CHECKING:
-    CompareOptions = Any
-    TuneOptions = Any
-else:
-    CompareOptions = make_options(hidden=("method", "set", "seed"))
-    TuneOptions = make_options(hidden=("seed",), method="fedavg")
-
-Markdown = Annotated[bool, Parameter(name="--markdown", help="Print the table in Markdown.")]
-Csv = Annotated[bool, Parameter(name="--csv", help="Print comma-separated plain numbers.")]
-Latex = Annotated[bool, Parameter(name="--latex", help="Print the table as a LaTeX tabular.")]
+Seeds = Annotated[str | None, Parameter(name="--seeds")]
+Folder = Annotated[Path | None, Parameter(name="--out")]
 Jobs = Annotated[int, Parameter(help="Processes, each with one run at a time and one thread.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFormat:
+    """The form in which the result is printed; a table in the terminal by default."""
+
+    markdown: Annotated[bool, Parameter(help="Print the table in Markdown.")] = False
+    csv: Annotated[bool, Parameter(help="Print comma-separated plain numbers.")] = False
+    latex: Annotated[bool, Parameter(help="Print the table as a LaTeX tabular.")] = False
+    json: Annotated[bool, Parameter(help="Print as JSON.")] = False
+
+    def __post_init__(self) -> None:
+        if len(self.requested) > 1:
+            names = " and ".join(f"--{name}" for name in self.requested)
+            raise ArgumentError(f"{names} are forms of the same table; give one of them.")
+
+    @property
+    def requested(self) -> list[str]:
+        """The names of the requested forms."""
+        return [f.name for f in fields(self) if getattr(self, f.name)]
+
+    def print(self, found: Comparison | Tuning) -> None:
+        """Print the result of a study."""
+        if self.json:
+            print(to_json(found.json()))
+        elif self.requested:
+            print(getattr(found, self.requested[0])())
+        else:
+            if found.header:
+                print_line(found.header)
+            wide = out if out.is_terminal else Console(highlight=False, width=max(out.width, 160))
+            wide.print(make_table(found.cells(), found.columns))  # files need no short lines
+            for sentence in found.sentences:
+                print_line(sentence)
+
+
+Format = Annotated[TableFormat | None, Parameter(name="*")]
 
 
 @app.command
@@ -39,15 +68,12 @@ def compare(
     options: Annotated[CompareOptions | None, Parameter(name="*")] = None,
     *,
     methods: str | None = None,
-    seeds_: Annotated[str | None, Parameter(name="--seeds")] = None,
-    out_dir: Annotated[Path | None, Parameter(name="--out")] = None,
+    seeds_: Seeds = None,
+    out_dir: Folder = None,
     resume: Path | None = None,
     target: float | None = None,
     jobs: Jobs = 1,
-    markdown: Markdown = False,
-    csv: Csv = False,
-    latex: Latex = False,
-    as_json: AsJson = False,
+    format: Format = None,
 ) -> int:
     """Train several methods on the same clients, cohorts, batches and starts; print one table.
 
@@ -75,11 +101,10 @@ def compare(
         Accuracy (or loss) up to which rounds, bytes and gradients are counted; by default 95 % of
         the best method's final mean.
     """
-    form = _choose_format(markdown=markdown, csv=csv, latex=latex, json=as_json)
     check_int("compare", "jobs", jobs)
     if resume is not None:
-        _check_only_resume(options, methods, seeds_, out_dir, target)
-        command = _read_command(resume, comparison.FILE, "comparison")
+        others = (options, methods, seeds_, out_dir, target)
+        command = _read_command(resume, comparison.FILE, "comparison", *others)
         out_dir = resume
     elif methods is None:
         raise ArgumentError("compare needs --methods, such as --methods auto,fedavg,scaffold.")
@@ -105,11 +130,11 @@ def compare(
         interrupted = False
     except Interrupted as stop:
         found, interrupted = stop.run, True  # type: ignore[assignment]
-    _print_study(found, form)
+    (format or TableFormat()).print(found)
     if interrupted:
         print_interrupted("compare", folder)
         return INTERRUPTED
-    _write_report(found, folder)
+    print_line(f"Page: {found.report(folder / 'report.html')}", err)
     return 0 if any(row["finished"] for row in found.table()) else DIVERGED
 
 
@@ -118,16 +143,13 @@ def tune(
     options: Annotated[TuneOptions | None, Parameter(name="*")] = None,
     *,
     grid: tuple[str, ...] | None = None,
-    seeds_: Annotated[str | None, Parameter(name="--seeds")] = None,
+    seeds_: Seeds = None,
     by: tuning.Criterion = "validation",
     halving: bool = False,
-    out_dir: Annotated[Path | None, Parameter(name="--out")] = None,
+    out_dir: Folder = None,
     resume: Path | None = None,
     jobs: Jobs = 1,
-    markdown: Markdown = False,
-    csv: Csv = False,
-    latex: Latex = False,
-    as_json: AsJson = False,
+    format: Format = None,
 ) -> int:
     """Search a method's settings over a grid, and count what that costs.
 
@@ -158,26 +180,23 @@ def tune(
     resume: Path
         Continue the search in this folder with its own settings.
     """
-    form = _choose_format(markdown=markdown, csv=csv, latex=latex, json=as_json)
     check_int("tune", "jobs", jobs)
     if resume is not None:
         chosen = None if by == "validation" else by
-        _check_only_resume(options, grid, seeds_, out_dir, halving or None, chosen)
-        command = _read_command(resume, tuning.FILE, "search")
+        others = (options, grid, seeds_, out_dir, halving or None, chosen)
+        command = _read_command(resume, tuning.FILE, "search", *others)
         out_dir = resume
     else:
         command = {"options": read_options(options, TuneOptions).to_json(), "grid": grid}
         command |= {"seeds": seeds_ or "1", "by": by, "halving": halving}
     base = CommandConfig.from_json(command["options"])
-    name, texts = base.method, tuple(base.set or ())
-    settings = parse_method_settings(name, texts)
-    candidate = Candidate(name, catalogue.get(name, **settings), name, texts, settings)
+    candidate = make_candidate(base.method, tuple(base.set or ()))
     if command["by"] == "test":
         print_line(tuning.WARNING, err)
-    folder = out_dir or next_folder(f"{base.data}-tune-{name}")
+    folder = out_dir or next_folder(f"{base.data}-tune-{base.method}")
     try:
         with TerminalProgress(err) as listener:
-            grid_values = parse_grid(name, command["grid"]) if command["grid"] else None
+            grid_values = parse_grid(base.method, command["grid"]) if command["grid"] else None
             found = run_search(
                 candidate,
                 make_grid(candidate, grid_values),
@@ -193,28 +212,15 @@ def tune(
     except Interrupted:
         print_interrupted("tune", folder)
         return INTERRUPTED
-    _print_study(found, form)
-    _write_report(found, folder)
+    (format or TableFormat()).print(found)
+    print_line(f"Page: {found.report(folder / 'report.html')}", err)
     return 0 if found.ranked() else DIVERGED
 
 
-def _choose_format(**requested: bool) -> str:
-    """Return the name of the requested format, "terminal" if there is none."""
-    found = [name for name, is_requested in requested.items() if is_requested]
-    if len(found) > 1:
-        names = " and ".join(f"--{name}" for name in found)
-        raise ArgumentError(f"{names} are forms of the same table; give one of them.")
-    return found[0] if found else "terminal"
-
-
-def _check_only_resume(*others: object) -> None:
-    """Check that no setting is given beside --resume."""
+def _read_command(folder: Path, file: str, kind: str, *others: object) -> dict[str, Any]:
+    """Return the command that started the study in a folder; no option is given beside it."""
     if any(other is not None for other in others):
-        raise ArgumentError("--resume takes its settings from the folder; give it alone.")
-
-
-def _read_command(folder: Path, file: str, kind: str) -> dict[str, Any]:
-    """Return the command that started the study in a folder, to resume it."""
+        raise ArgumentError("--resume takes the settings of the folder; give no other option.")
     command = read_study(folder, file, kind, ("command",))["command"]
     if not command:
         raise ArgumentError(
@@ -222,23 +228,3 @@ def _read_command(folder: Path, file: str, kind: str) -> dict[str, Any]:
             f"from Python: call {Path(file).stem} again with the same arguments and out."
         )
     return dict(command)
-
-
-def _print_study(found: Comparison | Tuning, form: str) -> None:
-    """Print a study's result in a format."""
-    if form == "json":
-        print(to_json(found.json()))
-    elif form != "terminal":
-        print(getattr(found, form)())
-    else:
-        if found.header:
-            print_line(found.header)
-        wide = out if out.is_terminal else Console(highlight=False, width=max(out.width, 160))
-        wide.print(make_table(found.cells(), found.columns))  # lines in a file need not be wrapped
-        for sentence in found.sentences:
-            print_line(sentence)
-
-
-def _write_report(found: Comparison | Tuning, folder: Path) -> None:
-    """Write the HTML page of a study to its folder and print the path."""
-    print_line(f"Page: {found.report(folder / 'report.html')}", err)

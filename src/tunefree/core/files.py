@@ -4,15 +4,15 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from .errors import CheckpointError, convert_errors
+from .errors import ArgumentError, CheckpointError, convert_errors
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -39,6 +39,16 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+@contextmanager
+def check_writable(what: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Convert an OSError within the context: `what`, a rule for the path, was not met."""
+    try:
+        yield
+    except OSError as error:
+        found = f"{str(path)!r}: {error.strerror or error}"
+        raise ArgumentError(f"{what} that can be written, got {found}.") from None
 
 
 def to_json(value: Any) -> str:

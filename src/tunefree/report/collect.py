@@ -70,11 +70,7 @@ class HistoryReader:
 def read_run(folder: Path, reader: HistoryReader | None = None) -> Run:
     """Read what a report needs of a run folder, which may have no checkpoint yet.
 
-    The model is not read: `x` and `output` are empty.
-
-    Args:
-        folder: The run folder.
-        reader: The reader of this folder's history, to read only new lines.
+    The model is not read: `x` and `output` are empty. The folder's own reader reads only new lines.
     """
     empty, reader = torch.empty(0), reader or HistoryReader()
     try:
@@ -110,14 +106,10 @@ def load_groups(folders: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run
     found: dict[Path, Run] = {}
     for name in folders:
         folder = Path(name)
-        here = (
-            {path.resolve(): path for path in find_run_folders(folder)} if folder.is_dir() else {}
-        )
+        here = {path.resolve(): path for path in find_run_folders(folder)}
         if not here:
-            why = "holds none" if folder.is_dir() else "is no folder"
-            raise ArgumentError(
-                f"report takes run folders, or folders that contain some; {str(name)!r} {why}."
-            )
+            why = f"{str(name)!r} " + ("holds none" if folder.is_dir() else "is no folder")
+            raise ArgumentError(f"report takes run folders, or folders that contain some; {why}.")
         found |= {key: read_run(path) for key, path in here.items() if key not in found}
     return group_runs(found.values())
 
@@ -131,8 +123,8 @@ def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """
     groups: dict[tuple[str, int], list[Run]] = {}
     for run in runs:
-        key, copy = _group_key(run), 0
-        seed = run.settings.get("seed")
+        folder, seed, copy = _label_folder(run), run.settings.get("seed"), 0
+        key = str(folder or json.dumps(_configuration(run), sort_keys=True, default=str))
         while any(r.settings.get("seed") == seed for r in groups.get((key, copy), ())):
             copy += 1
         groups.setdefault((key, copy), []).append(run)
@@ -143,17 +135,10 @@ def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return dict(zip(make_labels(by_seed), by_seed, strict=True))
 
 
-def _folder_label(run: Run) -> str | None:
-    path = run.path
-    if path is None or not SEED_FOLDER.fullmatch(path.resolve().name):
-        return None
-    return path.resolve().parent.name
-
-
-def _group_key(run: Run) -> str:
-    if _folder_label(run) is not None and run.path is not None:
-        return str(run.path.resolve().parent)
-    return json.dumps(_configuration(run), sort_keys=True, default=str)
+def _label_folder(run: Run) -> Path | None:
+    """Return LABEL of a run in LABEL/seed-0."""
+    path = None if run.path is None else run.path.resolve()
+    return path.parent if path is not None and SEED_FOLDER.fullmatch(path.name) else None
 
 
 def _configuration(run: Run) -> dict[str, Any]:
@@ -173,7 +158,7 @@ def make_labels(groups: Sequence[Sequence[Run]]) -> list[str]:
     then the run folder's name, then a number, as far as needed.
     """
     first = [runs[0] for runs in groups]
-    names = [_folder_label(run) or method_name(run) for run in first]
+    names = [(_label_folder(run) or Path()).name or method_name(run) for run in first]
     settings = [_configuration(run) for run in first]
     out = _disambiguate(names, lambda i, same: _differences(settings, i, same))
     out = _disambiguate(out, lambda i, same: first[i].path.name if first[i].path else "")  # type: ignore[union-attr]

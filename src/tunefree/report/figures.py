@@ -6,6 +6,7 @@ white; text in pdf and svg stays text. The same data give the same file, byte fo
 
 import importlib
 import io
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ArgumentError, unknown_name
+from ..core.files import check_writable
 from ..training.run import Run
 from .payload import HistoryTable, build_pictures, mean_over_runs, spread_over_runs, tabulate
 
@@ -56,10 +58,8 @@ def paper_style() -> Iterator[Any]:
         matplotlib = importlib.import_module("matplotlib")
         canvas = importlib.import_module("matplotlib.figure").Figure
     except ImportError:
-        raise ArgumentError(
-            "Figures are drawn with matplotlib, which is not installed; "
-            "pip install 'tunefree[plots]'."
-        ) from None
+        hint = "pip install 'tunefree[plots]'"
+        raise ArgumentError(f"Figures need matplotlib, which is not installed; {hint}.") from None
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
         yield canvas
 
@@ -87,19 +87,19 @@ def draw_curve(
         band: Lower and upper values; None draws no band.
         total: Lines of the figure; dashes change after each round of colours if they are many.
     """
+    colour = COLOURS[index % len(COLOURS)]
     turn = index // len(COLOURS) if total > len(COLOURS) else index
     ax.plot(
         x,
         y,
         DASHES[turn % len(DASHES)],
-        color=COLOURS[index % len(COLOURS)],
+        color=colour,
         label=label,
         marker=MARKERS[index % len(MARKERS)],
         markersize=4,
         markevery=(index % 3, max(1, len(x) // 6)),
     )
     if band is not None:
-        colour = COLOURS[index % len(COLOURS)]
         ax.fill_between(x, *band, color=colour, alpha=0.18, linewidth=0)
 
 
@@ -133,18 +133,11 @@ def draw(
     tables = {label: tabulate(runs) for label, runs in groups.items() if runs}
     drawn = {}
     with paper_style() as canvas:
-        try:
+        with check_writable("Figures must go to a folder", folder):
             target.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ArgumentError(
-                f"Figures must go to a folder that can be written, got {str(folder)!r}: "
-                f"{error.strerror or error}."
-            ) from None
-        for name, heading in CURVES.items():
-            for axis in AXES:
-                figure = _curves(canvas, tables, name, heading, axis)
-                if figure is not None:
-                    drawn[f"{name}-{axis}"] = figure
+        for name, axis in itertools.product(CURVES, AXES):
+            if (figure := _curves(canvas, tables, name, axis)) is not None:
+                drawn[f"{name}-{axis}"] = figure
         for picture in build_pictures(groups)[:1]:
             drawn["clients"] = _clients(canvas, picture)
         for name, figure in drawn.items():
@@ -152,9 +145,7 @@ def draw(
     return [target / f"{name}.{format}" for name in drawn]
 
 
-def _curves(
-    canvas: Any, tables: Mapping[str, HistoryTable], name: str, heading: str, axis: str
-) -> Any | None:
+def _curves(canvas: Any, tables: Mapping[str, HistoryTable], name: str, axis: str) -> Any | None:
     shown = [
         (i, label, found)
         for i, (label, found) in enumerate(tables.items())
@@ -174,7 +165,7 @@ def _curves(
         band = spread_over_runs(values)[:2] if len(values) > 1 else None
         draw_curve(ax, i, label, x, mean_over_runs(values), band, len(tables))
     ax.set_xlabel(AXES[axis])
-    ax.set_ylabel(f"{heading} (%)" if share == 100 else heading)
+    ax.set_ylabel(f"{CURVES[name]} (%)" if share == 100 else CURVES[name])
     if name.endswith("loss"):
         set_log_scale(ax)
     if axis == "bytes":

@@ -17,8 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ArgumentError
-from ..core.files import to_json
+from ..core.files import check_writable, to_json
 from ..training.run import Run
 from ..version import __version__
 from .payload import build_payload, method_name, summary_rows
@@ -44,14 +43,9 @@ def write(
     """
     target = Path(path)
     text = render(build_payload(groups, title=title, tuning=tuning))
-    try:
+    with check_writable("A report must go to a file", path):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, "utf-8")
-    except OSError as error:
-        raise ArgumentError(
-            f"A report must go to a file that can be written, got {str(path)!r}: "
-            f"{error.strerror or error}."
-        ) from None
     return target
 
 
@@ -68,12 +62,9 @@ def to_script_json(payload: Mapping[str, Any]) -> str:
 def security_policy(live: bool = False) -> str:
     """Return the content security policy; only a `live` page may connect, to its own server."""
     scripts = " ".join(_hash(text) for text in (_asset("chart.umd.min.js"), _script()))
-    rules = [
-        "default-src 'none'",
-        f"script-src {scripts}",
-        f"style-src {_hash(_asset('page.css'))}",
-    ]
-    rules += ["img-src data:", "base-uri 'none'", "form-action 'none'"]
+    rules = ["default-src 'none'", f"script-src {scripts}"]
+    rules += [f"style-src {_hash(_asset('page.css'))}", "img-src data:"]
+    rules += ["base-uri 'none'", "form-action 'none'"]
     return "; ".join([*rules, "connect-src 'self'"] if live else rules)
 
 

@@ -36,15 +36,10 @@ Groups = Mapping[str, Sequence[Run]]
 
 @dataclass(frozen=True)
 class HistoryTable:
-    """The histories of a group's runs, aligned by round.
+    """The histories of a group's runs, aligned by round."""
 
-    Attributes:
-        rounds: Round numbers from 1, (R,).
-        columns: Every numeric column by name, one row per run, NaN where missing, (runs, R).
-    """
-
-    rounds: Floats
-    columns: dict[str, Floats]
+    rounds: Floats  # (R,), from 1
+    columns: dict[str, Floats]  # (runs, R), every numeric column by name; NaN where missing
 
     def cumulative(self, name: str) -> Floats:
         """Return a cost's sum up to and including each round, (runs, R); NaN after the last one."""
@@ -130,13 +125,15 @@ def round_values(values: Iterable[Any]) -> list[float | None]:
     >>> round_values(np.array([0.123456789, 2.0, np.nan]))
     [0.123457, 2, None]
     """
-    return [_round_value(float(v)) for v in values]
-
-
-def _round_value(value: float) -> float | None:
-    if not np.isfinite(value):
-        return None
-    return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.6g}")
+    out: list[float | None] = []
+    for value in map(float, values):
+        if not math.isfinite(value):
+            out.append(None)
+        elif value == int(value) and abs(value) < 1e15:
+            out.append(int(value))
+        else:
+            out.append(float(f"{value:.6g}"))
+    return out
 
 
 def build_curves(table: HistoryTable) -> dict[str, dict[str, list[float | None]]]:
@@ -186,10 +183,8 @@ def build_ledger(table: HistoryTable) -> list[dict[str, Any]]:
         channels = [name for name in table.columns if name.startswith(prefix)]
         for name in channels or [f"bytes_{way}"]:
             total = float(np.nansum(table.columns[name], axis=1).mean())
-            channel = name[len(prefix) :] if channels else "all"
-            out.append(
-                {"way": way, "channel": channel, "bytes": total, "per_round": total / rounds}
-            )
+            row = {"way": way, "channel": name.removeprefix(prefix) if channels else "all"}
+            out.append(row | {"bytes": total, "per_round": total / rounds})
     return [row for row in out if row["bytes"]]
 
 
@@ -214,15 +209,10 @@ def method_name(run: Run) -> str:
 def summary_rows(run: Run, measures: Sequence[str] = MEASURES) -> list[tuple[str, str]]:
     """Return a run's totals and last measurements as pairs of texts: name and value."""
     found = run.summary
+    up, down = format_bytes(found["bytes_up"]), format_bytes(found["bytes_down"])
     rows = [("method", method_name(run)), ("rounds", f"{found['rounds']} ({found['status']})")]
     rows += [(n.replace("_", " "), f"{found[n]:.4f}") for n in measures if found.get(n) is not None]
-    rows += [
-        (
-            "sent up / down",
-            f"{format_bytes(found['bytes_up'])} / {format_bytes(found['bytes_down'])}",
-        )
-    ]
-    rows += [("seconds", f"{found['seconds']:.1f}")]
+    rows += [("sent up / down", f"{up} / {down}"), ("seconds", f"{found['seconds']:.1f}")]
     return rows + ([("run folder", str(run.path))] if run.path is not None else [])
 
 
@@ -250,9 +240,8 @@ def build_pictures(groups: Groups) -> list[dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for runs in groups.values():
         for run in runs:
-            data = run.settings.get("data")
-            data = data if isinstance(data, Mapping) else {}
-            picture = data.get("picture")
+            data: Any = run.settings.get("data")
+            picture = data.get("picture") if isinstance(data, Mapping) else None
             if not isinstance(picture, Mapping) or not picture.get("sizes"):
                 continue
             key = json.dumps(picture, sort_keys=True, default=str)
@@ -270,19 +259,11 @@ def _build_picture(picture: Mapping[str, Any], data: Mapping[str, Any]) -> dict[
     return {"clients": at.tolist(), **out, "of": data.get("clients", len(picture["sizes"]))}
 
 
-@convert_errors(
-    "These runs cannot be shown: their settings or histories are damaged", CheckpointError
-)
+@convert_errors("These runs cannot be shown: settings or histories are damaged", CheckpointError)
 def build_payload(
     groups: Groups, *, title: str | None = None, tuning: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """Return all data of the page.
-
-    Args:
-        groups: Labels, each with one run per seed.
-        title: The page's heading; by default the method or the number of groups, and the data.
-        tuning: As in `page.write`.
-    """
+    """Return all data of the page; the arguments are those of `page.write`."""
     groups = {label: list(runs) for label, runs in groups.items() if runs}
     every = [run for runs in groups.values() for run in runs]
     data = {str(run.settings["data"].get("name")) for run in every if run.settings.get("data")}

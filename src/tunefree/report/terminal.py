@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -15,11 +14,7 @@ from ..training.callbacks import Event
 from ..training.run import Run
 from .payload import MEASURES, summary_rows
 
-ENGINES = {
-    "vmap": "batched",
-    "vmap, compiled": "batched and compiled",
-    "loop": "each by itself",
-}
+ENGINES = {"vmap": "batched", "vmap, compiled": "batched and compiled", "loop": "each by itself"}
 
 
 def describe_engine(settings: dict[str, Any]) -> str:
@@ -56,21 +51,14 @@ class ProgressBar:
         )
         self._task = self._bar.add_task("", total=rounds, values="")
 
-    def __enter__(self) -> "ProgressBar":
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
-
     def begin(self, settings: dict[str, Any], history: list[dict[str, Any]]) -> None:
-        """Print how clients will be trained."""
+        """Print how clients will be trained, and show the bar."""
         self._console.print(describe_engine(settings), markup=False, soft_wrap=True)
+        self._bar.start()
+
+    def end(self, run: Run | None) -> None:
+        """Leave the bar as it is."""
+        self._bar.stop()
 
     def __call__(self, event: Event) -> None:
         """Show one more round."""

@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ..core.errors import ArgumentError, TunefreeError
 from ..core.files import write_atomically
 from ..training.callbacks import Event
 from ..training.history import History
 from ..training.run import Run
-from .trackers import finite_numbers, import_package
+from .trackers import finite_numbers, import_modules
 
 Row = dict[str, Any]
 
@@ -26,12 +26,10 @@ Row = dict[str, Any]
 class _TableSink(ABC):
     """A callback that writes rows to a file; subclasses implement the file format."""
 
-    kind: ClassVar[str]
-
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._rows: History | None = None  # None before the first round
-        self._columns: list[str] = []
+        self._rows, self._columns = History([]), list[str]()
+        self._name, self._is_started = f"tf.sinks.{type(self).__name__}", False
 
     def begin(self, settings: Row, history: list[Row]) -> None:
         """Start the table with the earlier rounds; any other file at `path` is refused."""
@@ -40,9 +38,8 @@ class _TableSink(ABC):
 
     def __call__(self, event: Event) -> None:
         """Add one round."""
-        if self._rows is None:  # `begin` was not called: continue the file
+        if not self._is_started:  # `begin` was not called: continue the file
             self._start([row for row in self._read_existing() if int(row["round"]) < event.round])
-        assert self._rows is not None
         row = finite_numbers(event.row)
         self._rows.append(row)
         with self._convert_os_errors():
@@ -52,7 +49,7 @@ class _TableSink(ABC):
         """Do nothing: the file is complete."""
 
     def _start(self, rows: list[Row]) -> None:
-        self._rows, self._columns = History(rows), ["round"]
+        self._rows, self._columns, self._is_started = History(rows), ["round"], True
         for row in rows:
             self._add_columns(row)
         with self._convert_os_errors():
@@ -64,9 +61,8 @@ class _TableSink(ABC):
         try:
             yield
         except OSError as error:
-            raise TunefreeError(
-                f"tf.sinks.{self.kind} cannot write {str(self.path)!r}: {error.strerror or error}."
-            ) from None
+            found = f"{str(self.path)!r}: {error.strerror or error}"
+            raise TunefreeError(f"{self._name} cannot write {found}.") from None
 
     def _add_columns(self, row: Row) -> bool:
         new = [name for name in row if name not in self._columns]
@@ -82,8 +78,8 @@ class _TableSink(ABC):
             columns, rows = [str(error)], []
         if columns[:1] != ["round"]:
             raise ArgumentError(
-                f"tf.sinks.{self.kind}(path=...) must be a new file, or one that it wrote before, "
-                f"got {str(self.path)!r}; choose another, or remove it."
+                f"{self._name}(path=...) must be a new file, or one that it wrote before, got "
+                f"{str(self.path)!r}; choose another, or remove it."
             )
         return rows
 
@@ -107,8 +103,6 @@ class Csv(_TableSink):
         path: The file; its folder is created.
     """
 
-    kind = "Csv"
-
     def _read(self) -> tuple[list[str], list[Row]]:
         with self.path.open(newline="") as file:
             table = csv.DictReader(file)
@@ -128,7 +122,6 @@ class Csv(_TableSink):
 
     def _write_row(self, row: Row, has_new_columns: bool) -> None:
         if has_new_columns:
-            assert self._rows is not None
             self._write(self._rows)
         else:
             with self.path.open("a", newline="") as file:
@@ -145,12 +138,9 @@ class Parquet(_TableSink):
         path: The file; its folder is created.
     """
 
-    kind = "Parquet"
-
     def __init__(self, path: Path | str) -> None:
         super().__init__(path)
-        self._arrow = import_package("Parquet", "pyarrow")
-        self._parquet = import_package("Parquet", "pyarrow", "pyarrow.parquet")
+        self._arrow, self._parquet = import_modules("Parquet", "pyarrow", "pyarrow.parquet")
         self._unwritten = 0
 
     def _read(self) -> tuple[list[str], list[Row]]:
@@ -159,30 +149,24 @@ class Parquet(_TableSink):
         return table.column_names, rows
 
     def _write(self, rows: Iterable[Row]) -> None:
-        rows = list(rows)
-        ints = {c for c in self._columns if all(isinstance(row.get(c, 0), int) for row in rows)}
-        table = self._arrow.table(
-            {
-                c: self._arrow.array(
-                    [row.get(c) for row in rows],
-                    self._arrow.int64() if c in ints else self._arrow.float64(),
-                )
-                for c in self._columns
-            }
-        )
+        rows, columns = list(rows), {}
+        for name in self._columns:
+            values = [row.get(name) for row in rows]
+            is_int = all(isinstance(v, int | None) for v in values)
+            kind = self._arrow.int64() if is_int else self._arrow.float64()
+            columns[name] = self._arrow.array(values, kind)
         buffer = self._arrow.BufferOutputStream()
-        self._parquet.write_table(table, buffer)
+        self._parquet.write_table(self._arrow.table(columns), buffer)
         write_atomically(self.path, buffer.getvalue().to_pybytes())
         self._unwritten = 0
 
     def _write_row(self, row: Row, has_new_columns: bool) -> None:
-        assert self._rows is not None
         self._unwritten += 1
         if 10 * self._unwritten >= len(self._rows):
             self._write(self._rows)
 
     def end(self, run: Run | None) -> None:
         """Write the rows that are missing."""
-        if self._rows is not None and self._unwritten:
+        if self._unwritten:
             with self._convert_os_errors():
                 self._write(self._rows)

@@ -73,23 +73,10 @@ def run_name(settings: Mapping[str, Any]) -> str:
     return f"{data.get('name', 'run')}-{method.get('name', 'custom')}-{settings.get('seed', 0)}"
 
 
-def import_package(
-    sink: str, package: str, module: str | None = None, environment: str = ""
-) -> ModuleType:
-    """Import a package that an extra installs, or raise an error that says how to install it.
-
-    Args:
-        sink: The class that needs it.
-        package: Its name for pip.
-        module: The module to import, if its name differs from the package's.
-        environment: NAME=VALUE to set before the import unless NAME is set; used to turn off a
-            tool's telemetry.
-    """
-    if environment:
-        name, _, value = environment.partition("=")
-        os.environ.setdefault(name, value)
+def import_modules(sink: str, package: str, *modules: str) -> list[ModuleType]:
+    """Import the package that a sink needs and modules, or raise an error that names the extra."""
     try:
-        return importlib.import_module(module or package)
+        return [importlib.import_module(name) for name in (package, *modules)]
     except ImportError as error:
         raise ArgumentError(
             f"tf.sinks.{sink} needs the package {package}, which cannot be imported ({error}); "
@@ -132,8 +119,8 @@ class Tracker(ABC):
             self._close("failed" if run is None else run.status)
 
     @abstractmethod
-    def _open(self, settings: Row, played: int) -> int:
-        """Open the tool after `played` rounds; return the first round that it does not have."""
+    def _open(self, settings: Row, rounds: int) -> int:
+        """Open the tool after `rounds` rounds; return the first round that it does not have."""
 
     @abstractmethod
     def _log(self, round: int, values: Numbers) -> None:
@@ -158,19 +145,19 @@ class TensorBoard(Tracker):
 
     def __init__(self, folder: Path | str) -> None:
         super().__init__(folder)
-        import_package("TensorBoard", "tensorboard")
-        self._module = import_package("TensorBoard", "tensorboard", "torch.utils.tensorboard")
+        modules = import_modules("TensorBoard", "tensorboard", "torch.utils.tensorboard")
+        self._module = modules[1]
         self._writer: Any = None
 
-    def _open(self, settings: Row, played: int) -> int:
+    def _open(self, settings: Row, rounds: int) -> int:
         used = any(self.folder.glob("events.out.tfevents.*"))
         self._writer = self._module.SummaryWriter(
-            str(self.folder), purge_step=played if used else None, flush_secs=5
+            str(self.folder), purge_step=rounds if used else None, flush_secs=5
         )
         if settings:
             text = json.dumps(json.loads(to_json(flatten_settings(settings))), indent=2)
-            self._writer.add_text("settings", f"```json\n{text}\n```", played)
-        return played if used else 0
+            self._writer.add_text("settings", f"```json\n{text}\n```", rounds)
+        return rounds if used else 0
 
     def _log(self, round: int, values: Numbers) -> None:
         for name, value in values.items():
@@ -195,16 +182,17 @@ class WandB(Tracker):
     def __init__(self, folder: Path | str, *, project: str = "tunefree") -> None:
         super().__init__(folder)
         self.project = project
-        self._wandb = import_package("WandB", "wandb", environment="WANDB_ERROR_REPORTING=false")
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # no telemetry
+        (self._wandb,) = import_modules("WandB", "wandb")
         self._run: Any = None
 
-    def _open(self, settings: Row, played: int) -> int:
+    def _open(self, settings: Row, rounds: int) -> int:
         digest = digest_settings(settings)
-        number = max((n for n, _ in self._earlier(digest)), default=0)
-        if played:
-            for n, path in self._earlier(digest):
-                if n == number:
-                    shutil.rmtree(path)
+        earlier = self._earlier(digest)
+        number = max((n for n, _ in earlier), default=0)
+        for n, path in earlier:
+            if rounds and n == number:
+                shutil.rmtree(path)
         options = self._wandb.Settings(
             silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True
         )
@@ -248,10 +236,8 @@ class MLflow(Tracker):
     def __init__(self, folder: Path | str, *, experiment: str = "tunefree") -> None:
         super().__init__(folder)
         self.experiment = experiment
-        self._mlflow = import_package(
-            "MLflow", "mlflow", environment="MLFLOW_DISABLE_TELEMETRY=true"
-        )
-        self._entities = import_package("MLflow", "mlflow", "mlflow.entities")
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        self._mlflow, self._entities = import_modules("MLflow", "mlflow", "mlflow.entities")
         self._client: Any = None
         self._run, self._last = "", -1  # the last round that is logged
 
@@ -260,35 +246,28 @@ class MLflow(Tracker):
         """The tracking URI of the database."""
         return f"sqlite:///{(self.folder / 'mlflow.db').absolute()}"
 
-    def _open(self, settings: Row, played: int) -> int:
+    def _open(self, settings: Row, rounds: int) -> int:
         client = self._client = self._mlflow.MlflowClient(tracking_uri=self.uri)
         found = client.get_experiment_by_name(self.experiment)
         place = (self.folder / "artifacts").absolute().as_uri()
         home = found.experiment_id if found else client.create_experiment(self.experiment, place)
-        digest = digest_settings(settings)
-        earlier = [] if played == 0 else self._search(home, digest)
+        digest, earlier = digest_settings(settings), []
+        if rounds:
+            query = f"tags.`tunefree.run` = '{digest}'"
+            newest = ["attributes.start_time DESC"]
+            earlier = client.search_runs([home], query, order_by=newest, max_results=1)
         if earlier:
             self._run = earlier[0].info.run_id
-            self._last = self._last_round()
+            names = client.get_run(self._run).data.metrics
+            steps = (m.step for n in names for m in client.get_metric_history(self._run, n))
+            self._last = max(steps, default=-1)
             client.update_run(self._run, status="RUNNING")
         else:
             tags = {"tunefree.run": digest}
             created = client.create_run(home, run_name=run_name(settings), tags=tags)
-            self._run = created.info.run_id
-            self._last = -1
+            self._run, self._last = created.info.run_id, -1
             self._log_settings(settings)
         return self._last + 1
-
-    def _search(self, home: str, digest: str) -> Any:
-        query = f"tags.`tunefree.run` = '{digest}'"
-        newest = ["attributes.start_time DESC"]
-        return self._client.search_runs([home], query, order_by=newest, max_results=1)
-
-    def _last_round(self) -> int:
-        """Return the last round that is logged."""
-        names = self._client.get_run(self._run).data.metrics
-        steps = (m.step for n in names for m in self._client.get_metric_history(self._run, n))
-        return max(steps, default=-1)
 
     def _log_settings(self, settings: Row) -> None:
         params = [

@@ -3,14 +3,13 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import methods
 from ..core.errors import ArgumentError, check_int, unknown_name
 from ..methods import Method
 from ..training.command import parse_method_settings
-from ..training.config import RunConfig, check_option_names
 
 TUNED = "tuned"
 MAX_SEEDS = 1_000_000
@@ -19,23 +18,14 @@ NEXT_SETTING = re.compile(rf":(?=[A-Za-z_]\w*=|{TUNED}$)")  # not the colon insi
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method in a study.
+    """A method in a study."""
 
-    Args:
-        label: Its name in tables.
-        method: The method.
-        name: Its name in the catalogue; None for a `Method` without one.
-        texts: Its settings as KEY=VALUE texts.
-        settings: Its settings as values.
-        tuned: Whether its other settings are searched first.
-    """
-
-    label: str
+    label: str  # its name in tables
     method: Method
-    name: str | None = None
-    texts: tuple[str, ...] = ()
+    name: str | None = None  # in the catalogue; None for a `Method` without one
+    texts: tuple[str, ...] = ()  # its settings as KEY=VALUE
     settings: dict[str, Any] = field(default_factory=dict)
-    tuned: bool = False
+    tuned: bool = False  # whether its other settings are searched first
 
 
 def parse_candidate(text: str) -> Candidate:
@@ -48,43 +38,39 @@ def parse_candidate(text: str) -> Candidate:
     texts = tuple(part for part in parts if part != TUNED)
     if name not in methods.CATALOGUE:
         raise unknown_name("method", name, methods.CATALOGUE)
+    return replace(make_candidate(name, texts), label=text.strip(), tuned=TUNED in parts)
+
+
+def make_candidate(name: str, texts: tuple[str, ...]) -> Candidate:
+    """Return the method of a name with its settings as KEY=VALUE texts."""
     settings = parse_method_settings(name, texts)
-    method = methods.get(name, **settings)
-    return Candidate(text.strip(), method, name, texts, settings, tuned=TUNED in parts)
+    return Candidate(name, methods.get(name, **settings), name, texts, settings)
 
 
 def parse_candidates(given: Sequence[str | Method] | Mapping[str, Any]) -> list[Candidate]:
     """Return the candidates of a comparison; their labels must differ."""
     if isinstance(given, str) or not isinstance(given, Sequence | Mapping) or not given:
-        raise ArgumentError(
-            "compare(methods=...) must be a list of names and Methods, or a dict of them by label, "
-            f"got {given!r}."
-        )
+        rule = "a list of names and Methods, or a dict of them by label"
+        raise ArgumentError(f"compare(methods=...) must be {rule}, got {given!r}.")
     if not isinstance(given, Mapping):
         pairs = [(m.name if isinstance(m, Method) else str(m).strip(), m) for m in given]
     else:
         pairs = list(given.items())
-    out = [_make_candidate(str(label), method) for label, method in pairs]
+    out = []
+    for label, method in pairs:
+        if not isinstance(method, Method | str):
+            given = f"{method!r} for {str(label)!r}"
+            raise ArgumentError(f"compare(methods=...) must hold names and Methods, got {given}.")
+        found = parse_candidate(method) if isinstance(method, str) else Candidate("", method)
+        out.append(replace(found, label=str(label)))
     taken: dict[str, str] = {}
     for label in (candidate.label for candidate in out):
         key = folder_name(label).lower()  # some file systems ignore case
         if key in taken:
-            raise ArgumentError(
-                f"compare(methods=...) must tell its methods apart, got {taken[key]!r} and "
-                f"{label!r}; give a dict with labels that differ."
-            )
+            both = f"{taken[key]!r} and {label!r}; give a dict with labels that differ"
+            raise ArgumentError(f"compare(methods=...) must tell its methods apart, got {both}.")
         taken[key] = label
     return out
-
-
-def _make_candidate(label: str, method: Any) -> Candidate:
-    if isinstance(method, Method):
-        return Candidate(label, method)
-    if not isinstance(method, str):
-        raise ArgumentError(
-            f"compare(methods=...) must hold names and Methods, got {method!r} for {label!r}."
-        )
-    return replace(parse_candidate(method), label=label)
 
 
 def folder_name(label: str) -> str:
@@ -110,10 +96,8 @@ def make_seeds(given: int | Sequence[int], what: str = "compare") -> list[int]:
             raise ArgumentError(f"{what}(seeds=...) must be at most {MAX_SEEDS:,}, got more.")
         return list(range(given))
     if not given or isinstance(given, str) or len(set(given)) < len(given):
-        raise ArgumentError(
-            f"{what}(seeds=...) must be a number of seeds or a list of different ones, got "
-            f"{given!r}."
-        )
+        rule = "a number of seeds or a list of different ones"
+        raise ArgumentError(f"{what}(seeds=...) must be {rule}, got {given!r}.")
     for seed in given:
         check_int(what, "seeds", seed, 0)
     return [int(seed) for seed in given]
@@ -130,16 +114,5 @@ def parse_seeds(text: str) -> int | list[int]:
             return [int(part) for part in text.split(",") if part.strip()]
         return int(text)
     except ValueError:
-        raise ArgumentError(
-            f"--seeds must be a number of seeds, such as 3, or seeds, such as 0,4,7, got {text!r}."
-        ) from None
-
-
-def check_study_options(what: str, given: Mapping[str, Any]) -> None:
-    """Reject arguments that `fit` does not have, or that the study sets itself."""
-    options = {name: value for name, value in given.items() if name != "callbacks"}
-    for name in ("method", "seed"):
-        if name in options:
-            known = [f.name for f in fields(RunConfig) if f.name not in ("method", "seed")]
-            raise unknown_name(f"argument of {what}", name, known)
-    check_option_names(what, options)
+        rule = "a number of seeds, such as 3, or seeds, such as 0,4,7"
+        raise ArgumentError(f"--seeds must be {rule}, got {text!r}.") from None

@@ -1,7 +1,7 @@
 """Comparing methods on one problem, seed by seed: the runs and their result."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,22 +9,24 @@ from typing import Any
 from ..core.errors import CheckpointError, Interrupted, check_finite, convert_errors
 from ..core.text import format_bytes
 from ..methods import Method
-from ..training.run import Run
+from ..report import page
 from . import measures, tables
-from .candidates import (
-    Candidate,
-    check_study_options,
-    folder_name,
-    make_seeds,
-    parse_candidates,
-)
+from .candidates import Candidate, folder_name, make_seeds, parse_candidates
 from .execute import make_progress, run_all
-from .folder import make_task, read_study, write_study
-from .search import make_grid, run_search
 from .significance import LEVEL
-from .source import MakeFederation, MakeModel, PythonStudy, Study, check_candidates
-from .tasks import NOT_RUN, FailedRun, Outcome, ProgressListener, RunTask, read_outcome
-from .tuning import Tuning
+from .source import MakeFederation, MakeModel, PythonStudy, Study
+from .tasks import (
+    NOT_RUN,
+    FailedRun,
+    Outcome,
+    ProgressListener,
+    RunTask,
+    make_task,
+    read_outcome,
+    read_study,
+    write_study,
+)
+from .tuning import Tuning, make_grid, run_search
 
 FILE = "compare.json"
 KEYS = ("labels", "seeds", "target", "tunings", "failures", "command")
@@ -117,18 +119,16 @@ class Comparison(tables.StudyResult):
     def header(self) -> str:
         """What was compared, and what the columns up to the target mean."""
         seeds = ", ".join(map(str, self.seeds))
-        parts = [f"Seeds {seeds}." if len(self.seeds) > 1 else f"Seed {seeds}."]
-        known = next(
-            (r.settings for g in self.runs.values() for r in g if isinstance(r, Run)), None
-        )
-        if known is not None:
+        parts = []
+        if groups := measures.select_runs(self.runs):
+            known = next(iter(groups.values()))[0].settings
             data, steps = known["data"], known["steps"]
             local = f"{known['epochs']} epochs" if steps is None else f"{steps} local steps"
-            parts.insert(
-                0,
+            parts = [
                 f"{data['name']}, {data['clients']} clients, {known['cohort']} a round, {local}, "
-                f"{known['rounds']} rounds.",
-            )
+                f"{known['rounds']} rounds."
+            ]
+        parts.append(f"Seeds {seeds}." if len(self.seeds) > 1 else f"Seed {seeds}.")
         if self.goal is not None:
             why = ""
             if self.target is None and measures.is_higher_better(self.measure):
@@ -153,24 +153,18 @@ class Comparison(tables.StudyResult):
         if len(self.seeds) == 1:
             return "One seed cannot tell which differences are real; three or more can."
         labels = {v: ", ".join(r["label"] for r in rows if r["verdict"] == v) for v in VERDICTS}
-        out = (
-            f"* worse than {first} beyond chance ({LEVEL:.0%}, paired t-test over "
-            f"{len(self.seeds)} seeds, Holm): {labels['worse'] or 'none'}."
-        )
+        test = f"{LEVEL:.0%}, paired t-test over {len(self.seeds)} seeds, Holm"
+        out = f"* worse than {first} beyond chance ({test}): {labels['worse'] or 'none'}."
         if labels["not told apart"]:
             out += f" Not told apart from {first}: {labels['not told apart']}."
         if labels["not tested"]:
-            out += (
-                " Not tested (seeds lost, or the same difference in every seed): "
-                f"{labels['not tested']}."
-            )
+            why = "seeds lost, or the same difference in every seed"
+            out += f" Not tested ({why}): {labels['not tested']}."
         return out
 
     def _repr_html_(self) -> str:
-        from ..report.page import render_frame
-
         runs = measures.select_runs(self.runs)
-        return super()._repr_html_() + (render_frame(runs) if runs else "")
+        return super()._repr_html_() + (page.render_frame(runs) if runs else "")
 
     def json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -187,15 +181,13 @@ class Comparison(tables.StudyResult):
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page that shows the runs side by side."""
-        from ..report.page import write
-
         costs = [
             measures.make_page_row(row["label"], row, self.tunings.get(row["label"], {}), "final")
             for row in self.table()
             if row["finished"]
         ]
         runs = measures.select_runs(self.runs)
-        return write(runs, Path(path), tuning=costs if self.tunings else None)
+        return page.write(runs, Path(path), tuning=costs if self.tunings else None)
 
     @staticmethod
     @convert_errors("This comparison cannot be read: its folder is damaged", CheckpointError)
@@ -203,15 +195,12 @@ class Comparison(tables.StudyResult):
         """Read a comparison's folder; runs that are missing are `FailedRun`s."""
         folder = Path(path)
         facts = read_study(folder, FILE, "comparison", KEYS)
-        runs: dict[str, list[Outcome]] = {}
-        for label in facts["labels"]:
-            reasons = facts["failures"].get(label, {})
-            runs[label] = [
-                FailedRun(seed, reasons[str(seed)])
-                if reasons.get(str(seed)) is not None
-                else read_outcome(make_task(folder, label, seed, 0))
-                for seed in facts["seeds"]
-            ]
+        runs: dict[str, list[Outcome]] = {label: [] for label in facts["labels"]}
+        for label, group in runs.items():
+            for seed in facts["seeds"]:
+                reason = facts["failures"].get(label, {}).get(str(seed))
+                task = make_task(folder, label, seed, 0)
+                group.append(read_outcome(task) if reason is None else FailedRun(seed, reason))
         found = Comparison(runs, facts["seeds"], facts["target"], facts["tunings"], folder)
         found.markdown()  # raises now if something is damaged
         return found
@@ -254,7 +243,7 @@ def compare(
     >>> [row["label"] for row in found.table()]
     ['fedavg', 'auto']
     """
-    check_study_options("compare", settings)
+    study = PythonStudy.create("compare", model, federation, settings)
     tuned: dict[str, Tuning] = {}
     if isinstance(methods, Mapping):
         tuned = {str(k): v for k, v in methods.items() if isinstance(v, Tuning)}
@@ -262,7 +251,7 @@ def compare(
     return run_comparison(
         parse_candidates(methods),
         make_seeds(seeds),
-        PythonStudy.create(model, federation, settings),
+        study,
         out=None if out is None else Path(out),
         target=target,
         listener=make_progress(progress),
@@ -291,21 +280,21 @@ def run_comparison(
     """
     if target is not None:
         check_finite("compare", "target", target)
-    check_candidates(study, candidates, seeds[0])
+    study.check(candidates, seeds[0])
     grids = {c.label: make_grid(c) for c in candidates if c.tuned}
     ready, spent = {c.label: c for c in candidates}, dict(tunings or {})
-    done: dict[tuple[str, int], Outcome] = {}
+    tasks = [make_task(out, c.label, seed, study.rounds) for seed in seeds for c in candidates]
+    done: dict[RunTask, Outcome] = {}
 
-    def make_result(read: Callable[[RunTask], Outcome] = read_outcome) -> Comparison:
-        def outcome(label: str, seed: int) -> Outcome:
-            return done.get((label, seed)) or read(make_task(out, label, seed, study.rounds))
-
-        runs = {c.label: [outcome(c.label, seed) for seed in seeds] for c in candidates}
+    def make_result() -> Comparison:
+        runs: dict[str, list[Outcome]] = {c.label: [] for c in candidates}
+        for task in tasks:
+            runs[task.label].append(done.get(task, FailedRun(task.seed, NOT_RUN)))
         result = Comparison(runs, seeds, target, spent, out)
         _write(result, command)
         return result
 
-    make_result(lambda task: FailedRun(task.seed, NOT_RUN))  # the folder can be resumed from now on
+    make_result()  # the folder can be resumed from now on
     try:
         with listener:
             for label, points in grids.items():
@@ -317,13 +306,14 @@ def run_comparison(
                 if found := tuning.ranked():
                     ready[label] = replace(found[0].candidate, label=label)
                 else:
-                    del ready[label]
-                    done |= {(label, s): FailedRun(s, tuning.sentences[0]) for s in seeds}
-            source = study.with_candidates(list(ready.values()))
-            tasks = [make_task(out, label, s, study.rounds) for s in seeds for label in ready]
-            for task, outcome in run_all(tasks, source, listener, jobs):
-                done[task.label, task.seed] = outcome
+                    lost = [task for task in tasks if task.label == label]
+                    done |= {task: FailedRun(task.seed, tuning.sentences[0]) for task in lost}
+            make_inputs = study.with_candidates(list(ready.values())).inputs
+            left = [task for task in tasks if task not in done]
+            for task, outcome in run_all(left, make_inputs, listener, jobs):
+                done[task] = outcome
     except KeyboardInterrupt:
+        done |= {task: read_outcome(task) for task in tasks if task not in done}
         hint = "" if out is None else f" Call compare again with out={str(out)!r}."
         raise Interrupted(f"Stopped by Ctrl-C.{hint}", make_result()) from None
     return make_result()

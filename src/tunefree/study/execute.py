@@ -1,8 +1,7 @@
 """Training the runs of a study, one after the other or in several processes."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -13,18 +12,16 @@ from .pool import ProcessPool, Worker
 from .tasks import (
     NOT_RUN,
     FailedRun,
+    MakeInputs,
     Outcome,
     ProgressListener,
-    RunSource,
     RunTask,
-    forward_logs,
+    forward_warnings,
     read_outcome,
     run_one,
 )
 
 TaskT = TypeVar("TaskT", bound=RunTask)
-Outcomes = Generator[tuple[TaskT, Outcome, bool], None, None]
-WorkerResult = tuple[FailedRun | None, bool]
 TrainTask = Callable[[TaskT, Callback], tuple[Outcome, bool]]
 """Trains a run; returns its outcome, and whether it was trained (not read from disk)."""
 
@@ -39,113 +36,88 @@ def make_progress(shown: bool) -> ProgressListener:
 
 
 def run_all(
-    tasks: Sequence[RunTask], source: RunSource, listener: ProgressListener, jobs: int = 1
+    tasks: Sequence[RunTask], make_inputs: MakeInputs, listener: ProgressListener, jobs: int = 1
 ) -> Iterator[tuple[RunTask, Outcome]]:
     """Train the runs and yield each as it ends; Ctrl-C leaves all of them resumable."""
     if init_ranks().size > 1:
         raise ArgumentError(
             "A study runs in one process, or starts its own with jobs=...; leave torchrun out."
         )
+    if jobs > 1 and any(task.out is None for task in tasks):
+        raise ArgumentError("jobs > 1 needs a folder: the processes leave their runs there.")
     listener.on_plan(tasks)
-    train = partial(run_one, source=source)
-    if jobs > 1:
-        outcomes = _run_in_new_pool(tasks, train, listener, jobs)
-    else:
-        outcomes = run_in_turn(tasks, train, listener)
-    with closing(outcomes) as found:
+    pool = RunPool(partial(run_one, make_inputs=make_inputs), read_outcome, jobs)
+    with closing(pool), closing(pool.run(tasks, listener)) as found:
         for task, outcome, trained in found:
             listener.on_end(task, outcome, trained)
             yield task, outcome
 
 
-def run_in_turn(
-    tasks: Sequence[TaskT], train: TrainTask[TaskT], listener: ProgressListener
-) -> Outcomes[TaskT]:
-    """Train the runs one after the other; yield each with its outcome and whether it was trained.
+class RunPool(Generic[TaskT]):
+    """Trains runs in this process, or in several (`jobs`) that live until `close`.
 
-    Args:
-        tasks: The runs.
-        train: Trains one run.
-        listener: Receives rounds and warnings.
-    """
-    for task in tasks:
-
-        def show(event: Event, task: TaskT = task) -> None:
-            listener.on_round(task, event.row)
-
-        with forward_logs(listener, task):
-            outcome, trained = train(task, show)
-        yield task, outcome, trained
-
-
-def _run_in_new_pool(
-    tasks: Sequence[RunTask], train: TrainTask[RunTask], listener: ProgressListener, jobs: int
-) -> Outcomes[RunTask]:
-    if any(task.out is None for task in tasks):
-        raise ArgumentError("jobs > 1 needs a folder: the processes leave their runs there.")
-    with ProcessPool(TrainInWorker(train), jobs) as pool:
-        yield from run_in_pool(pool, tasks, listener, read_outcome)
-
-
-def run_in_pool(
-    pool: ProcessPool[TaskT, WorkerResult],
-    tasks: Sequence[TaskT],
-    listener: ProgressListener,
-    load: Callable[[TaskT], Outcome],
-) -> Outcomes[TaskT]:
-    """Train the runs in a pool whose work is a `TrainInWorker`; yield as `run_in_turn` does.
-
-    Args:
-        pool: The pool.
-        tasks: The runs.
-        listener: Receives rounds and warnings.
-        load: Reads a run that a process has left on disk.
+    In several, `train` must be picklable, and `load` reads a run that a process has left on disk.
     """
 
-    def forward(task: TaskT, message: Any) -> None:
-        if isinstance(message, str):
-            listener.on_message(message)
-        else:
-            listener.on_round(task, message)
+    def __init__(
+        self, train: TrainTask[TaskT], load: Callable[[TaskT], Outcome], jobs: int
+    ) -> None:
+        self._train, self._load = train, load
+        work = partial(_train_in_worker, train=train)
+        self._processes = ProcessPool(work, jobs) if jobs > 1 else None
 
-    for task, result in pool.run(tasks, forward):
-        if isinstance(result, BaseException):  # the process died, for lack of memory for instance
-            yield task, FailedRun(task.seed, f"Its process ended: {first_line(result)}"), True
-        else:
-            failed, trained = result
-            yield task, failed or load(task), trained
+    def close(self) -> None:
+        """Ask the processes to stop, and wait for them."""
+        if self._processes is not None:
+            self._processes.close()
+
+    def run(
+        self, tasks: Sequence[TaskT], listener: ProgressListener
+    ) -> Generator[tuple[TaskT, Outcome, bool], None, None]:
+        """Train the runs; yield each as it ends, with its outcome and whether it was trained."""
+        if self._processes is None:
+            for task in tasks:
+                yield task, *self._train_here(task, listener)
+            return
+
+        def forward(task: TaskT, message: Any) -> None:
+            if isinstance(message, str):
+                listener.on_message(message)
+            else:
+                listener.on_round(task, message)
+
+        for task, result in self._processes.run(tasks, forward):
+            if isinstance(result, BaseException):  # the process died, perhaps for lack of memory
+                yield task, FailedRun(task.seed, f"Its process ended: {first_line(result)}"), True
+            else:
+                failed, trained = result
+                yield task, failed or self._load(task), trained
+
+    def _train_here(self, task: TaskT, listener: ProgressListener) -> tuple[Outcome, bool]:
+        is_shown = type(listener) is not ProgressListener  # else warnings are logged as usual
+        with forward_warnings(listener.on_message, task) if is_shown else nullcontext():
+            return self._train(task, lambda event: listener.on_round(task, event.row))
 
 
-@dataclass(frozen=True)
-class TrainInWorker(Generic[TaskT]):
-    """The work of a pool that trains runs.
+def _train_in_worker(
+    task: TaskT, worker: Worker, train: TrainTask[TaskT]
+) -> tuple[FailedRun | None, bool]:
+    """Train a run in a process of the pool, which leaves it on disk.
 
-    Rounds and warnings are sent as messages. The run itself stays on disk; the result is its
-    failure, or None, and whether it was trained.
-
-    Args:
-        train: Trains one run; picklable.
+    Rounds and warnings are sent as messages; the result is the run's failure, or None, and whether
+    it was trained.
     """
 
-    train: TrainTask[TaskT]
-
-    def __call__(self, task: TaskT, worker: Worker) -> WorkerResult:
-        """Train a run in a process of the pool."""
-
-        def send_row(event: Event) -> None:
-            worker.send(event.row)
-            if worker.stop_requested:
-                event.request_stop()
-
-        class Sender(ProgressListener):
-            def on_message(self, text: str) -> None:
-                worker.send(text)
-
+    def send_row(event: Event) -> None:
+        worker.send(event.row)
         if worker.stop_requested:
-            return FailedRun(task.seed, NOT_RUN), True
-        try:
-            with forward_logs(Sender(), task):
-                outcome, trained = self.train(task, send_row)
-        except KeyboardInterrupt:
-            return FailedRun(task.seed, "stopped by Ctrl-C"), True
-        return (outcome if isinstance(outcome, FailedRun) else None), trained
+            event.request_stop()
+
+    if worker.stop_requested:
+        return FailedRun(task.seed, NOT_RUN), True
+    try:
+        with forward_warnings(worker.send, task):
+            outcome, trained = train(task, send_row)
+    except KeyboardInterrupt:
+        return FailedRun(task.seed, "stopped by Ctrl-C"), True
+    return (outcome if isinstance(outcome, FailedRun) else None), trained

@@ -8,7 +8,7 @@ gradients, without the loss evaluations of line searches.
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..methods import CATALOGUE
 from ..training.run import Run
@@ -16,13 +16,7 @@ from .significance import LEVEL, holm, two_sided_p
 from .tasks import GOOD, NOT_RUN, FailedRun, Outcome
 
 COSTS = ("gradients", "bytes_up", "bytes_down", "seconds")
-MEASURES = (
-    "test_accuracy",
-    "test_loss",
-    "validation_accuracy",
-    "validation_loss",
-    "train_loss",
-)
+MEASURES = ("test_accuracy", "test_loss", "validation_accuracy", "validation_loss", "train_loss")
 SHARE = 0.95  # the default target, as a share of the best method's final score
 Groups = Mapping[str, Sequence[Outcome]]
 
@@ -32,14 +26,14 @@ def to_float(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and abs(value) < 1e100 else None
 
 
-def ended_well(outcome: Outcome) -> bool:
+def ended_well(outcome: Outcome) -> TypeGuard[Run]:
     """Whether a run finished or stopped early."""
     return isinstance(outcome, Run) and outcome.status in GOOD
 
 
 def choose_measure(groups: Groups) -> str:
     """Return the first of `MEASURES` that every run has which ended well."""
-    runs = [r for group in groups.values() for r in group if isinstance(r, Run) and ended_well(r)]
+    runs = [run for group in groups.values() for run in group if ended_well(run)]
     for name in MEASURES:
         if runs and all(final_value(run, name) is not None for run in runs):
             return name
@@ -58,6 +52,14 @@ def final_value(run: Run, measure: str) -> float | None:
     return to_float(run.summary.get(measure))
 
 
+def final_values(groups: Groups, measure: str) -> dict[str, list[float | None]]:
+    """Return each method's final values, one per seed; None if the run did not end well."""
+    return {
+        label: [final_value(r, measure) if ended_well(r) else None for r in group]
+        for label, group in groups.items()
+    }
+
+
 def best_value(run: Run, measure: str) -> float | None:
     """Return the best value over all rounds."""
     found = [v for row in run.history if (v := to_float(row.get(measure))) is not None]
@@ -66,13 +68,8 @@ def best_value(run: Run, measure: str) -> float | None:
 
 def total_cost(outcomes: Iterable[Outcome]) -> dict[str, float]:
     """Return the sums of the costs of several runs, by name."""
-    costs = [run_cost(outcome) for outcome in outcomes]
-    return {name: sum(cost[name] for cost in costs) for name in COSTS}
-
-
-def run_cost(outcome: Outcome) -> dict[str, float]:
-    """Return the costs of a run, by name."""
-    return {name: sum(row.get(name) or 0 for row in outcome.history) for name in COSTS}
+    rows = [row for outcome in outcomes for row in outcome.history]
+    return {name: sum(row.get(name) or 0 for row in rows) for name in COSTS}
 
 
 def cost_to_target(run: Run, measure: str, target: float) -> dict[str, float] | None:
@@ -90,22 +87,22 @@ def cost_to_target(run: Run, measure: str, target: float) -> dict[str, float] | 
     return None
 
 
-def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the mean and the sample standard deviation; None if there are too few values."""
-    mean = statistics.fmean(values) if values else None
-    return mean, statistics.stdev(values) if len(values) > 1 else None
+def mean_and_sd(values: Iterable[float | None]) -> tuple[float | None, float | None]:
+    """Return mean and sample standard deviation of the values there are; None with too few."""
+    found = [v for v in values if v is not None]
+    mean = statistics.fmean(found) if found else None
+    return mean, statistics.stdev(found) if len(found) > 1 else None
 
 
-def find_best(groups: Groups, measure: str) -> str | None:
+def find_best(finals: Mapping[str, Sequence[float | None]], measure: str) -> str | None:
     """Return the method with the best final mean, among those with every seed if there is one."""
-    means: dict[str, tuple[bool, float]] = {}
-    for label, group in groups.items():
-        found = _final_values(group, measure)
-        values = [v for v in found if v is not None]
-        if values:
-            mean = statistics.fmean(values)
-            means[label] = (len(values) == len(group), mean if is_higher_better(measure) else -mean)
-    return max(means, key=lambda label: means[label], default=None)
+    sign = 1 if is_higher_better(measure) else -1
+    ranks: dict[str, tuple[bool, float]] = {}
+    for label, values in finals.items():
+        mean, _ = mean_and_sd(values)
+        if mean is not None:
+            ranks[label] = (None not in values, sign * mean)
+    return max(ranks, key=lambda label: ranks[label], default=None)
 
 
 def select_runs(groups: Groups) -> dict[str, list[Run]]:
@@ -114,83 +111,60 @@ def select_runs(groups: Groups) -> dict[str, list[Run]]:
     return {label: group for label, group in runs.items() if group}
 
 
-def _final_values(group: Sequence[Outcome], measure: str) -> list[float | None]:
-    return [
-        final_value(r, measure) if isinstance(r, Run) and ended_well(r) else None for r in group
-    ]
-
-
 def default_target(groups: Groups, measure: str) -> float | None:
     """Return the target if none is given; see `SHARE`."""
-    first = find_best(groups, measure)
-    if first is None:
+    finals = final_values(groups, measure)
+    first = find_best(finals, measure)
+    mean = None if first is None else mean_and_sd(finals[first])[0]
+    if mean is None:
         return None
-    mean = statistics.fmean(v for v in _final_values(groups[first], measure) if v is not None)
     return SHARE * mean if is_higher_better(measure) else mean + (1 - SHARE) * abs(mean)
 
 
-def compare_with_best(groups: Groups, measure: str) -> dict[str, tuple[float | None, float | None]]:
-    """Return each method's mean difference to the best one and its p value (Holm), by label."""
-    first = find_best(groups, measure)
-    if first is None:
-        return {}
-    reference = _final_values(groups[first], measure)
+def compare_with(
+    first: str, finals: Mapping[str, Sequence[float | None]]
+) -> dict[str, tuple[float, float | None]]:
+    """Return each method's mean difference to the first one and its p value (Holm), by label."""
     differences: dict[str, float] = {}
     ps: dict[str, float] = {}
-    for label, group in groups.items():
-        found = list(zip(_final_values(group, measure), reference, strict=True))
-        pairs = [(a, b) for a, b in found if a is not None and b is not None]
-        if label == first or not pairs or len(pairs) < len(group):
+    for label, values in finals.items():
+        pairs = zip(values, finals[first], strict=True)
+        each = [a - b for a, b in pairs if a is not None and b is not None]
+        if label == first or not each or len(each) < len(values):
             continue
-        each = [a - b for a, b in pairs]
         differences[label] = statistics.fmean(each)
-        p = two_sided_p(each)
-        if p is not None:
+        if (p := two_sided_p(each)) is not None:
             ps[label] = p
     raised = holm(ps)
     return {label: (d, raised.get(label)) for label, d in differences.items()}
 
 
-def make_row(
-    label: str,
-    group: Sequence[Outcome],
-    measure: str,
-    target: float | None,
-    tuning: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Return one method's row of the table: means over the seeds that ended well."""
-    runs = [r for r in group if isinstance(r, Run)]
-    ended = [r for r in runs if ended_well(r)]
-    out: dict[str, Any] = {"label": label, "seeds": len(group), "finished": len(ended)}
-    out["final"], out["final_sd"] = mean_and_sd(
-        [v for v in _final_values(group, measure) if v is not None]
-    )
-    bests = [v for r in ended if (v := best_value(r, measure)) is not None]
-    out["best"], out["best_sd"] = mean_and_sd(bests)
-    reached: list[dict[str, float]] = []
-    if target is not None:
-        reached = [u for r in ended if (u := cost_to_target(r, measure, target))]
+def summarise_seeds(group: Sequence[Outcome], measure: str, target: float | None) -> dict[str, Any]:
+    """Return scores and costs of one method: means over the seeds that ended well."""
+    ended = [r for r in group if ended_well(r)]
+    out: dict[str, Any] = {"seeds": len(group), "finished": len(ended)}
+    out["final"], out["final_sd"] = mean_and_sd(final_value(r, measure) for r in ended)
+    out["best"], out["best_sd"] = mean_and_sd(best_value(r, measure) for r in ended)
+    found = [None if target is None else cost_to_target(r, measure, target) for r in ended]
+    reached = [costs for costs in found if costs is not None]
     out["reached"] = len(reached)
     for name in ("rounds", "bytes_up", "gradients"):
-        all_reached = reached and len(reached) == len(group)
-        mean = statistics.fmean(u[name] for u in reached) if all_reached else None
-        out[f"{name}_to_target"] = mean
+        mean, _ = mean_and_sd(costs[name] for costs in reached)
+        out[f"{name}_to_target"] = mean if len(reached) == len(group) else None
     for name in COSTS:
-        out[name] = statistics.fmean(run_cost(r)[name] for r in ended) if ended else None
-    out["choose"] = describe_choices(runs, tuning)
-    out["tuning_gradients"] = None if tuning is None else tuning["gradients"]
-    out["note"] = "; ".join(describe_lost_seeds(group))
+        out[name], _ = mean_and_sd(total_cost([r])[name] for r in ended)
     return out
 
 
-def describe_choices(runs: Sequence[Run], tuning: Mapping[str, Any] | None) -> str:
+def describe_choices(group: Sequence[Outcome], tuning: Mapping[str, Any] | None) -> str:
     """Return the settings that had to be chosen, "nothing", or "" if that is not known."""
     if tuning is not None and tuning["settings"]:
         return "tuned: " + " ".join(f"{k}={v}" for k, v in tuning["settings"].items())
-    name = runs[0].settings["method"].get("name") if runs else None
-    if name is None or name not in CATALOGUE:
-        return ""
-    return " ".join(CATALOGUE[name].choose) or "nothing"
+    for run in group:
+        name = run.settings["method"].get("name") if isinstance(run, Run) else None
+        if name is not None and name in CATALOGUE:
+            return " ".join(CATALOGUE[name].choose) or "nothing"
+    return ""
 
 
 def describe_lost_seeds(group: Sequence[Outcome], rounds: int | None = None) -> list[str]:
@@ -221,16 +195,28 @@ def make_rows(
     groups: Groups, measure: str, target: float | None, tunings: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Return one row per method, with its difference to the best one and the test's verdict."""
-    first, found = find_best(groups, measure), compare_with_best(groups, measure)
+    finals = final_values(groups, measure)
+    first = find_best(finals, measure)
+    found = {} if first is None else compare_with(first, finals)
     out = []
     for label, group in groups.items():
-        line = make_row(label, group, measure, target, tunings.get(label))
+        tuning = tunings.get(label)
         difference, p = found.get(label, (None, None))
         verdict = "best" if label == first else "not tested"
         if p is not None:
             verdict = "worse" if p < LEVEL else "not told apart"
-        line |= {"difference": difference, "p": p, "verdict": verdict, "lost": count_lost(group)}
-        out.append(line)
+        row = {
+            "label": label,
+            **summarise_seeds(group, measure, target),
+            "choose": describe_choices(group, tuning),
+            "tuning_gradients": None if tuning is None else tuning["gradients"],
+            "note": "; ".join(describe_lost_seeds(group)),
+            "difference": difference,
+            "p": p,
+            "verdict": verdict,
+            "lost": count_lost(group),
+        }
+        out.append(row)
     return out
 
 

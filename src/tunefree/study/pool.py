@@ -7,7 +7,6 @@ see `Worker.stop_requested` and end early.
 
 import multiprocessing
 import os
-import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +20,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Worker:
-    """What a task sees of the pool, in the process that does it.
-
-    Args:
-        task: The task.
-        stop: Event that is set when the tasks should end early.
-        messages: Queue to the first process.
-    """
+    """What a task sees of the pool, in the process that does it."""
 
     def __init__(self, task: Any, stop: Any, messages: Any) -> None:
         self._task, self._stop, self._messages = task, stop, messages
@@ -70,18 +63,12 @@ class ProcessPool(Generic[TaskT, ResultT]):
         waiting = {self._executor.submit(_do_task, task): task for task in tasks}
         while waiting:
             done, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
-            for task, message in self._received():
+            while not self._messages.empty():
+                task, message = self._messages.get()
                 if task in waiting.values():  # else it came after the task's result
                     on_message(task, message)
             for future in done:
                 yield waiting.pop(future), future.exception() or future.result()
-
-    def _received(self) -> Iterator[tuple[TaskT, Any]]:
-        while True:
-            try:
-                yield self._messages.get_nowait()
-            except queue.Empty:
-                return
 
     def close(self) -> None:
         """Ask the processes to stop, and wait for them."""

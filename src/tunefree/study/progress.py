@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..training.run import Run
 from .measures import MEASURES, final_value
 from .tasks import FailedRun, Outcome, ProgressListener, RunTask
 
@@ -91,16 +90,12 @@ def describe_outcome(task: RunTask, outcome: Outcome) -> str:
     """Return the outcome of a run as one line: status, score and seconds, or the failure."""
     if isinstance(outcome, FailedRun):
         return outcome.reason
-    parts = [_describe_status(task, outcome)]
+    parts = [outcome.status]
+    if task.until is not None and outcome.status in ("interrupted", "unfinished"):
+        parts = [f"trained {len(outcome.history)} of {task.rounds} rounds"]
     for name in MEASURES:
         if (value := final_value(outcome, name)) is not None:
             parts.append(f"{name.replace('_', ' ')} {value:.4f}")
             break
     seconds = sum(row.get("seconds") or 0 for row in outcome.history)
     return ", ".join([*parts, f"{seconds:.1f} s"])
-
-
-def _describe_status(task: RunTask, run: Run) -> str:
-    if task.until is not None and run.status in ("interrupted", "unfinished"):
-        return f"trained {len(run.history)} of {task.rounds} rounds"
-    return run.status

@@ -39,19 +39,12 @@ Verdict = Literal["holds", "open", "fails", "not tested"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a claim.
+    """The verdict on a claim."""
 
-    Attributes:
-        verdict: "holds", "open", "fails", or "not tested" without any difference.
-        mean: Mean difference; None where one is infinite.
-        error: Standard error of the mean; None where there is none.
-        p: Of the test whose rejection supports the claim; None with fewer than two seeds.
-    """
-
-    verdict: Verdict
-    mean: float | None = None
-    error: float | None = None
-    p: float | None = None
+    verdict: Verdict  # "not tested" without any difference
+    mean: float | None = None  # of the differences; None if one is infinite
+    error: float | None = None  # standard error of the mean
+    p: float | None = None  # of the test whose rejection supports the claim; None with one seed
 
 
 def student_p(t: float, degrees: int) -> float:

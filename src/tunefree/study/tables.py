@@ -65,11 +65,10 @@ def to_latex(rows: Rows, columns: Mapping[str, str]) -> str:
 def to_csv(rows: Rows) -> str:
     """Return rows as CSV of plain numbers; the columns are the keys of the first row."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     keys = list(rows[0]) if rows else []
-    writer.writerow(keys)
-    for row in rows:
-        writer.writerow(["" if row.get(key) is None else row[key] for key in keys])
+    writer = csv.DictWriter(out, keys, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return out.getvalue().rstrip("\n")
 
 

@@ -1,20 +1,23 @@
-"""The runs of a study: what one is trained with, how it is trained, and what is left of it.
+"""The runs of a study: what one is trained with, how it is trained, and the folder of all of them.
 
 A run that has ended is read from its folder and not repeated; an interrupted run is continued. If a
-run fails, its outcome is a `FailedRun` and the study goes on.
+run fails, its outcome is a `FailedRun` and the study goes on. The folder of a study has the runs in
+LABEL/seed-0, LABEL/seed-1, ... and one JSON file about them.
 """
 
+import json
 import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..core.errors import CheckpointError, Interrupted, TunefreeError, first_line
+from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
+from ..core.files import check_writable, to_json, write_atomically
 from ..data import Federation
 from ..training.bind import SimulatedClients, bind
 from ..training.callbacks import Callback, Event
@@ -22,24 +25,19 @@ from ..training.config import RunConfig
 from ..training.fit import train
 from ..training.folder import RunFolder
 from ..training.run import Run
+from .candidates import folder_name
 
 log = logging.getLogger("tunefree")
 
 GOOD = ("finished", "stopped early")
-ENDED = (*GOOD, "diverged")
 NOT_RUN = "not run yet"
 
 
 @dataclass(frozen=True)
 class RunTask:
-    """One run of a study.
+    """One run of a study: the label of its candidate, its seed, its rounds and its folder.
 
-    Args:
-        label: Label of its candidate.
-        seed: Its seed.
-        rounds: Rounds of the complete run.
-        out: Its folder, or None.
-        until: Stop after this many rounds, to be continued later; None runs all rounds.
+    With `until` it stops after this many rounds, to be continued later.
     """
 
     label: str
@@ -66,9 +64,6 @@ class FailedRun:
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
 
-Outcome = Run | FailedRun
-
-
 class RunInputs(NamedTuple):
     """What a run of a study is trained with."""
 
@@ -80,12 +75,8 @@ class RunInputs(NamedTuple):
     checkpoint_every: int | None = None
 
 
-class RunSource(Protocol):
-    """Builds the runs of a study."""
-
-    def inputs(self, task: RunTask) -> RunInputs:
-        """Return what a run is trained with."""
-        ...
+Outcome = Run | FailedRun
+MakeInputs = Callable[[RunTask], RunInputs]
 
 
 class ProgressListener:
@@ -109,29 +100,27 @@ class ProgressListener:
     def __exit__(self, *error: object) -> None: ...
 
 
-def run_one(task: RunTask, callback: Callback, source: RunSource) -> tuple[Outcome, bool]:
-    """Train one run, or read it if it has ended.
-
-    Returns:
-        The outcome, and whether the run was trained.
-    """
+def run_one(task: RunTask, callback: Callback, make_inputs: MakeInputs) -> tuple[Outcome, bool]:
+    """Train one run, or read it if it has ended; return its outcome and whether it was trained."""
     rows: list[dict[str, Any]] = []
     try:
-        inputs = source.inputs(task)
+        inputs = make_inputs(task)
         found = None if task.out is None else _find_finished(task, inputs)
         if found is not None:
             return found, False
         return _train(task, inputs, [lambda event: rows.append(event.row), callback]), True
-    except TunefreeError as error:
-        return FailedRun(task.seed, str(error), traceback.format_exc(), rows), True
     except Exception as error:  # a user's model, loss or part may raise anything
         log.debug("%s, seed %d failed.", task.label, task.seed, exc_info=True)
-        reason = f"{type(error).__name__}: {first_line(error)}"
+        is_own = isinstance(error, TunefreeError)
+        reason = str(error) if is_own else f"{type(error).__name__}: {first_line(error)}"
         return FailedRun(task.seed, reason, traceback.format_exc(), rows), True
 
 
 def _train(task: RunTask, inputs: RunInputs, callbacks: list[Callback]) -> Run:
-    stop = _StopAfter(task.until)
+    def stop(event: Event) -> None:
+        if task.until is not None and event.round + 1 >= task.until:
+            event.request_stop()
+
     try:
         return train(
             inputs.config,
@@ -143,21 +132,10 @@ def _train(task: RunTask, inputs: RunInputs, callbacks: list[Callback]) -> Run:
             checkpoint_every=inputs.checkpoint_every,
         )
     except Interrupted as error:
-        if stop.reached:
-            return error.run  # type: ignore[return-value]
+        run = error.run
+        if task.until is not None and isinstance(run, Run) and len(run.history) >= task.until:
+            return run
         raise
-
-
-class _StopAfter:
-    """A callback that stops a run after some rounds, so that it can be continued."""
-
-    def __init__(self, until: int | None) -> None:
-        self.until, self.reached = until, False
-
-    def __call__(self, event: Event) -> None:
-        if self.until is not None and event.round + 1 >= self.until:
-            self.reached = True
-            event.request_stop()
 
 
 def _find_finished(task: RunTask, inputs: RunInputs) -> Run | None:
@@ -171,8 +149,18 @@ def _find_finished(task: RunTask, inputs: RunInputs) -> Run | None:
     run = read_outcome(task)
     if isinstance(run, FailedRun):
         return None
-    complete = run.status in ENDED or (task.until is not None and len(run.history) >= task.until)
-    return replace(run, problem=bound.problem) if complete else None
+    is_paused = task.until is not None and len(run.history) >= task.until
+    if run.status in (*GOOD, "diverged") or is_paused:
+        return replace(run, problem=bound.problem)
+    return None
+
+
+def make_task(
+    folder: Path | None, label: str, seed: int, rounds: int, until: int | None = None
+) -> RunTask:
+    """Return the run of a label and a seed, with its folder in that of the study."""
+    out = None if folder is None else folder / folder_name(label) / f"seed-{seed}"
+    return RunTask(label, seed, rounds, out, until)
 
 
 def read_outcome(task: RunTask) -> Outcome:
@@ -185,16 +173,34 @@ def read_outcome(task: RunTask) -> Outcome:
         return FailedRun(task.seed, str(error))
 
 
+def write_study(folder: Path, file: str, facts: Mapping[str, Any], what: str) -> None:
+    """Write the JSON file of a study, so that it can be read and continued."""
+    with check_writable(f"{what}(out=...) must be a folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / file, (to_json(facts) + "\n").encode())
+
+
+def read_study(folder: Path, file: str, what: str, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the content of the JSON file of a `what`, which must have these keys."""
+    try:
+        facts = json.loads((folder / file).read_text())
+        missing = [key for key in keys if key not in facts]
+    except (FileNotFoundError, NotADirectoryError):
+        raise ArgumentError(f"{str(folder)!r} holds no {what}: {file} is missing.") from None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ArgumentError(f"{folder / file} is damaged: {first_line(error)}.") from None
+    if missing or not isinstance(facts, dict):
+        raise ArgumentError(f"{folder / file} is damaged: it lacks {', '.join(missing)}.")
+    return facts
+
+
 @contextmanager
-def forward_logs(listener: ProgressListener, task: RunTask) -> Iterator[None]:
-    """Send the package's warnings to the listener within the context."""
-    if type(listener) is ProgressListener:
-        yield
-        return
+def forward_warnings(send: Callable[[str], None], task: RunTask) -> Iterator[None]:
+    """Send the package's warnings, as one text each, instead of logging them."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            listener.on_message(f"{task.label}, seed {task.seed}: {record.getMessage()}")
+            send(f"{task.label}, seed {task.seed}: {record.getMessage()}")
 
     handler, before = Handler(logging.WARNING), log.propagate
     log.addHandler(handler)

@@ -22,7 +22,7 @@ from tunefree.core.errors import DataError
 from tunefree.data import partition, sources
 from tunefree.report import watch
 from tunefree.study import candidates
-from tunefree.study.search import parse_grid
+from tunefree.study.tuning import parse_grid
 from tunefree.training import command
 
 SPLIT = b"\n"
