@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import gc
 import signal
 from contextlib import suppress
 
@@ -8,9 +9,12 @@ import pytest
 from tunefree.models import batched
 
 # Folders whose runs are so short that recording graphs of steps takes longer than the runs, except
-# for the tests that are about recorded steps. Recorded steps have the same bits.
+# for the tests that are about recorded steps, and for those whose runs have hundreds of steps.
+# Recorded steps have the same bits.
 SHORT = ("tests/oracle/", "tests/every/", "tests/unit/", "tests/trust/")
-RECORDED = ("oracle/test_methods.py::test_minibatches", "unit/models/", "trust/test_long")
+RECORDED = ("oracle/test_methods.py::test_minibatches[uniform", "unit/models/", "trust/test_long")
+RECORDED += ("test_identities.py::test_toy", "methods/test_fixed_points.py")
+RECORDED += ("test_invariants.py::test_solvers_do_not_count_steps",)
 
 
 def pytest_configure():
@@ -21,6 +25,20 @@ def pytest_configure():
     """
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Leave what is collected out of garbage collection: ten thousand tests, and all modules.
+
+    Looking through them again and again is a third of the time that collecting takes.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)
