@@ -6,8 +6,6 @@ from contextlib import suppress
 
 import pytest
 
-from tunefree.models import batched
-
 # Folders whose runs are so short that recording graphs of steps takes longer than the runs, except
 # for the tests that are about recorded steps, and for those whose runs have hundreds of steps.
 # Recorded steps have the same bits.
@@ -46,4 +44,4 @@ def no_recording(request, monkeypatch):
     """Record no graphs of steps in short runs."""
     name = request.node.nodeid
     if name.startswith(SHORT) and not any(part in name for part in RECORDED):
-        monkeypatch.setattr(batched, "TRACE_AFTER", 10**9)
+        monkeypatch.setattr("tunefree.models.batched.TRACE_AFTER", 10**9)
