@@ -10,9 +10,9 @@ import pytest
 # for the tests that are about recorded steps, and for those whose runs have hundreds of steps.
 # Recorded steps have the same bits.
 SHORT = ("tests/oracle/", "tests/every/", "tests/unit/", "tests/trust/")
-RECORDED = ("oracle/test_methods.py::test_minibatches[uniform", "unit/models/", "trust/test_long")
-RECORDED += ("test_identities.py::test_toy", "methods/test_fixed_points.py")
-RECORDED += ("test_invariants.py::test_solvers_do_not_count_steps",)
+RECORDED = ("unit/models/", "trust/test_long", "methods/test_fixed_points.py")
+RECORDED += ("test_identities.py::test_toy", "test_invariants.py::test_solvers_do_not_count_steps")
+RECORDED += ("::test_minibatches[least_squares-uniform", "::test_minibatches[softmax-uniform")
 
 
 def pytest_configure():

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from ...core.types import Inputs, Rows
@@ -23,7 +22,7 @@ from ..gpu import flatten, graphs, kernels, rewrite
 from ..gpu.capture import CudaGraphFunction, is_on_gpu
 from ..losses import Batch, DeferredBatch, load_batch
 from ..problem import Problem
-from .compiler import compile_graph
+from .compiler import compile_graph, trace_graph
 from .matmul import bmm_decompositions
 from .mode import BatchedOpsMode
 
@@ -76,8 +75,8 @@ class CompiledDescent:
                 grads, loss = gradients(tuple(parts), *batch)
             return [loss, *grads]
 
-        trace = make_fx(losses_and_gradients, decomposition_table=bmm_decompositions())
-        graph = trace(self._parts, self._low, *batch)
+        given = (self._parts, self._low, *batch)
+        graph = trace_graph(losses_and_gradients, *given, decompositions=bmm_decompositions())
         graphs.flatten_signature(graph)
         return graph
 
@@ -111,7 +110,7 @@ class CompiledDescent:
             return total, [grads[k] for k in factored]
 
         # a graph of its own: the compiler caches few versions of one function, then gives up
-        whole = make_fx(step)(self._parts, self._low, self._total, self._lr, *batch)
+        whole = trace_graph(step, self._parts, self._low, self._total, self._lr, *batch)
         fast = compile_graph(whole, self._problem.device)
 
         def run(first: Tensor, *args: Any) -> Tensor:
