@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLOWER := build/flower
 FAST := "not slow and not browser and not federation and not trust"
+# One thread for each of pytest's processes. Bytecode is kept although some machines say otherwise:
+# pytest compiles 250 files of tests, and tests start dozens of processes.
+TESTED := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 HASHED := install --quiet --disable-pip-version-check --require-hashes --no-deps
 
 # TORCH=2.11.0 installs that version of torch instead of the pinned one, from requirements/torch-2.11.0.txt.
@@ -45,7 +48,7 @@ test: setup  ## format, lint, types, tests, doctests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m $(FAST)
+	$(TESTED) $(BIN)/pytest -n auto -m $(FAST)
 
 test-slow: setup  ## the tests that take minutes
 	$(BIN)/pytest -m slow

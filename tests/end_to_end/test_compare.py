@@ -127,10 +127,45 @@ def test_a_folder_with_other_settings_is_a_row(call):
     assert code == 3  # nothing finished
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_ctrl_c_and_resume(call, place, jobs):
-    study = ("--methods", "scaffold,fedavg", "--rounds", "100", "--seeds", "1", *PART)
-    words = [sys.executable, "-c", MAIN, "compare", "--out", "a", "--jobs", str(jobs), *study]
+def check_interrupted_and_resumed(call, place, study, code, out, err):
+    """Ctrl-C came in the run of scaffold: the study in "a" says so, and ends as "b" without it."""
+    assert code == 130, err
+    assert "Traceback" not in err
+    assert "Stopped by Ctrl-C; continue with:  tunefree compare --resume a\n" in err
+    assert re.search(r"^scaffold +1 of 1 not finished", out, re.M)
+    folder, rounds = place / "a" / "scaffold" / "seed-0", int(study[study.index("--rounds") + 1])
+    before = drop_seconds(read_history(folder))
+    assert 3 <= len(before) < rounds
+    assert json.loads((folder / "checkpoint.json").read_text())[0]["rounds"] == len(before)
+    assert call("compare", "--resume", "a")[0] == 0
+    assert call("compare", "--out", "b", *study)[0] == 0
+    assert drop_seconds(read_history(folder))[: len(before)] == before
+    for label in ("scaffold", "fedavg"):
+        one, other = (place / top / label / "seed-0" for top in "ab")
+        assert drop_seconds(read_history(one)) == drop_seconds(read_history(other))
+
+
+TWO = ("--methods", "scaffold,fedavg", "--seeds", "1", *PART)
+
+
+def test_ctrl_c_and_resume(call, place, monkeypatch):
+    def train(*given, callbacks, **settings):
+        def press(event):
+            if event.round == 2:
+                signal.raise_signal(signal.SIGINT)
+
+        return real(*given, callbacks=[*callbacks, press], **settings)
+
+    real, study = tasks.train, ("--rounds", "6", *TWO)
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "train", train)
+        said = call("compare", "--out", "a", *study)
+    check_interrupted_and_resumed(call, place, study, *said)
+
+
+def test_ctrl_c_while_other_processes_train(call, place):
+    study = ("--rounds", "100", *TWO)
+    words = [sys.executable, "-c", MAIN, "compare", "--out", "a", "--jobs", "2", *study]
     history = place / "a" / "scaffold" / "seed-0" / "history.jsonl"
     with start_process(words, limit=240) as process:
         while not (history.exists() and history.read_text().count("\n") >= 3):
@@ -138,19 +173,7 @@ def test_ctrl_c_and_resume(call, place, jobs):
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    assert "Stopped by Ctrl-C; continue with:  tunefree compare --resume a\n" in err
-    assert re.search(r"^scaffold +1 of 1 not finished", out, re.M)
-    before = drop_seconds(read_history(history.parent))
-    assert 3 <= len(before) < 100
-    assert json.loads((history.parent / "checkpoint.json").read_text())[0]["rounds"] == len(before)
-    assert call("compare", "--resume", "a")[0] == 0
-    assert call("compare", "--out", "b", *study)[0] == 0
-    assert drop_seconds(read_history(history.parent))[: len(before)] == before
-    for label in ("scaffold", "fedavg"):
-        one, other = (place / top / label / "seed-0" for top in "ab")
-        assert drop_seconds(read_history(one)) == drop_seconds(read_history(other))
+    check_interrupted_and_resumed(call, place, study, process.returncode, out, err)
 
 
 GRID = ("--method", "fedavg", "--grid", "lr=0.01,0.3,1e6", "--rounds", "3")

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..core.errors import first_line
 from ..core.types import Inputs, Rows, list_tensors
 from .compiled import are_engines_enabled
-from .compiled.compiler import compile_graph
+from .compiled.compiler import compile_graph, trace_graph
 from .compiled.descent import CompiledDescent
 from .compiled.matmul import bmm_decompositions
 from .compiled.mode import BatchedOpsMode
@@ -122,7 +121,7 @@ class VmapEngine:
         graph: Callable[..., Any] = evaluate
         if compile or not self._gpu:
             table = bmm_decompositions() if compile else None
-            graph = make_fx(evaluate, decomposition_table=table)(*args)
+            graph = trace_graph(evaluate, *args, decompositions=table)
         if compile:  # only the first shape, that of training; recorded ones have eager's bits
             self._compiled.add(function)
             graph = compile_graph(graph, self._problem.device)

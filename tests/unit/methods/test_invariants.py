@@ -72,9 +72,15 @@ CONTROLS = {  # where the server's copy of the mean of the clients' controls is
 }
 
 
-@pytest.mark.parametrize("weights", ["uniform", "samples"])
-@pytest.mark.parametrize("wire", [*WIRES, tf.wire.Choose(at_will)], ids=str)
-@pytest.mark.parametrize("name", CONTROLS)
+def turns():
+    """Every method over every wire; both kinds of weights with each of the two, in turn."""
+    for i, name in enumerate(CONTROLS):
+        for j, wire in enumerate((*WIRES, tf.wire.Choose(at_will))):
+            weights = ("uniform", "samples")[(i + j) % 2]
+            yield pytest.param(name, wire, weights, id=f"{name}-{wire}-{weights}")
+
+
+@pytest.mark.parametrize(("name", "wire", "weights"), list(turns()))
 def test_the_server_knows_the_mean_of_the_controls(name, wire, weights):
     """Whatever the wire does to them, and although it may differ by client and round."""
     where, what = CONTROLS[name]

@@ -345,7 +345,7 @@ def plain(monkeypatch):
     monkeypatch.setenv("TUNEFREE_ENGINES", "plain")
     for module, name in (
         (torch, "compile"),
-        (batched, "make_fx"),
+        (batched, "trace_graph"),
         (batched, "CudaGraphFunction"),
         (batched, "BatchedOpsMode"),
         (batched, "CompiledDescent"),

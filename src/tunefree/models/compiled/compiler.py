@@ -1,10 +1,14 @@
-"""Options of torch.compile, and the versions in which it is not safe."""
+"""Tracing of graphs, options of torch.compile, and the versions in which it is not safe."""
 
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 
 # On a CPU, PyTorch 2.11 may overwrite a tensor before all of its reads (pytorch/pytorch#177631):
 # steps in place would then use weights that have already been updated.
@@ -20,6 +24,19 @@ GPU_OPTIONS: dict[str, Any] = {
     # By default, it would write the 64 random bits of each unit of dropout to memory.
     "realize_opcount_threshold": MAX_FUSED_OPS,
 }
+
+
+def trace_graph(
+    function: Callable[..., Any], *args: Any, decompositions: dict[Any, Any] | None = None
+) -> GraphModule:
+    """Return the operations of a call as a graph.
+
+    The context gives all values one fake mode; otherwise `make_fx` creates one for each value,
+    which takes half of the time.
+    """
+    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+        graph: GraphModule = make_fx(function, decomposition_table=decompositions)(*args)
+    return graph
 
 
 def compile_graph(graph: Callable[..., Any], device: torch.device) -> Callable[..., Any]:

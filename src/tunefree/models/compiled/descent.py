@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from ...core.types import Rows
@@ -20,7 +19,7 @@ from ..gpu import kernels
 from ..gpu.capture import CudaGraphFunction, is_on_gpu
 from ..losses import Batch, DeferredBatch
 from ..problem import Problem
-from .compiler import compile_graph
+from .compiler import compile_graph, trace_graph
 from .gradient import Gradients, TensorGradient
 
 
@@ -70,7 +69,7 @@ class CompiledDescent:
             return total, [grads[k] for k in factored]
 
         # a graph of its own: the compiler caches few versions of one function, then gives up
-        whole = make_fx(step)(gradient.parts, gradient.low, self._total, self._lr, *batch)
+        whole = trace_graph(step, gradient.parts, gradient.low, self._total, self._lr, *batch)
         fast = compile_graph(whole, self._problem.device)
 
         def run(first: Tensor, *args: Any) -> Tensor:

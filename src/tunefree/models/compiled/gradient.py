@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from ...core.types import Inputs, Rows
 from ..gpu import flatten, graphs, kernels, rewrite
 from ..gpu.capture import is_on_gpu
 from ..losses import Batch, DeferredBatch, load_batch
 from ..problem import Problem
+from .compiler import trace_graph
 from .matmul import bmm_decompositions
 from .mode import BatchedOpsMode
 
@@ -83,8 +83,8 @@ class TensorGradient:
                 grads, loss = gradients(tuple(parts), *batch)
             return [loss, *grads]
 
-        trace = make_fx(losses_and_gradients, decomposition_table=bmm_decompositions())
-        graph = trace(self.parts, self.low, *batch)
+        given = (self.parts, self.low, *batch)
+        graph = trace_graph(losses_and_gradients, *given, decompositions=bmm_decompositions())
         graphs.flatten_signature(graph)
         return graph
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from ...core.types import Rows
@@ -20,7 +19,7 @@ from ..gpu.capture import CudaGraphFunction, is_on_gpu
 from ..gpu.graphs import placeholders
 from ..losses import Batch, DeferredBatch, LocalUpdate
 from ..problem import Problem
-from .compiler import compile_graph
+from .compiler import compile_graph, trace_graph
 from .gradient import Gradients, TensorGradient
 from .rows import TensorRows
 
@@ -108,7 +107,7 @@ class CompiledSteps:
                 low[k].copy_(state["y"][k])
 
         # a graph of its own: the compiler caches few versions of one function, then gives up
-        whole = make_fx(step)(self._state, gradient.low, self._constants, *batch)
+        whole = trace_graph(step, self._state, gradient.low, self._constants, *batch)
         self._used = self._find_used(whole)
         fast = compile_graph(whole, self._problem.device)
 
