@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from ..core.errors import check_at_least, check_between, check_int, check_positive, unknown_name
 from ..core.types import Channels, Rows, State
-from ..core.vectors import row_sq
-from .rule import LocalObjective, Step, StepContext, descend
+from .rule import LineSearch, StepContext
 
 
 @dataclass(frozen=True)
-class Armijo(Step):
+class Armijo(LineSearch):
     """Step found by backtracking, each client for itself.
 
     Args:
@@ -64,36 +64,38 @@ class Armijo(Step):
         """Start the first search at max_lr, with no trial made."""
         return {"lr": y.new_full(y.shape[:1], self.max_lr), "trials": y.new_zeros(y.shape[:1])}
 
-    def _first(self, last: Rows, tick: StepContext) -> Rows:
-        if tick.index == 0 or self.reset == "reset":
-            return torch.full_like(last, self.max_lr)
-        if self.reset == "keep":
-            return last
-        return (last * self.growth ** tick.share.to(last.dtype)).clamp(max=self.max_lr)
+    @property
+    def most_trials(self) -> int:
+        """One more than the backtracks: the last trial's size is 1e-6."""
+        return self.max_backtracks + 1 if self.max_backtracks else 0
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
-        """Backtrack until each client's trial is accepted, and go there."""
-        sq = row_sq(d)
-        lr = self._first(scratch["lr"], tick)
-        open_ = sq.sqrt() >= 1e-8  # clients that still search
-        moving, here = open_, phi.here()
-        trials = scratch["trials"]
-        if self.max_backtracks > 0:
-            for left in range(self.max_backtracks, -1, -1):
-                trials = trials + open_
-                enough = phi.at(descend(y, d, lr)) <= here - self.c * lr * sq  # NaN fails
-                open_ = open_ & ~enough
-                if not bool(open_.any()):
-                    break
-                shorter = lr * self.backtrack if left else torch.full_like(lr, 1e-6)
-                lr = torch.where(open_, shorter, lr)
-        y = torch.where(moving[:, None], descend(y, d, lr), y)
-        return y, lr * moving, {"lr": lr, "trials": trials}
+    def _first(self, last: Rows, tick: StepContext) -> Rows:
+        longest, grown = torch.full_like(last, self.max_lr), last
+        if self.reset == "reset":
+            return longest
+        if self.reset == "grow":
+            grown = (last * self.growth ** tick.share.to(last.dtype)).clamp(max=self.max_lr)
+        if isinstance(tick.index, Tensor):
+            return torch.where(tick.index == 0, longest, grown)
+        return longest if tick.index == 0 else grown
+
+    def start_search(self, sq: Rows, here: Rows, tick: StepContext, scratch: State) -> State:
+        """Start at the step after the last one found."""
+        moving = sq.sqrt() >= 1e-8
+        left = torch.full_like(sq, self.max_backtracks)
+        search = {"sq": sq, "here": here, "open": moving, "moving": moving, "left": left}
+        return search | {"lr": self._first(scratch["lr"], tick), "trials": scratch["trials"]}
+
+    def judge(self, value: Rows, search: State) -> State:
+        """Accept the trial where the decrease is enough; backtrack elsewhere."""
+        lr, left = search["lr"], search["left"]
+        trials = search["trials"] + search["open"]
+        enough = value <= search["here"] - self.c * lr * search["sq"]  # NaN fails
+        open_ = search["open"] & ~enough
+        shorter = torch.where(left > 0, lr * self.backtrack, 1e-6)
+        lr = torch.where(open_, shorter, lr)
+        return search | {"lr": lr, "open": open_, "left": left - 1, "trials": trials}
+
+    def finish(self, search: State) -> State:
+        """Return the step size found and the number of trials."""
+        return {"lr": search["lr"], "trials": search["trials"]}

@@ -12,6 +12,8 @@ no longer changes.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from dataclasses import fields as fields_of
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,8 +21,26 @@ from torch import Tensor
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import row_sq
-from ..models.losses import Batch, DeferredBatch, Evaluate, FusedDescent, Losses
-from .rule import FusedContext, LocalObjective, LocalProblem, LocalResult, Step, StepContext
+from ..models.losses import (
+    Batch,
+    DeferredBatch,
+    Evaluate,
+    FusedDescent,
+    LocalUpdate,
+    Losses,
+)
+from .rule import (
+    FusedContext,
+    LineSearch,
+    LocalObjective,
+    LocalProblem,
+    LocalResult,
+    Step,
+    StepContext,
+    descend,
+)
+
+Named: TypeAlias = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -108,8 +128,9 @@ def run_local_steps(
         descent = losses.descent(len(batches.steps))
         if descent is not None:
             return _run_descent(start, descent, batches, descent_lr, scratch)
-    if step.is_fusible and not problem.maps and not t.preparing:
-        update = FusedUpdate(step, transform, records, problem.scale, problem.ref_scale, t.plan)
+    searches_at_ref = isinstance(step, LineSearch) and problem.ref is not None
+    if step.is_fusible and not problem.maps and not t.preparing and not searches_at_ref:
+        update = FusedStep(step, transform, records, problem.scale, problem.ref_scale, t.plan)
         found = _run_fused(start, update, problem, scratch, down, losses, batches, t.factor)
         if found is not None:
             return found
@@ -125,7 +146,7 @@ def run_local_steps(
         point = y if problem.grad_at is None else problem.grad_at(y, k)
         loss, g = transform.gradient(losses, point, batch, reuse_buffer)
         at_ref = None if ref is None else transform.gradient(losses, ref, batch)[1]
-        phi = _objective(y, loss, batch, losses, problem, transform, at_ref)
+        phi = _evaluated_objective(y, loss, batch, losses, problem, transform, at_ref)
         tick = StepContext(k, t, batches.share[:, k], counts)
         new, lr, after = step.take(y, problem.correct(g, point, at_ref), phi, tick, down, scratch)
         if problem.project is not None:
@@ -174,13 +195,13 @@ def _result(
 
 
 @dataclass(frozen=True)
-class FusedUpdate:
+class FusedStep:
     """A local step as a pure function of tensors, for engines that compile it as a whole.
 
-    Its state is y, the index of the step, each client's number of steps, the step's scratch memory
-    ("scratch.NAME") and the sums of what is recorded ("sum.NAME"). Its constants are the tensors of
-    the local problem ("problem.NAME"), those that the server sent ("down.NAME") and the schedule's
-    factor. Everything else is equal in all rounds of a run.
+    Its state is y, the index of the step, each client's number of steps and share of its samples,
+    the step's scratch memory ("scratch.NAME") and the sums of what is recorded ("sum.NAME"). Its
+    constants are the tensors of the local problem ("problem.NAME"), those that the server sent
+    ("down.NAME") and the schedule's factor. Everything else is equal in all rounds of a run.
     """
 
     step: Step
@@ -190,35 +211,98 @@ class FusedUpdate:
     ref_scale: float
     plan: Plan
 
-    def __call__(
-        self, evaluate: Evaluate, state: Mapping[str, Tensor], constants: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def __call__(self, evaluate: Evaluate, state: Named, constants: Named) -> dict[str, Tensor]:
         """Return the state after one step."""
-        y, index, steps = state["y"], state["index"], state["steps"]
-        scratch, down = _under("scratch", state), _under("down", constants)
-        fields = _under("problem", constants)
-        problem = LocalProblem(scale=self.scale, ref_scale=self.ref_scale, **fields)  # type: ignore[arg-type]
-        loss, g = evaluate(y)
-        g = self.transform.transform(g, y)
-        at_ref = None
-        if problem.ref is not None:
-            at_ref = self.transform.transform(evaluate(problem.ref)[1], problem.ref)
-        phi = _objective(y, loss, None, None, problem, self.transform, at_ref)
-        tick = FusedContext(index, Round(self.plan, 0), steps, steps, constants["factor"])
-        d = problem.correct(g, y, at_ref)
-        new, lr, after = self.step.take(y, d, phi, tick, down, scratch)
-        parts = {"loss": loss, "lr": lr, "taken": torch.ones_like(steps)}
+        problem, y = self.problem(constants), state["y"]
+        loss, g = self.gradient(evaluate, y)
+        at_ref = None if problem.ref is None else self.gradient(evaluate, problem.ref)[1]
+        d, phi = problem.correct(g, y, at_ref), self.objective(loss, y, problem, at_ref)
+        tick, down = self.tick(state, constants), _under("down", constants)
+        new, lr, after = self.step.take(y, d, phi, tick, down, _under("scratch", state))
+        parts = {"loss": loss, "lr": lr, "taken": torch.ones_like(lr)}
         parts |= _recorded(self.records, g, y)
-        active = index < steps  # (m,)
         changed = {"y": new} | {f"scratch.{n}": v for n, v in after.items()}
-        changed |= {f"sum.{n}": state[f"sum.{n}"] + v for n, v in parts.items()}
-        out = {n: v if v is state[n] else _pick(active, v, state[n]) for n, v in changed.items()}
-        return out | {"index": index + 1, "steps": steps}
+        return _next(state, changed, parts) | {"index": state["index"] + 1}
+
+    def problem(self, constants: Named) -> LocalProblem:
+        """Return the local problem."""
+        fields: dict[str, Any] = _under("problem", constants)
+        return LocalProblem(scale=self.scale, ref_scale=self.ref_scale, **fields)
+
+    def gradient(self, evaluate: Evaluate, point: Rows) -> tuple[Rows, Rows]:
+        """Return the batch losses and the transformed gradients."""
+        loss, g = evaluate(point)
+        return loss, self.transform.transform(g, point)
+
+    def tick(self, state: Named, constants: Named) -> FusedContext:
+        """Return the position of the step."""
+        where = (state["index"], Round(self.plan, 0), state["share"], state["steps"])
+        return FusedContext(*where, constants["factor"])
+
+    def objective(
+        self,
+        loss: Rows,
+        y: Rows,
+        problem: LocalProblem,
+        at_ref: Rows | None,
+        evaluate: Evaluate | None = None,
+    ) -> LocalObjective:
+        """Return phi; without `evaluate` it is known at y only."""
+
+        def value(z: Rows) -> Rows:
+            if evaluate is None:
+                raise NotImplementedError("A fused step has the loss at its own iterate only.")
+            return evaluate(z)[0]
+
+        return _objective(y, loss, value, problem, self.transform, at_ref)
+
+
+@dataclass(frozen=True)
+class SearchPart(FusedStep):
+    """A part of a step with a line search: the gradient and the first trial, a trial, or the move.
+
+    The state has the direction "d" and the search ("search.NAME") too.
+    """
+
+    part: Literal["gradient", "trial", "move"]
+
+    def __call__(self, evaluate: Evaluate, state: Named, constants: Named) -> dict[str, Tensor]:
+        """Return what the part changes."""
+        step, problem, y = self.step, self.problem(constants), state["y"]
+        assert isinstance(step, LineSearch)
+        search, d, parts = _under("search", state), state["d"], {}
+        changed: dict[str, Tensor] = {}
+        if self.part == "gradient":
+            loss, g = self.gradient(evaluate, y)
+            changed["d"] = d = problem.correct(g, y)
+            here = self.objective(loss, y, problem, None).here()
+            tick = self.tick(state, constants)
+            search = step.start_search(row_sq(d), here, tick, _under("scratch", state))
+            search["open"] = search["open"] & (state["index"] < state["steps"])
+            parts = {"loss": loss} | _recorded(self.records, g, y)
+        if self.part == "move":
+            lr, moving = search["lr"], search["moving"]
+            changed = {f"scratch.{n}": v for n, v in step.finish(search).items()}
+            changed["y"] = torch.where(moving[:, None], descend(y, d, lr), y)
+            parts = {"lr": lr * moving, "taken": torch.ones_like(lr)}
+            return _next(state, changed, parts) | {"index": state["index"] + 1}
+        if step.most_trials:
+            phi = self.objective(search["here"], y, problem, None, evaluate)
+            search = step.judge(phi.at(descend(y, d, search["lr"])), search)
+        changed |= {f"search.{n}": v for n, v in search.items()}
+        return changed | _next(state, {}, parts)
+
+
+def _next(state: Named, changed: Named, parts: Named) -> dict[str, Tensor]:
+    """Return the changed entries and the sums, for the clients that have a step left."""
+    active = state["index"] < state["steps"]  # (m,)
+    changed = {**changed} | {f"sum.{n}": state[f"sum.{n}"] + v for n, v in parts.items()}
+    return {n: _pick(active, v, state[n]) for n, v in changed.items() if v is not state[n]}
 
 
 def _run_fused(
     start: Rows,
-    update: FusedUpdate,
+    update: FusedStep,
     problem: LocalProblem,
     scratch: State,
     down: Channels,
@@ -234,7 +318,8 @@ def _run_fused(
     def scalar(value: float) -> Tensor:
         return torch.full((), value, dtype=torch.float64, device=start.device)
 
-    state = {"y": start, "index": scalar(0), "steps": steps}
+    share = batches.share[:, 0].to(start.dtype)
+    state = {"y": start, "index": scalar(0), "steps": steps, "share": share}
     state |= {f"scratch.{name}": v for name, v in scratch.items()}
     rows = {"grad_mean", "point_mean"} & update.records
     names = ("loss", "lr", "taken", *({"grad_sq"} & update.records), *sorted(rows))
@@ -249,12 +334,29 @@ def _run_fused(
         constants["problem.mu"] = scalar(problem.mu)
     constants |= {f"down.{n}": v for n, v in down.items() if n != "x" and v.ndim < 2}
     constants["factor"] = scalar(factor)
-    fused = losses.fuse(update, state, constants, batches.fetch(0))
+    updates: tuple[LocalUpdate, ...] = (update,)
+    step = update.step
+    if isinstance(step, LineSearch):
+        shared = {f.name: getattr(update, f.name) for f in fields_of(update)}
+        updates = tuple(SearchPart(**shared, part=p) for p in ("gradient", "trial", "move"))
+        search = step.start_search(nothing, nothing, update.tick(state, constants), scratch)
+        state |= {"d": nothing[:, None].expand_as(start)}
+        state |= {f"search.{name}": v for name, v in search.items()}
+    fused = losses.fuse(updates, state, constants, batches.fetch(0))
     if fused is None:
         return None
     fused.begin(state, constants)
     for k in range(batches.span[1]):
-        fused.step(batches.fetch(k))
+        batch = batches.fetch(k)
+        if isinstance(step, LineSearch):
+            fused.numbers("share").copy_(batches.share[:, k])
+        fused.step(batch)
+        if isinstance(step, LineSearch):
+            for _ in range(step.most_trials - 1):
+                if not bool(fused.numbers("search.open").any()):
+                    break
+                fused.step(batch, 1)
+            fused.step(batch, 2)
     end = fused.end()
     sums = _under("sum", end)
     return _result(start, end["y"], sums["taken"], sums, _under("scratch", end))
@@ -307,16 +409,35 @@ def _pick(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(active.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
-def _objective(
+def _evaluated_objective(
     y: Rows,
     loss: Rows,
-    batch: Batch | DeferredBatch | None,
-    losses: Losses | None,
+    batch: Batch | DeferredBatch,
+    losses: Losses,
     problem: LocalProblem,
     transform: GradientTransform,
     at_ref: Rows | None,
 ) -> LocalObjective:
-    """Return the objective of a step; without `losses` it can be evaluated at y only."""
+    """Return the objective of a step; losses and gradients elsewhere are computed on request."""
+
+    def value(z: Rows) -> Rows:
+        return losses.value(z, batch)
+
+    def slope(z: Rows) -> Rows:
+        return problem.correct(transform.gradient(losses, z, batch)[1], z, at_ref)
+
+    return _objective(y, loss, value, problem, transform, at_ref, slope)
+
+
+def _objective(
+    y: Rows,
+    loss: Rows,
+    batch_loss: Callable[[Rows], Rows],
+    problem: LocalProblem,
+    transform: GradientTransform,
+    at_ref: Rows | None,
+    slope: Callable[[Rows], Rows] | None = None,
+) -> LocalObjective:
     scale, weight_decay = problem.scale, transform.weight_decay
 
     def extra(z: Rows) -> Rows | float:
@@ -328,14 +449,7 @@ def _objective(
         return out
 
     def value(z: Rows) -> Rows:
-        if losses is None or batch is None:
-            raise NotImplementedError("A fused step has the loss at its own iterate only.")
-        return _times(scale, losses.value(z, batch))
-
-    def slope(z: Rows) -> Rows:
-        if losses is None or batch is None:
-            raise NotImplementedError("A fused step has the gradient at its own iterate only.")
-        return problem.correct(transform.gradient(losses, z, batch)[1], z, at_ref)
+        return _times(scale, batch_loss(z))
 
     return LocalObjective(_times(scale, loss), extra, value, y, slope)
 

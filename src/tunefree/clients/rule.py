@@ -17,6 +17,7 @@ from ..core.plan import Plan as Plan
 from ..core.plan import Query as Query
 from ..core.plan import Round as Round
 from ..core.types import Channels, Rows, State, Vector
+from ..core.vectors import row_sq
 from .local_problem import LocalProblem as LocalProblem
 
 
@@ -263,6 +264,58 @@ class Step(ClientPart, ABC):
     ) -> tuple[Rows, Rows, State]:
         """Return the next y (m, d), the step sizes used (m,) and the scratch memory."""
         ...
+
+
+class LineSearch(Step):
+    """A step along -d whose size is found by trials; every client searches for itself.
+
+    A search is a dict of (m,) tensors. These have a meaning: "lr", the size of the next trial and
+    in the end the one found; "open", the clients that still search; "moving", those that move.
+    The hooks are elementwise functions of such tensors, without a branch on one, so that a step
+    can be compiled; `tick` is as in a fusible step and has `share` too.
+    """
+
+    fusible: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def most_trials(self) -> int:
+        """Most trials of a step; 0 takes the first size without one."""
+        ...
+
+    @abstractmethod
+    def start_search(self, sq: Rows, here: Rows, tick: StepContext, scratch: State) -> State:
+        """Return the search before its first trial, from |d|^2 and phi(y)."""
+        ...
+
+    @abstractmethod
+    def judge(self, value: Rows, search: State) -> State:
+        """Return the search after a trial: `value` is phi(y - lr d)."""
+        ...
+
+    @abstractmethod
+    def finish(self, search: State) -> State:
+        """Return the scratch memory after a step."""
+        ...
+
+    def take(
+        self,
+        y: Rows,
+        d: Rows,
+        phi: LocalObjective,
+        tick: StepContext,
+        down: Channels,
+        scratch: State,
+    ) -> tuple[Rows, Rows, State]:
+        """Search until each client's trial is accepted, and go there."""
+        search = self.start_search(row_sq(d), phi.here(), tick, scratch)
+        for _ in range(self.most_trials):
+            search = self.judge(phi.at(descend(y, d, search["lr"])), search)
+            if not bool(search["open"].any()):
+                break
+        lr, moving = search["lr"], search["moving"]
+        y = torch.where(moving[:, None], descend(y, d, lr), y)
+        return y, lr * moving, self.finish(search)
 
 
 def apply_arrived(old: Rows, new: Rows, sent: Rows, arrived: Rows) -> Rows:

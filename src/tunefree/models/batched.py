@@ -161,7 +161,7 @@ class VmapEngine:
 
     def fuse(
         self,
-        update: LocalUpdate,
+        updates: tuple[LocalUpdate, ...],
         state: Mapping[str, Tensor],
         constants: Mapping[str, Tensor],
         batch: Batch | DeferredBatch,
@@ -170,7 +170,7 @@ class VmapEngine:
         if self._fuses and self._steps is None:
             try:
                 self._steps = CompiledSteps(
-                    self._problem, self._both, batch, update, state, constants
+                    self._problem, self._both, batch, updates, state, constants
                 )
             except Exception as error:
                 if isinstance(error, torch.OutOfMemoryError):
@@ -182,7 +182,7 @@ class VmapEngine:
                 )
                 self._compiled.discard(self._gradients)
         steps = self._steps
-        return steps if steps is not None and steps.fits(update, state, constants) else None
+        return steps if steps is not None and steps.fits(updates, state, constants) else None
 
     def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
         """Return the losses (m,)."""

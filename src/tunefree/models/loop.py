@@ -77,7 +77,7 @@ class LoopEngine:
 
     def fuse(
         self,
-        update: LocalUpdate,
+        updates: tuple[LocalUpdate, ...],
         state: Mapping[str, Tensor],
         constants: Mapping[str, Tensor],
         batch: Batch | DeferredBatch,

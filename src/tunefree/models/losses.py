@@ -81,7 +81,8 @@ Evaluate = Callable[[Rows], tuple[Rows, Rows]]
 """Returns the batch losses (m,) and their gradients (m, d) at a point (m, d)."""
 
 LocalUpdate = Callable[[Evaluate, Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]]
-"""A local step as a pure function: (losses and gradients, state, constants) -> the next state.
+"""Part of a local step as a pure function: (losses and gradients, state, constants) -> the changed
+entries of the state.
 
 Updates that are equal (==) do the same. In a compiled step, rows are `compiled.rows.TensorRows`.
 """
@@ -94,8 +95,12 @@ class FusedSteps(Protocol):
         """Set the state and the constants of a local phase."""
         ...
 
-    def step(self, batch: Batch | DeferredBatch) -> None:
-        """Take one step."""
+    def step(self, batch: Batch | DeferredBatch, part: int = 0) -> None:
+        """Run one of the updates."""
+        ...
+
+    def numbers(self, name: str) -> Tensor:
+        """Return an entry of the state that is not rows; it may be changed in place."""
         ...
 
     def end(self) -> dict[str, Tensor]:
@@ -133,7 +138,7 @@ class Losses(Protocol):
 
     def fuse(
         self,
-        update: LocalUpdate,
+        updates: tuple[LocalUpdate, ...],
         state: Mapping[str, Tensor],
         constants: Mapping[str, Tensor],
         batch: Batch | DeferredBatch,
@@ -141,7 +146,7 @@ class Losses(Protocol):
         """Return local steps that are compiled as a whole, or None where they are not.
 
         Args:
-            update: What a step does.
+            updates: What a step does, in one or several parts.
             state: Tensors that steps change: rows (m, d), with the iterates as "y", or smaller.
             constants: Tensors that steps read: rows (m, d), vectors (d,) or scalars.
             batch: A batch as steps will have it.

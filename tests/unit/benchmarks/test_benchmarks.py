@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from benchmarks import cpu, gpu, keep, pfl_cifar10, precision, rules, scale, timing
+from benchmarks import cpu, gpu, keep, methods, pfl_cifar10, precision, rules, scale, timing
 from benchmarks.workload import LR, PlainLoop, Workload, allow_tf32
 
 import tunefree as tf
@@ -182,6 +182,22 @@ def test_the_works_of_the_gpu():
         "resnet18": (11_173_962, 20, 50, 40),
     }
     assert {name for name, _ in gpu.TARGETS} == set(gpu.WORKS)
+
+
+def test_methods_beside_fedavg(monkeypatch):
+    small = timing.Workload(
+        net="linear", shape=(1, 4, 4), classes=3, clients=2, batch=4, steps=2, samples=8
+    )
+    monkeypatch.setitem(gpu.WORKS, "mlp", small)
+    names = ("mime", "fedsls")
+    settings = methods.Methods(models=("mlp",), methods=names, repeats=1, eager=True, device="cpu")
+    rows = methods.measure(settings)
+    assert [row["method"] for row in rows] == ["fedavg", "mime", "fedsls"]
+    assert rows[0]["ratio"] == 1
+    assert [row["gradients"] for row in rows] == [1, 3, 1]  # MIME: 2 a step, 1 for the full one
+    assert rows[2]["trials"] >= 1
+    assert {row["method"] for row in rows} == {row["method"] for row in methods.table(rows)}
+    assert {"fedavg", "auto", "scaffold", "fedproxlod"} <= set(methods.one_of_each())
 
 
 def test_cifar10_where_it_is_found(monkeypatch, tmp_path):

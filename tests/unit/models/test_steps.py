@@ -65,6 +65,7 @@ def uncompiled(monkeypatch):
 
 
 def compare(method, fused, **settings):
+    fused.clear()
     whole = fit(method, compile=True, **settings)
     assert fused
     assert all(fused)
@@ -90,6 +91,8 @@ STEPS = [
     clients.Normalised(),
     clients.Polyak(),
     clients.DoG(live=True),
+    clients.Armijo(),
+    clients.Armijo(c=0.9, max_backtracks=3, reset="keep"),
 ]
 
 
@@ -101,6 +104,14 @@ def test_steps_with_everything_else(step, fused, uncompiled):
     if not step.exact:
         options["clip"] = 0.5
     compare(tf.Method(direction=both, step=step, weight_decay=0.01, **options), fused)
+
+
+@pytest.mark.parametrize("reset", ["grow", "reset"])
+def test_line_searches(reset, fused, uncompiled):
+    """Clients search for different numbers of trials, and some reach the last one."""
+    step = clients.Armijo(c=0.7, backtrack=0.5, max_lr=8.0, max_backtracks=4, reset=reset)
+    compare(tf.Method(step=step), fused)
+    compare(tf.Method(step=clients.Armijo(max_lr=0.1, max_backtracks=0, reset=reset)), fused)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # torch's own use

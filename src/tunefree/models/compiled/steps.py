@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...core.types import Rows
 from ..gpu.capture import CudaGraphFunction, is_on_gpu
-from ..gpu.graphs import placeholders
+from ..gpu.graphs import finish, placeholders
 from ..losses import Batch, DeferredBatch, LocalUpdate
 from ..problem import Problem
 from .compiler import compile_graph, trace_graph
@@ -33,7 +33,7 @@ class CompiledSteps:
         problem: Model and loss.
         gradients: Gradients and losses of m clients: (parts, inputs, target, mask, key).
         probe: A batch as training uses it.
-        update: What a step does; it is traced once.
+        updates: What a step does, in one or several parts; each is traced once.
         state: Tensors that steps change: rows (m, d), with the iterates as "y", or smaller ones.
         constants: Tensors that they read: rows (m, d), vectors (d,) or scalars.
 
@@ -46,7 +46,7 @@ class CompiledSteps:
         problem: Problem,
         gradients: Gradients,
         probe: Batch | DeferredBatch,
-        update: LocalUpdate,
+        updates: tuple[LocalUpdate, ...],
         state: Mapping[str, Tensor],
         constants: Mapping[str, Tensor],
     ) -> None:
@@ -55,7 +55,8 @@ class CompiledSteps:
         self._long |= {n for n, v in constants.items() if v.ndim > 0}
         self._shapes = {n: v.shape for n, v in (*state.items(), *constants.items())}
         self._vectors = {n for n, v in constants.items() if v.ndim == 1}
-        self._update, self._changed = update, _describe(state)
+        self._updates, self._held = updates, _describe(state)
+        self._used: set[str] = set()  # constants that are read
         with problem.precision_context():
             self._gradient = TensorGradient(problem, gradients, probe)
             self._state = {name: self._allocate(name, v) for name, v in state.items()}
@@ -63,11 +64,8 @@ class CompiledSteps:
             self._constants = {name: self._allocate(name, v) for name, v in constants.items()}
             self.begin(state, constants)
             batch = self._gradient.arguments(probe)
-            step = self._compile(update, batch)
+            self._steps = [self._compile(update, batch) for update in updates]
             self._read = {n: v for n, v in _describe(constants).items() if n in self._used}
-            first = self._gradient.parts[0]
-            step(first, *batch)
-            self._step = CudaGraphFunction(step, first, *batch) if is_on_gpu(problem) else step
 
     def _allocate(self, name: str, value: Tensor) -> list[Tensor]:
         if name not in self._long:  # scalars as (1,): compiled for a CPU, writes to () are lost
@@ -100,21 +98,23 @@ class CompiledSteps:
                 return loss, TensorRows(grads)
 
             after = update(evaluate, before, self._wrap(constants))
-            moves = _moves(state, after)
-            for buffer, value in moves:
+            for buffer, value in _moves(state, after):
                 buffer.copy_(value)
-            for k in gradient.cast:
+            for k in gradient.cast if "y" in after else ():
                 low[k].copy_(state["y"][k])
 
         # a graph of its own: the compiler caches few versions of one function, then gives up
         whole = trace_graph(step, self._state, gradient.low, self._constants, *batch)
-        self._used = self._find_used(whole)
+        finish(whole)  # a trial of a line search reads no gradient
+        self._used |= self._find_used(whole)
         fast = compile_graph(whole, self._problem.device)
 
         def run(first: Tensor, *args: Any) -> Any:
             return fast(self._state, gradient.low, self._constants, *args)
 
-        return run
+        run(gradient.parts[0], *batch)
+        is_gpu = is_on_gpu(self._problem)
+        return CudaGraphFunction(run, gradient.parts[0], *batch) if is_gpu else run
 
     def _find_used(self, graph: GraphModule) -> set[str]:
         """Return the names of the constants that a traced step reads."""
@@ -124,11 +124,14 @@ class CompiledSteps:
         return {name for name, node in zip(names, given, strict=True) if node.users}
 
     def fits(
-        self, update: LocalUpdate, state: Mapping[str, Tensor], constants: Mapping[str, Tensor]
+        self,
+        updates: tuple[LocalUpdate, ...],
+        state: Mapping[str, Tensor],
+        constants: Mapping[str, Tensor],
     ) -> bool:
         """Return whether these are the steps that were compiled; constants may have others too."""
         read = {n: v for n, v in _describe(constants).items() if n in self._read}
-        return (update, _describe(state), read) == (self._update, self._changed, self._read)
+        return (updates, _describe(state), read) == (self._updates, self._held, self._read)
 
     def begin(self, state: Mapping[str, Tensor], constants: Mapping[str, Tensor]) -> None:
         """Set the state and the constants of a local phase."""
@@ -143,10 +146,14 @@ class CompiledSteps:
         for low, part in zip(self._gradient.low, self._gradient.parts, strict=False):
             low.copy_(part)
 
-    def step(self, batch: Batch | DeferredBatch) -> None:
-        """Take one step."""
+    def step(self, batch: Batch | DeferredBatch, part: int = 0) -> None:
+        """Run one of the updates."""
         with self._problem.precision_context():
-            self._step(self._gradient.parts[0], *self._gradient.arguments(batch))
+            self._steps[part](self._gradient.parts[0], *self._gradient.arguments(batch))
+
+    def numbers(self, name: str) -> Tensor:
+        """Return an entry of the state that is not rows; it may be changed in place."""
+        return self._state[name][0]
 
     def end(self) -> dict[str, Tensor]:
         """Return the state, as rows."""
@@ -164,8 +171,8 @@ def _describe(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _moves(state: Buffers, after: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Return pairs (buffer, new value); values in other buffers' memory are copied first."""
-    if set(after) != set(state):
-        raise NotImplementedError(f"The state of a step is {set(state)}, then {set(after)}.")
+    if set(after) - set(state):
+        raise NotImplementedError(f"A step adds {set(after) - set(state)} to its state.")
     held = {b.untyped_storage().data_ptr() for buffers in state.values() for b in buffers}
     found = []
     for name, new in after.items():
