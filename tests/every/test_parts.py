@@ -13,6 +13,7 @@ import torch
 import tunefree as tf
 from tunefree.clients import (
     Direction,
+    LineSearch,
     LocalObjective,
     LocalProblem,
     LocalResult,
@@ -42,7 +43,12 @@ def found():
             module = importlib.import_module(f"{room.__name__}.{info.name}")
             for name, cls in vars(module).items():
                 own = isinstance(cls, type) and cls.__module__ == module.__name__
-                if own and cls not in BASES and not name.startswith("_") and is_part(cls):
+                if (
+                    own
+                    and cls not in (*BASES, LineSearch)
+                    and not name.startswith("_")
+                    and is_part(cls)
+                ):
                     parts[f"{room.__name__.split('.')[1]}.{name}"] = cls
     return parts
 

@@ -26,6 +26,7 @@ from .rates import Rates
 from .rule import (
     ClientPart,
     Direction,
+    LineSearch,
     LocalObjective,
     LocalPhases,
     LocalProblem,
@@ -64,6 +65,7 @@ __all__ = [  # noqa: RUF022  # sorted without regard to case
     "FedMiD",
     "FedPD",
     "Follow",
+    "LineSearch",
     "LocalObjective",
     "LocalPhases",
     "LocalProblem",
