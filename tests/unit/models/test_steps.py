@@ -115,11 +115,17 @@ def test_line_searches(reset, fused, uncompiled):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # torch's own use
-def test_compiled(fused):
+@pytest.mark.parametrize(
+    ("step", "schedule"),
+    [
+        (clients.Adam(0.01), "cosine"),
+        pytest.param(clients.Armijo(c=0.7), "constant", marks=pytest.mark.slow),
+    ],
+)
+def test_compiled(step, schedule, fused):
     """The compiler loses no write, such as that of the index, and moves none before a read."""
     both = clients.Sum(clients.Scaffold(), clients.Proximal(0.3))
-    step = clients.Adam(0.01)
-    compare(tf.Method(direction=both, step=step, weight_decay=0.01, schedule="cosine"), fused)
+    compare(tf.Method(direction=both, step=step, weight_decay=0.01, schedule=schedule), fused)
 
 
 class Early(clients.Constant):
