@@ -53,8 +53,8 @@ def clients_first(info: Any, dims: Any, *values: Tensor) -> list[Tensor]:
 def materialize(x: Tensor) -> Tensor:
     """Return `x` contiguous, and make the compiler write it to memory instead of recomputing it.
 
-    `as_strided` would do so too, but PyTorch 2.11 ignores where the compiler has placed its input:
-    inside a concatenation, it reads other numbers.
+    `as_strided` would do so too, but compiled for a GPU by PyTorch 2.11 it was seen to read other
+    numbers (group normalisation between two convolutions).
     """
     x = x.contiguous()
     if get_proxy_mode() is None:  # not traced for the compiler

@@ -57,6 +57,7 @@ class CompiledSteps:
         self._vectors = {n for n, v in constants.items() if v.ndim == 1}
         self._updates, self._held = updates, _describe(state)
         self._used: set[str] = set()  # constants that are read
+        self._read = _describe(constants)
         with problem.precision_context():
             self._gradient = TensorGradient(problem, gradients, probe)
             self._state = {name: self._allocate(name, v) for name, v in state.items()}
@@ -65,7 +66,7 @@ class CompiledSteps:
             self.begin(state, constants)
             batch = self._gradient.arguments(probe)
             self._steps = [self._compile(update, batch) for update in updates]
-            self._read = {n: v for n, v in _describe(constants).items() if n in self._used}
+            self._read = {n: v for n, v in self._read.items() if n in self._used}
 
     def _allocate(self, name: str, value: Tensor) -> list[Tensor]:
         if name not in self._long:  # scalars as (1,): compiled for a CPU, writes to () are lost
@@ -137,8 +138,8 @@ class CompiledSteps:
         """Set the state and the constants of a local phase."""
         for buffers, values in ((self._state, state), (self._constants, constants)):
             for name, value in values.items():
-                if name not in buffers:
-                    continue  # not read by the steps
+                if buffers is self._constants and name not in self._read:
+                    continue
                 if name in self._long:
                     self._gradient.load(buffers[name], value if value.ndim == 2 else value[None])
                 else:
