@@ -37,6 +37,7 @@ TABLE = {
     "feddog": (S(1), S(1), NONE, V(1, 4)),  # z, r, v, lr, K
     "feddowg": (S(1), S(1), NONE, V(1, 4)),
     "auto": (S(2), S(2), NONE, V(2, 4)),  # FedDuAdagrad's s too
+    "fedrace": (S(1), S(2), NONE, V(4, 14)),  # x0, an arm's average, two s
     # down: x+ when it is probed, mu, lr, accepted?, w1, w2; up: delta, loss, |delta|^2, q, 3 probes
     "fedproxlod": (S(5), S(6), NONE, V(3, 7)),
     "fedproxwlod": (S(5), S(6), NONE, V(3, 7)),
@@ -80,7 +81,7 @@ def declared(method, d):
 
     A vector that was sent once in a round is known to the clients, and is not counted again.
     """
-    plan = Plan(4, 4, 10, 2.0, Layout(("w",), ((d,),)), held=True)
+    plan = Plan(4, 4, 100, 2.0, Layout(("w",), ((d,),)), held=True)
     x, t, asked, answers = torch.ones(d), Round(plan, 1), [], []
 
     def ask(what, at, who="cohort", sent=None):

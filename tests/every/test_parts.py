@@ -308,7 +308,7 @@ def means(part, seed=None):
     moves = torch.zeros_like(WORK.delta) if seed is None else rows(seed)
     scalar = moves.square().sum(1).mean()
     vectors = {n: moves.mean(0) for n in ("delta", "innovation", "control", "reflected", "grad")}
-    scalars = dict.fromkeys(("delta_sq", "loss", "grad_sq", "envelope"), scalar)
+    scalars = dict.fromkeys(("delta_sq", "loss", "train_loss", "grad_sq", "envelope"), scalar)
     every = vectors | scalars | {"point": X}
     return {name: every[name] for name in part.needs}
 

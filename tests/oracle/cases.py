@@ -45,6 +45,7 @@ NAMED = {
     "feddowg": ("feddowg", {}),
     "feddowg-r": ("feddowg", {"r_rel": 0.1}),
     "auto": ("auto", {}),
+    "fedrace": ("fedrace", {}),
 }
 
 ROUNDS, STEPS = 6, 4

@@ -15,6 +15,7 @@ and the server adds. A mean over a cohort is always the weighted one, the weight
 Common to all: `schedule` (list of terms, see `factor`), `decay` (weight decay), `clip`.
 """
 
+from copy import deepcopy
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -311,7 +312,7 @@ def factor(schedule, t, T):
     """What the client step is multiplied by in round t of T.
 
     Terms multiply: ("cosine", f): f + (1-f)(1 + cos(pi t / max(T-1, 1)))/2; ("exponential", rate):
-    rate^t; ("warmup", w): min(1, (t+1)/w).
+    rate^t; ("linear", f): f + (1-f)(1 - t/T); ("warmup", w): min(1, (t+1)/w).
     """
     value = 1.0
     for kind, number in schedule:
@@ -320,6 +321,8 @@ def factor(schedule, t, T):
             value *= f + (1 - f) * (1 + np.cos(np.pi * t / max(T - 1, 1))) / 2
         elif kind == "exponential":
             value *= number**t
+        elif kind == "linear":
+            value *= number + (1 - number) * (1 - t / T)
         elif kind == "warmup":
             value *= min(1.0, (t + 1) / number)
         else:
@@ -491,6 +494,100 @@ def feddowg(problem, x0, cohorts, steps, *, r_rel=1e-2, **common):
 def auto(problem, x0, cohorts, steps, **common):
     step, server = LiveDoG(weighted=True), FedDuAdagrad(max_move=1.0)
     return federated(problem, x0, cohorts, steps, step, server, **common)
+
+
+def fedrace(problem, x0, cohorts, steps, *, weights="uniform", batch=None, panel=None):
+    """Arms of 7 % of the rounds from x0, then a run from the best arm's average.
+
+    `panel` are the clients that judge, all of them by default. The trace has the rate of every
+    round and the arm, None in the run.
+    """
+    T, N = len(cohorts), problem.clients
+    K = [steps] * N if isinstance(steps, int) else list(steps)
+    population = [1 / N] * N
+    if weights == "samples":
+        population = [n / sum(problem.sizes) for n in problem.sizes]
+
+    def mean(ids, f):
+        total = sum(population[i] for i in ids)
+        return sum(population[i] / total * f(i) for i in ids)
+
+    def loss(ids, x):
+        return mean(ids, lambda i: problem.value(i, x))
+
+    start = np.array(x0, dtype=np.float64)
+    f0, slope = loss(cohorts[0], start), mean(cohorts[0], lambda i: problem.grad(i, start))
+    along = {k: loss(cohorts[0], start - 3.0**k * slope) for k in range(-12, 13)}
+    longest = 3.0 ** min(along, key=along.get)  # both problems are convex: one minimum
+    first = max(longest / 27, min(longest, 0.03))
+    L = max(1, round(0.07 * T))
+    race = int(0.35 * T) if int(0.35 * T) >= 3 * L else 0
+
+    iterates, trace = [], []
+
+    def one_round(x, server, ids, lr, arm):
+        t, dbar, q, seen = len(iterates), np.zeros_like(x), 0.0, 0.0
+        total = sum(population[i] for i in ids)
+        for i in ids:
+            y, values = x, []
+            for k in range(K[i]):
+                rows = None if batch is None else batch(t, i, k)
+                values.append(problem.value(i, y, rows))
+                y = y - lr * problem.grad(i, y, rows)
+            w = population[i] / total
+            dbar, q, seen = dbar + w * (y - x), q + w * square(y - x), seen + w * np.mean(values)
+        new, eta = server(x, dbar, q)
+        iterates.append(new)
+        trace.append({"lr": lr, "arm": arm, "server_step": float(eta)})
+        return new, seen
+
+    best, arms, lr, up = None, 0, first, True
+    while race - len(iterates) >= L:
+        x, server, failed, means = start, FedDuAdagrad(), False, []
+        for j in range(L):
+            x, seen = one_round(x, server, cohorts[j], lr * (1 - j / L), arms)
+            means.append(x)
+            if seen > 4 * f0:
+                failed = True
+                break
+        arms += 1
+        judged = (
+            np.inf if failed else loss(range(N) if panel is None else panel, polynomial(means)[-1])
+        )
+        least = np.inf if best is None else best[0] * (0.95 if lr > best[1] else 1.0)
+        if better := judged < least:
+            best = (judged, lr, polynomial(means)[-1], server)
+        if up and better:
+            lr *= 3
+        elif up and arms <= 2:
+            up, lr = False, first / 3
+        elif not up and (better or best is None):
+            lr /= 3
+        else:
+            break
+    if best is None:
+        best = (f0, lr if race == 0 else lr / 3, start, FedDuAdagrad())
+    least, lr, x, server = best
+    saved, least, smooth, back, began = (
+        (x, deepcopy(server)),
+        min(least, f0),
+        None,
+        0,
+        len(iterates),
+    )
+    for t in range(began, T):
+        # The first cohort of the run is the one with which an arm would have begun.
+        ids = cohorts[0] if t == began and race else cohorts[t]
+        x, seen = one_round(x, server, ids, lr * (1 - (t - began) / (T - began)), None)
+        smooth = seen if smooth is None else 0.7 * smooth + 0.3 * seen
+        least = min(least, smooth)
+        lost = (smooth - least) / max(f0 - least, 0.2 * abs(f0))
+        if back < 6 and (seen > 4 * f0 or lost > 0.9):
+            x, server, lr, back, smooth = saved[0], deepcopy(saved[1]), lr / 3, back + 1, None
+            iterates[-1] = x
+        elif lost < 0.25:
+            saved = (x, deepcopy(server))
+    return Run(iterates, trace, {})
 
 
 def last_two(x0, iterates):

@@ -194,6 +194,7 @@ def test_unequal_steps(problem, case):
 SCHEDULES = {
     "cosine": [("cosine", 0.1)],
     "exponential:0.9": [("exponential", 0.9)],
+    "linear:0.2": [("linear", 0.2)],
     "warmup:3": [("warmup", 3)],
     "cosine+warmup:2": [("cosine", 0.1), ("warmup", 2)],
 }
@@ -521,6 +522,22 @@ def test_averaged_output_of_auto(problem, weights):
 def test_auto_is_the_composition_under_comparison():
     parts, _ = compositions()["live-dowg-fedduadagrad-move"]
     assert tf.methods.get("auto") == tf.Method(name="auto", **parts)
+
+
+@pytest.mark.parametrize(("rounds", "size"), [(9, 3), (30, 4), (22, 7)])
+def test_race(problem, rounds, size):
+    """The rates of all arms, the judgement between them, and the run after them."""
+    x0, groups = problems.start(problem), cohorts(problem, size, rounds)
+    expected = m.fedrace(problem, x0, groups, cases.STEPS)
+    got, output, rows = fit(
+        problem, x0, tf.methods.get("fedrace", output="last"), cohort=size, rounds=rounds
+    )
+    agree([row["lr"] for row in rows], [row["lr"] for row in expected.trace])
+    assert [row.get("arm") for row in rows] == [row["arm"] for row in expected.trace]
+    assert max(row["arm"] or 0 for row in expected.trace) >= 2
+    agree(got, expected.x)
+    began = sum(row["arm"] is not None for row in expected.trace)
+    agree(output[began:], expected.x[began:])
 
 
 @pytest.mark.parametrize("weighted", [False, True])

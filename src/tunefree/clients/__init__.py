@@ -38,6 +38,7 @@ from .scafcom import Scafcom
 from .scaffnew import Scaffnew
 from .scaffold import Scaffold
 from .schedule import Schedule
+from .server_rate import ServerRate
 from .solver import ConjugateGradient, Until, solver
 from .splitting import FedADMM, FedDR, FedPD
 from .sum import Sum
@@ -90,6 +91,7 @@ __all__ = [  # noqa: RUF022  # sorted without regard to case
     "Scaffold",
     "ScaffoldM",
     "Schedule",
+    "ServerRate",
     "Step",
     "StepContext",
     "Sum",

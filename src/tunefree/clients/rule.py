@@ -236,6 +236,10 @@ class Step(ClientPart, ABC):
         """Most steps of a solver on the whole local batch, whatever K is; None for other steps."""
         return None
 
+    def resolve(self, down: Channels, t: Round) -> tuple["Step", Round]:
+        """Return the step that clients take in this round, given what the server sent."""
+        return self, t
+
     def descent_lr(self, factor: float) -> float | None:
         """Return lr if every step is y - lr d and nothing else, else None.
 

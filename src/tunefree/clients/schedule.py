@@ -3,6 +3,7 @@
 factor(t) = shape(t) * min(1, (t + 1) / warmup)           t = 0 .. T-1
 constant:     1
 cosine:       floor + (1 - floor) (1 + cos(pi t / (T - 1))) / 2
+linear:       floor + (1 - floor) (1 - t / T)
 exponential:  rate^t
 """
 
@@ -19,8 +20,9 @@ class Schedule:
     """Factor on the learning rate in each round.
 
     Args:
-        shape: "constant", "cosine" (to `floor` of the start) or "exponential" (`rate` a round).
-        floor: Where the cosine ends, in [0, 1].
+        shape: "constant", "cosine" or "linear" (to `floor` of the start), or "exponential" (`rate`
+            a round).
+        floor: Where cosine and linear decay end, in [0, 1].
         rate: Factor per round of the exponential, in (0, 1].
         warmup: Rounds of linear growth at the start, >= 0.
 
@@ -28,13 +30,13 @@ class Schedule:
     0.5
     """
 
-    shape: Literal["constant", "cosine", "exponential"] = "constant"
+    shape: Literal["constant", "cosine", "linear", "exponential"] = "constant"
     floor: float = 0.1
     rate: float = 0.998
     warmup: int = 0
 
     def __post_init__(self) -> None:
-        shapes = ("constant", "cosine", "exponential")
+        shapes = ("constant", "cosine", "linear", "exponential")
         if self.shape not in shapes:
             raise unknown_name("schedule", self.shape, shapes)
         check_nonnegative("Schedule", "floor", self.floor)
@@ -56,18 +58,20 @@ class Schedule:
         if self.shape == "cosine":
             wave = (1 + math.cos(math.pi * t / max(rounds - 1, 1))) / 2
             return grow * (self.floor + (1 - self.floor) * wave)
+        if self.shape == "linear":
+            return grow * (self.floor + (1 - self.floor) * (1 - t / rounds))
         return grow * (self.rate**t if self.shape == "exponential" else 1.0)
 
     @staticmethod
     def parse(text: "str | Schedule") -> "Schedule":
         """Return the schedule of a text; a schedule is returned as it is.
 
-        The texts are "constant", "cosine", "cosine:FLOOR", "exponential", "exponential:RATE" and
-        "warmup:ROUNDS", and a shape with a warm-up, as in "cosine+warmup:10".
+        The texts are "constant", "cosine", "cosine:FLOOR", "linear", "linear:FLOOR", "exponential",
+        "exponential:RATE" and "warmup:ROUNDS", and a shape with a warm-up: "cosine+warmup:10".
         """
         if isinstance(text, Schedule):
             return text
-        numbers = {"cosine": "floor", "exponential": "rate", "warmup": "warmup"}
+        numbers = {"cosine": "floor", "linear": "floor", "exponential": "rate", "warmup": "warmup"}
         settings: dict[str, Any] = {}
         for word in str(text).split("+"):
             name, colon, number = word.partition(":")

@@ -50,7 +50,7 @@ class Round:
         return float(uniform(key(self.plan.seed, name, self.index), torch.zeros(1).long()))
 
 
-Who = Literal["cohort", "all", "held"]
+Who = Literal["cohort", "panel", "all", "held"]
 What = Literal["loss", "grad", "grad_sq"]
 
 
@@ -66,6 +66,8 @@ class Query(Protocol):
     ) -> list[Tensor]:
         """Return the weighted mean over clients' full data of `what` at each point.
 
-        `sent` is what is transmitted so that clients know the points; by default the points.
+        `who` is asked: the round's cohort, a panel of three times as many clients that is the same
+        in all rounds, everyone, or the server's own sample. `sent` is what is transmitted so that
+        clients know the points; by default the points.
         """
         ...

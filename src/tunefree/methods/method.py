@@ -110,15 +110,15 @@ class Method:
         """Optional fields of the local loop's record that some part reads."""
         return frozenset((*self.direction.records, *self.step.records))
 
-    def descent_lr(self, factor: float) -> float | None:
+    def descent_lr(self, factor: float, step: Step | None = None) -> float | None:
         """Return lr if a local step is y - lr grad F(y) and grad F has no other use, else None.
 
-        An engine may then take whole steps itself.
+        An engine may then take whole steps itself. `step` is the one of a round, if it is known.
         """
         changes = self.direction.changes_gradient or self.weight_decay or self.clip is not None
         if changes or self.records & {"grad_mean", "grad_sq", "point_mean"}:
             return None
-        return self.step.descent_lr(factor)
+        return (step or self.step).descent_lr(factor)
 
     @property
     def is_fusible(self) -> bool:

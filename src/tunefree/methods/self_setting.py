@@ -14,6 +14,7 @@ from ..clients import (
     Polyak,
     Pull,
     Rates,
+    ServerRate,
 )
 from ..clients import solver as read_solver
 from ..core.errors import ArgumentError, check_known
@@ -27,6 +28,7 @@ from ..server import (
     LastTwo,
     LoD,
     Mirror,
+    Race,
 )
 from ..server import PAdaMFed as PAdaMFedServer
 from ..server import ParFreFL as ParFreFLServer
@@ -47,6 +49,12 @@ def auto() -> Method:
     return Method(
         step=DoG(weighted=True, live=True), server=FedDuAdagrad(max_move=1.0), output=Averaged()
     )
+
+
+@register_method("ours")
+def fedrace() -> Method:
+    """Short runs of some of the rounds find the clients' step size; FedDuAdagrad server. Ours."""
+    return Method(step=ServerRate(), server=Race(), output=Averaged())
 
 
 @register_method("Ivgi 2023", arxiv="2302.12022")

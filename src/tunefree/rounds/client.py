@@ -45,7 +45,8 @@ def local_update(
     Returns:
         The channels to upload, the clients' memory, and the record of each local phase.
     """
-    x, direction, step = down["x"], method.direction, method.step
+    x, direction = down["x"], method.direction
+    step, t = method.step.resolve(down, t)
     mine = {p: select_prefix(own, p) for p in ("direction", "step")}
     records = method.records
     count, steps = direction.local_phases(t)
@@ -67,7 +68,7 @@ def local_update(
             loop.GradientTransform(method.weight_decay, method.clip),
             records,
             this,
-            method.descent_lr(t.factor),
+            method.descent_lr(t.factor, step),
         )
         phases.append(work)
         if phase < count - 1:

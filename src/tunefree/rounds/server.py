@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.plan import Plan, Round, What, Who
+from ..core.random import cohort
 from ..core.types import Channels, State, Trace, Vector
 from ..methods import Method
 from ..wire import Ledger
@@ -112,11 +113,15 @@ def _communicate(
     method: Method, now: ServerState, pool: ClientPool, ids: Tensor, t: Round, ledger: Ledger
 ) -> tuple[ServerState, RoundResult, Trace]:
     """Return the next state, the cohort's result and the server rule's trace."""
+    clients = t.plan.clients
 
     def query(
         what: What, at: list[Vector], who: Who = "cohort", sent: Channels | None = None
     ) -> list[Tensor]:
-        return pool.query(QueryRequest(ids, t.index, what, at, who, sent), ledger)
+        asked = ids
+        if who == "panel":
+            asked, who = cohort(t.plan.seed, -2, clients, min(3 * t.plan.cohort, clients)), "cohort"
+        return pool.query(QueryRequest(asked, t.index, what, at, who, sent), ledger)
 
     now = replace(
         now,
@@ -127,6 +132,11 @@ def _communicate(
     result = _train(method, now, pool, ids, t, ledger)
     if result.fraction is not None:
         t = replace(t, fraction=result.fraction)
+    if not math.isfinite(result.loss):
+        found = method.server.recover(now.x, now.server, t)
+        if found is not None:
+            after = replace(now, round=t.index + 1, x=found[0], server=found[1])
+            return after, result, {"recovered": now.x.new_ones(())}
     x, server, trace = method.server.step(now.x, result.mean, now.server, t, query)
     after = ServerState(
         round=t.index + 1,

@@ -15,6 +15,7 @@ from .output import Averaged, Last, LastTwo
 from .padamfed import PAdaMFed
 from .parfrefl import ParFreFL
 from .proximal import Proximal
+from .race import Race
 from .rule import Output, Server
 from .scafcom import Scafcom
 from .splitting import Splitting
@@ -46,6 +47,7 @@ __all__ = [  # noqa: RUF022  # sorted without regard to case
     "PNorm",
     "ParFreFL",
     "Proximal",
+    "Race",
     "Quadratic",
     "Scafcom",
     "Server",

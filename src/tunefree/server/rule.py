@@ -38,6 +38,10 @@ class Server(ABC):
         """Take in what everyone sent before round 0, where a client part prepares."""
         return x, state
 
+    def cohort_round(self, state: State, t: Round) -> int:
+        """Return the index of the cohort that takes part; another round's gives its clients."""
+        return t.index
+
     def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
         """Start a round; may ask the clients."""
         return state
@@ -50,6 +54,13 @@ class Server(ABC):
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Return the next x, the memory from now on, and numbers for the history."""
         ...
+
+    def recover(self, x: Vector, state: State, t: Round) -> tuple[Vector, State] | None:
+        """Return x and memory to go on from after a round that was not finite; None ends the run.
+
+        x and the memory are those before the round.
+        """
+        return None
 
     def output(self, x: Vector, state: State) -> Vector:
         """Return the model that x stands for."""

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..core.errors import CheckpointError, Interrupted, ResumeError, convert_errors
+from ..core.plan import Round
 from ..core.types import Vector
 from ..methods import Method
 from ..rounds import ServerState, init_server_state, output_model, run_round
@@ -129,12 +131,11 @@ class Trainer:
     ) -> str | None:
         """Run rounds until the run ends or is stopped; return what stopped it."""
         run, pool = self._run, self._run.pool
-        cohort = pool.sample_cohort(self._state.round)
+        cohort = self._sample_cohort(0)
         while self._status == "unfinished":
             began, now = time.perf_counter(), self._state
             is_last = now.round + 1 == run.plan.rounds
-            following = None if is_last else pool.sample_cohort(now.round + 1)
-            pool.announce(following)
+            pool.announce(None if is_last else self._sample_cohort(1))
             after, row = run_round(run.method, run.plan, now, pool, cohort)
             output = output_model(run.method, after)
             if (what := _find_nonfinite(after, row)) is not None:
@@ -142,12 +143,12 @@ class Trainer:
                 log.warning("%s", _divergence_message(what, now.round, run.method))
                 return None
             pool.commit()
-            cohort = cohort if following is None else following
             if is_last or after.round % run.config.eval_every == 0:
                 row |= run.evaluate(output) | run.privacy_cost(after.round)
                 if run.validation is not None:
                     self._best.update(row, output)
             self._state = after
+            cohort = cohort if is_last else self._sample_cohort(0)
             row["seconds"] = time.perf_counter() - began
             if self._folder is not None and self._leads:
                 self._folder.append_row(row)
@@ -164,6 +165,12 @@ class Trainer:
             elif self._is_checkpoint_due():
                 self._save("unfinished")
         return None
+
+    def _sample_cohort(self, ahead: int) -> Tensor:
+        """Return the cohort of the next round, or of a later one as far as it can be known."""
+        t = Round(self._run.plan, self._state.round + ahead)
+        index = self._run.method.server.cohort_round(self._state.server, t)
+        return self._run.pool.sample_cohort(index)
 
     def _is_checkpoint_due(self) -> bool:
         if self._folder is None:
@@ -198,7 +205,8 @@ class Trainer:
 
 def _find_nonfinite(after: ServerState, row: dict[str, Any]) -> str | None:
     """Return a description of what is not finite after a round, or None."""
-    if not math.isfinite(row["train_loss"]) and row.get("answered") != 0:
+    is_known = row.get("answered") == 0 or "recovered" in row  # why there is no loss
+    if not math.isfinite(row["train_loss"]) and not is_known:
         return "the training loss"
     found = after.tensors()
     finite = torch.stack([torch.isfinite(v).all() for v in found.values()]).tolist()

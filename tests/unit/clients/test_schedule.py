@@ -18,6 +18,8 @@ def factors(text, rounds):
         ("cosine:0.5", [1, 0.75, 0.5]),
         ("cosine:0", [1, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125), 0]),
         ("exponential:0.5", [1, 0.5, 0.25, 0.125]),
+        ("linear:0", [1, 0.75, 0.5, 0.25]),
+        ("linear:0.2", [1, 0.8, 0.6, 0.4]),
         ("exponential", [1, 0.998, 0.998**2]),
         ("warmup:4", [0.25, 0.5, 0.75, 1, 1]),
         ("constant+warmup:2", [0.5, 1, 1]),

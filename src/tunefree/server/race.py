@@ -1,0 +1,235 @@
+"""A race of short runs that finds the clients' step size, then the run itself.
+
+    round 0:  e = the step along -grad f(x0) that lowers f most, among powers of 3
+    race:     arms from x0, each of L rounds with lr_j = lr (1 - j / L), j = 0 .. L-1, all with the
+              same cohorts; lr = max(e / 27, min(e, 0.03)) first, then 3 lr, 9 lr, ... while that
+              is better, else lr / 3, lr / 9, ...
+    judge:    f at the average of each arm's iterates, asked of the same panel of clients
+    run:      from the best arm's average, lr (T - t) / (T - t0) in round t of t0 .. T-1
+
+L is 7 % of the rounds, and the race takes at most 35 % of them. With fewer than nine rounds there
+is no race and the run has the first rate. An arm ends early if the clients' loss grows to four
+times f(x0) or is not finite. In the run, such a loss, or one that gives back nine tenths of what
+was gained, puts the run back to the last point that gave back less than a quarter, at a third of
+the rate.
+
+Differences from the paper: there is none, the rule is ours (docs/auto.md).
+"""
+
+import math
+from dataclasses import astuple, dataclass, field, replace
+from typing import ClassVar
+
+from ..core.plan import Plan, Query, Round
+from ..core.types import Channels, State, Vector, select_prefix
+from .feddua import FedDuAdagrad
+from .output import Averaged
+from .rule import Server, ServerUpdate
+
+FACTOR = 3.0  # between the rates of neighbouring arms
+FIRST, USUAL = FACTOR**-3, 0.03  # the first arm's rate: in units of the line search's; elsewhere
+ARM, RACE = 0.07, 0.35  # rounds of an arm and of the whole race, in units of all rounds
+CAUTION = 0.05  # a larger rate must lower the loss by this share to be better
+LOST, TRIES = 3.0, 6  # growth of the loss, over f(x0), that ends an arm; times a run is put back
+
+
+@dataclass
+class _Control:
+    """The state of the race: numbers only, stored as one tensor."""
+
+    lr: float = 0.0  # of the present arm or run, before its decay
+    racing: float = 1.0
+    began: float = 0.0  # first round of the present arm or run
+    arms: float = 0.0  # arms before this one
+    first: float = 0.0  # rate of the first arm
+    up: float = 1.0  # whether rates grow from arm to arm
+    failed: float = 0.0  # whether the present arm is lost
+    best_lr: float = 0.0  # of the best arm; 0 if there is none
+    best_value: float = 0.0  # f at its average, on the panel
+    start: float = 0.0  # f(x0)
+    smooth: float = 0.0  # running mean of the clients' loss in the run
+    least: float = 0.0  # its lowest value
+    measured: float = 0.0  # rounds in that mean
+    back: float = 0.0  # times that the run was put back
+
+
+@dataclass(frozen=True)
+class Race(Server):
+    """Server rule that races step sizes, and then trains with the best one.
+
+    Memory: x0, the point of the next round, the average of the present arm, the best point with
+    its memory of the inner rule, and some numbers.
+
+    Args:
+        inner: The rule that moves x in an arm and in the run.
+    """
+
+    inner: Server = field(default_factory=FedDuAdagrad)
+    sends: ClassVar[tuple[str, ...]] = ("lr",)
+    goes_with: ClassVar[tuple[str, ...]] = ("Plain",)
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the inner rule needs, and the clients' loss."""
+        return (*self.inner.needs, "train_loss")
+
+    @property
+    def euclidean(self) -> bool:  # type: ignore[override]
+        """As the inner rule."""
+        return self.inner.euclidean
+
+    def init(self, x: Vector, plan: Plan) -> State:
+        """Start before the race."""
+        inner = self.inner.init(x, plan)
+        state = dict.fromkeys(("start", "point", "best", "mean"), x)
+        state |= {"control": _pack(_Control(), x)}
+        state |= {f"inner.{n}": v for n, v in inner.items()}
+        return state | {f"best_inner.{n}": v for n, v in inner.items()}
+
+    def cohort_round(self, state: State, t: Round) -> int:
+        """Let the same clients take part in every arm."""
+        c = _unpack(state)
+        done = t.index - int(c.began)
+        return (0 if c.failed else done % arm_rounds(t.plan)) if c.racing else t.index
+
+    def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
+        """Judge an arm that has ended and begin the next one, or the run."""
+        c = _unpack(state)
+        if t.index == 0:
+            c.start, longest = _search(x, ask)
+            c.lr = c.first = max(FIRST * longest, min(longest, USUAL))
+            c.racing, c.least = float(race_rounds(t.plan) > 0), c.start
+        elif c.racing and (c.failed or t.index - c.began >= arm_rounds(t.plan)):
+            state = self._judge(x, state, c, t, ask)
+        return state | {"control": _pack(c, x)}
+
+    def _judge(self, x: Vector, state: State, c: _Control, t: Round, ask: Query) -> State:
+        """Compare the arm that ended with the best so far; set up what comes next."""
+        is_better = False
+        if not c.failed:
+            value = float(ask("loss", [state["mean"]], "panel")[0])
+            margin = CAUTION * abs(c.best_value) if c.lr > c.best_lr else 0.0
+            is_better = value < c.best_value - margin or not c.best_lr
+        if is_better:
+            c.best_lr, c.best_value = c.lr, value
+            state = state | {"best": state["mean"]}
+            state |= {f"best_{n}": v for n, v in state.items() if n.startswith("inner.")}
+        c.arms, c.began, c.failed = c.arms + 1, float(t.index), 0.0
+        has_time = race_rounds(t.plan) - t.index >= arm_rounds(t.plan)
+        if not (has_time and _choose_arm(c, is_better)):
+            return self._begin_run(state, c)
+        start = self.inner.init(state["start"], t.plan)
+        return state | {"point": state["start"]} | {f"inner.{n}": v for n, v in start.items()}
+
+    def _begin_run(self, state: State, c: _Control) -> State:
+        c.racing, c.lr = 0.0, c.best_lr or c.lr / FACTOR
+        c.least = min(c.best_value, c.start) if c.best_lr else c.start
+        return _from_best(state)
+
+    def down(self, x: Vector, state: State, t: Round) -> Channels:
+        """Send the point and the rate."""
+        c = _unpack(state)
+        length = arm_rounds(t.plan) if c.racing else t.plan.rounds - c.began
+        lr = c.lr * (1 - (t.index - c.began) / length)
+        return {"x": state["point"], "lr": x.new_tensor(lr)}
+
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+        """Move by the inner rule; end an arm that is lost, put back a run that is."""
+        c, inner = _unpack(state), select_prefix(state, "inner")
+        x, inner, trace = self.inner.step(state["point"], mean, inner, t, ask)
+        state = state | {f"inner.{n}": v for n, v in inner.items()}
+        trace = trace | ({"arm": x.new_tensor(c.arms)} if c.racing else {})
+        loss = float(mean["train_loss"])
+        is_lost = not loss <= c.start + LOST * abs(c.start)
+        if c.racing:
+            c.failed = float(is_lost)
+            in_arm = replace(t, index=t.index - int(c.began))
+            state |= Averaged().update(x, state, in_arm)
+        else:
+            c.smooth = loss if not c.measured else 0.7 * c.smooth + 0.3 * loss
+            c.measured += 1
+            c.least = min(c.least, c.smooth)
+            lost = (c.smooth - c.least) / max(c.start - c.least, 0.2 * abs(c.start))
+            if c.back < TRIES and (is_lost or lost > 0.9):
+                x, state = self._put_back(state, c)
+            elif lost < 0.25:
+                state |= {"best": x} | {f"best_inner.{n}": v for n, v in inner.items()}
+        return x, state | {"point": x, "control": _pack(c, x)}, trace
+
+    def recover(self, x: Vector, state: State, t: Round) -> tuple[Vector, State] | None:
+        """Give up the arm, or put back the run, after a round that is not finite."""
+        c = _unpack(state)
+        if c.racing:
+            c.failed = 1.0
+        elif c.back < TRIES:
+            x, state = self._put_back(state, c)
+        else:
+            return None
+        return x, state | {"control": _pack(c, x)}
+
+    def _put_back(self, state: State, c: _Control) -> tuple[Vector, State]:
+        c.lr, c.back, c.measured = c.lr / FACTOR, c.back + 1, 0.0
+        state = _from_best(state)
+        return state["point"], state
+
+    def output(self, x: Vector, state: State) -> Vector:
+        """Return the best arm's average during the race, x in the run."""
+        return state["best"] if _unpack(state).racing else x
+
+
+def arm_rounds(plan: Plan) -> int:
+    """Return the rounds of an arm."""
+    return max(1, round(ARM * plan.rounds))
+
+
+def race_rounds(plan: Plan) -> int:
+    """Return the most rounds of the race; 0 if there are too few for three arms."""
+    most = int(RACE * plan.rounds)
+    return most if most >= 3 * arm_rounds(plan) else 0
+
+
+def _choose_arm(c: _Control, is_better: bool) -> bool:
+    """Choose the rate of the next arm; return whether there is one."""
+    if c.up and is_better:
+        c.lr *= FACTOR
+    elif c.up and c.arms <= 2:  # the first failed, or is better than the second: now below it
+        c.up, c.lr = 0.0, c.first / FACTOR
+    elif not c.up and (is_better or not c.best_lr):
+        c.lr /= FACTOR
+    else:
+        return False
+    return True
+
+
+def _search(x: Vector, ask: Query) -> tuple[float, float]:
+    """Return f(x) and the power of 3 along -grad f(x) that lowers f most."""
+    (g,) = ask("grad", [x])
+    (start,) = ask("loss", [x], "cohort", {})
+    found: dict[int, float] = {}
+
+    def value(k: int) -> float:
+        if k not in found:
+            sent = {"eta": x.new_tensor(FACTOR**k)} | ({} if found else {"direction": g})
+            (v,) = ask("loss", [x - FACTOR**k * g], "cohort", sent)
+            found[k] = float(v) if math.isfinite(float(v)) else math.inf
+        return found[k]
+
+    k = 0
+    for stride in (4, 2, 1):
+        for way in (stride, -stride):
+            while abs(k + way) <= 24 and value(k + way) < value(k):
+                k += way
+    return float(start), FACTOR**k
+
+
+def _from_best(state: State) -> State:
+    best = select_prefix(state, "best_inner")
+    return state | {"point": state["best"]} | {f"inner.{n}": v for n, v in best.items()}
+
+
+def _pack(c: _Control, x: Vector) -> Vector:
+    return x.new_tensor(astuple(c))
+
+
+def _unpack(state: State) -> _Control:
+    return _Control(*state["control"].tolist())
