@@ -230,6 +230,11 @@ def test_tuned_baselines_in_a_comparison(call, place):
         for r in tf.Comparison.load(place / "a").runs["fedavg:tuned"]
     }
     assert lr == {tuning.settings["lr"]}
+    assert call("report", "a", "--out", "page.html")[0] == 0
+    page, own = (place / name for name in ("page.html", "a/report.html"))
+    assert page.read_text() == own.read_text()  # without the runs of the search
+    assert call("report", "a/tuning/fedavg,tuned", "--out", "search.html")[0] == 0
+    assert "<title>Tuning fedavg</title>" in (place / "search.html").read_text()
 
 
 BAD = {

@@ -261,7 +261,11 @@ def _build_picture(picture: Mapping[str, Any], data: Mapping[str, Any]) -> dict[
 
 @convert_errors("These runs cannot be shown: settings or histories are damaged", CheckpointError)
 def build_payload(
-    groups: Groups, *, title: str | None = None, tuning: Sequence[Mapping[str, Any]] | None = None
+    groups: Groups,
+    *,
+    title: str | None = None,
+    tuning: Sequence[Mapping[str, Any]] | None = None,
+    comparison: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return all data of the page; the arguments are those of `page.write`."""
     groups = {label: list(runs) for label, runs in groups.items() if runs}
@@ -274,4 +278,5 @@ def build_payload(
         "groups": [build_group(label, runs) for label, runs in groups.items()],
         "pictures": build_pictures(groups),
         "tuning": [dict(item) for item in tuning or ()],
+        "comparison": None if comparison is None else dict(comparison),
     }

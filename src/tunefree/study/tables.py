@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..training.run import Run
+
 Rows = Sequence[Mapping[str, Any]]
 MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~$&])")
 LATEX = {
@@ -96,16 +98,30 @@ def format_mean(mean: float | None, sd: float | None, digits: int = 4) -> str:
 
 
 def format_rounds(row: Mapping[str, Any]) -> str:
-    """Return the rounds to the target, or how many seeds did not reach it."""
+    """Return the rounds to the target, or how many of the seeds reached it."""
     if row["rounds_to_target"] is not None:
         return f"{row['rounds_to_target']:.4g}"
-    missed = row["seeds"] - row["reached"]
-    return f"not reached ({missed} of {row['seeds']})" if row["reached"] else "not reached"
+    reached, seeds = row["reached"], row["seeds"]
+    return f"only {reached} of {seeds} seeds reached it" if reached else "not reached"
 
 
 def format_p(p: float) -> str:
     """Return a p value as text."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def format_verdict(row: Mapping[str, Any], points: bool = False) -> str:
+    """Return a method's difference to the best one, its p, and * where it is beyond chance.
+
+    With `points`, the difference is in percentage points.
+    """
+    difference = row["difference"]
+    if difference is None:
+        return "best" if row["verdict"] == "best" else ""
+    size = f"{100 * abs(difference):.2f} points" if points else f"{abs(difference):.4f}"
+    p = "" if row["p"] is None else f" ({format_p(row['p'])})"
+    star = " *" if row["verdict"] == "worse" else ""
+    return f"{'−' if difference < 0 else '+'}{size}{p}{star}"
 
 
 class StudyResult(ABC):
@@ -118,6 +134,11 @@ class StudyResult(ABC):
     @abstractmethod
     def cells(self) -> list[dict[str, str]]:
         """Return the rows of the table as text."""
+
+    @property
+    @abstractmethod
+    def groups(self) -> dict[str, list[Run]]:
+        """The runs by label, without those that failed."""
 
     @property
     @abstractmethod

@@ -149,6 +149,11 @@ class Tuning(tables.StudyResult):
         return [run for run in self.best.runs if isinstance(run, Run)]
 
     @property
+    def groups(self) -> dict[str, list[Run]]:
+        """The runs of each point by its label, without those that failed."""
+        return measures.select_runs({p.candidate.label: p.runs for p in self.points})
+
+    @property
     def cost(self) -> dict[str, float]:
         """The cost of all runs: gradients, bytes both ways, seconds, and the number of runs."""
         runs = [run for point in self.points for run in point.runs]
@@ -257,15 +262,15 @@ class Tuning(tables.StudyResult):
             "path": None if self.path is None else str(self.path),
         }
 
-    def report(self, path: str | os.PathLike[str]) -> Path:
+    def report(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
         """Write an HTML page that shows the settings side by side."""
-        groups = measures.select_runs({p.candidate.label: p.runs for p in self.points})
         cost = [
             measures.make_page_row(point.candidate.label, row, self.cost)
             for point, row in zip(self.points, self.table(), strict=True)
             if row["chosen"]
         ]
-        return page.write(groups, Path(path), title=f"Tuning {self.name}", tuning=cost)
+        title = title or f"Tuning {self.name}"
+        return page.write(self.groups, Path(path), title=title, tuning=cost)
 
     @staticmethod
     @convert_errors("This search cannot be read: its folder is damaged", CheckpointError)
