@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from ..core.errors import ArgumentError
 from ..report.collect import load_groups
-from ..report.figures import draw
+from ..report.figures import COLUMN, draw
 from ..report.page import write
 from ..report.watch import make_server
 from ..study import Comparison, Tuning, comparison, tuning
@@ -21,6 +21,7 @@ def report(
     title: str | None = None,
     figures: Path | None = None,
     format: Literal["pdf", "svg", "png"] = "pdf",
+    width: float = COLUMN,
 ) -> int:
     """Write a page about runs: one HTML file that opens offline.
 
@@ -46,12 +47,14 @@ def report(
         Also draw figures for a paper into this folder (needs matplotlib).
     format: str
         Format of the figures: pdf, svg or png.
+    width: float
+        Width of the figures in inches; by default that of a column of a two-column paper.
     """
     if not runs:
         raise ArgumentError("report needs at least one run folder, such as runs/digits-auto-1.")
     found = _load_study(runs[0]) if len(runs) == 1 else None
     groups = load_groups(runs) if found is None else found.groups
-    drawn = [] if figures is None else draw(groups, figures, format)
+    drawn = [] if figures is None else draw(groups, figures, format, width)
     page = write(groups, out_file, title=title) if found is None else found.report(out_file, title)
     for path in [page, *drawn]:
         print_line(f"Written: {path}")

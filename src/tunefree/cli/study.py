@@ -32,30 +32,50 @@ class TableFormat:
 
     markdown: Annotated[bool, Parameter(help="Print the table in Markdown.")] = False
     csv: Annotated[bool, Parameter(help="Print comma-separated plain numbers.")] = False
-    latex: Annotated[bool, Parameter(help="Print the table as a LaTeX tabular.")] = False
+    latex: Annotated[
+        bool, Parameter(help="Print a LaTeX tabular (booktabs), the best values in bold.")
+    ] = False
     json: Annotated[bool, Parameter(help="Print as JSON.")] = False
+    columns: Annotated[
+        str | None,
+        Parameter(help="Columns of the table, such as label,final,against; not of --csv, --json."),
+    ] = None
 
     def __post_init__(self) -> None:
         if len(self.requested) > 1:
             names = " and ".join(f"--{name}" for name in self.requested)
             raise ArgumentError(f"{names} are forms of the same table; give one of them.")
+        if self.columns is not None and (self.csv or self.json):
+            form = f"--{self.requested[0]}"
+            raise ArgumentError(f"--columns chooses columns of a text; {form} prints all numbers.")
 
     @property
     def requested(self) -> list[str]:
         """The names of the requested forms."""
-        return [f.name for f in fields(self) if getattr(self, f.name)]
+        return [f.name for f in fields(self) if f.name != "columns" and getattr(self, f.name)]
+
+    def check(self, empty: Comparison | Tuning) -> None:
+        """Check that a result of this kind has the columns."""
+        empty.choose_columns(self._names)
+
+    @property
+    def _names(self) -> list[str] | None:
+        return None if self.columns is None else [c.strip() for c in self.columns.split(",")]
 
     def print(self, found: Comparison | Tuning) -> None:
         """Print the result of a study."""
         if self.json:
             print(to_json(found.json()))
+        elif self.csv:
+            print(found.csv())
         elif self.requested:
-            print(getattr(found, self.requested[0])())
+            print(getattr(found, self.requested[0])(self._names))
         else:
             if found.header:
                 print_line(found.header)
             wide = out if out.is_terminal else Console(highlight=False, width=max(out.width, 160))
-            wide.print(make_table(found.cells(), found.columns))  # files need no short lines
+            columns = found.choose_columns(self._names)
+            wide.print(make_table(found.cells(), columns))  # files need no short lines
             for sentence in found.sentences:
                 print_line(sentence)
 
@@ -113,6 +133,8 @@ def compare(
         command = {"options": shared, "methods": methods, "seeds": seeds_ or "3", "target": target}
     base = CommandConfig.from_json(command["options"])
     candidates = parse_candidates([m for m in command["methods"].split(",") if m.strip()])
+    format = format or TableFormat()
+    format.check(Comparison({}, [], tunings={c.label: {} for c in candidates if c.tuned}))
     if base.options["cohort"] is None and any(c.method.full for c in candidates):
         base = base.replace(cohort=0)  # the same cohorts for all
     folder = out_dir or next_folder(f"{base.data}-compare")
@@ -130,7 +152,7 @@ def compare(
         interrupted = False
     except Interrupted as stop:
         found, interrupted = stop.run, True  # type: ignore[assignment]
-    (format or TableFormat()).print(found)
+    format.print(found)
     if interrupted:
         print_interrupted("compare", folder)
         return INTERRUPTED
@@ -193,13 +215,15 @@ def tune(
     candidate = make_candidate(base.method, tuple(base.set or ()))
     if command["by"] == "test":
         print_line(tuning.WARNING, err)
+    grid_values = parse_grid(base.method, command["grid"]) if command["grid"] else None
+    points, format = make_grid(candidate, grid_values), format or TableFormat()
+    format.check(Tuning(base.method, points, [], 1))
     folder = out_dir or next_folder(f"{base.data}-tune-{base.method}")
     try:
         with TerminalProgress(err) as listener:
-            grid_values = parse_grid(base.method, command["grid"]) if command["grid"] else None
             found = run_search(
                 candidate,
-                make_grid(candidate, grid_values),
+                points,
                 make_seeds(parse_seeds(command["seeds"]), "tune"),
                 CommandStudy(base),
                 out=folder,
@@ -212,7 +236,7 @@ def tune(
     except Interrupted:
         print_interrupted("tune", folder)
         return INTERRUPTED
-    (format or TableFormat()).print(found)
+    format.print(found)
     print_line(f"Page: {found.report(folder / 'report.html')}", err)
     return 0 if found.ranked() else DIVERGED
 

@@ -118,6 +118,26 @@ class Comparison(tables.StudyResult):
         }
 
     @property
+    def bold(self) -> set[tuple[int, str]]:
+        """The best mean of each column that has one; the fewest rounds, bytes and gradients.
+
+        A method that lost seeds has none of them while another has all of its seeds.
+        """
+        rows = self.table()
+        whole = {i for i, row in enumerate(rows) if row["finished"] == row["seeds"]}
+        best = max if measures.is_higher_better(self.measure) else min
+        columns = {"final": ("final", best), "best": ("best", best)}
+        names = ("rounds", "bytes_up", "gradients")
+        columns |= {name: (f"{name}_to_target", min) for name in names}
+        out = set()
+        for key, (source, choose) in columns.items():
+            found = {i: v for i, row in enumerate(rows) if (v := row[source]) is not None}
+            found = {i: v for i, v in found.items() if i in whole or not whole}
+            if len(rows) > 1 and found:
+                out |= {(i, key) for i, v in found.items() if v == choose(found.values())}
+        return out
+
+    @property
     def header(self) -> str:
         """What was compared, and what the columns up to the target mean."""
         seeds = ", ".join(map(str, self.seeds))

@@ -3,11 +3,15 @@
 import csv
 import html
 import io
+import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from ..core.errors import unknown_name
+from ..report.figures import COLUMN, draw
 from ..training.run import Run
 
 Rows = Sequence[Mapping[str, Any]]
@@ -55,13 +59,21 @@ def to_markdown(rows: Rows, columns: Mapping[str, str]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def to_latex(rows: Rows, columns: Mapping[str, str]) -> str:
-    """Return rows as a LaTeX tabular that needs no package."""
-    ends = " \\\\\n"
-    lines = [" & ".join(escape_latex(h) for h in columns.values()) + ends + "\\hline\n"]
-    lines += [" & ".join(escape_latex(r.get(key, "")) for key in columns) + ends for r in rows]
+def to_latex(rows: Rows, columns: Mapping[str, str], bold: Container[tuple[int, str]] = ()) -> str:
+    """Return rows as a LaTeX tabular of the package booktabs; `bold` has rows' numbers and keys."""
+
+    def line(texts: Iterable[str]) -> str:
+        return " & ".join(texts) + " \\\\\n"
+
+    def cell(number: int, key: str) -> str:
+        text = escape_latex(rows[number].get(key, ""))
+        return rf"\textbf{{{text}}}" if (number, key) in bold and text else text
+
+    head = line(escape_latex(heading) for heading in columns.values())
+    body = "".join(line(cell(i, key) for key in columns) for i in range(len(rows)))
     form = "l" + "r" * (len(columns) - 1)
-    return f"\\begin{{tabular}}{{{form}}}\n\\hline\n{''.join(lines)}\\hline\n\\end{{tabular}}"
+    begin, end = f"\\begin{{tabular}}{{{form}}}\n\\toprule\n", "\\bottomrule\n\\end{tabular}"
+    return f"{begin}{head}\\midrule\n{body}{end}"
 
 
 def to_csv(rows: Rows) -> str:
@@ -158,10 +170,25 @@ class StudyResult(ABC):
     def _lines(self) -> list[str]:
         return [*([self.header] if self.header else []), *self.sentences]
 
-    def markdown(self) -> str:
-        """Return the table in Markdown, with the header above and the sentences below."""
+    def choose_columns(self, columns: Sequence[str] | None = None) -> dict[str, str]:
+        """Return the headings of some columns, in the order of these keys; None takes all."""
+        for name in columns or ():
+            if name not in self.columns:
+                raise unknown_name("column", name, list(self.columns))
+        return self.columns if columns is None else {name: self.columns[name] for name in columns}
+
+    @property
+    def bold(self) -> set[tuple[int, str]]:
+        """The cells of the best values: numbers of rows, and keys."""
+        return set()
+
+    def markdown(self, columns: Sequence[str] | None = None) -> str:
+        """Return the table in Markdown, with the header above and the sentences below.
+
+        `columns` has the keys of the columns to show, in this order.
+        """
         lines = [escape_markdown(line) for line in self._lines()]
-        table = to_markdown(self.cells(), self.columns)
+        table = to_markdown(self.cells(), self.choose_columns(columns))
         above = 1 if self.header else 0
         return "\n\n".join([*lines[:above], table, *lines[above:]])
 
@@ -169,10 +196,29 @@ class StudyResult(ABC):
         """Return the table as comma-separated plain numbers."""
         return to_csv(self.table())
 
-    def latex(self) -> str:
-        """Return the table as a LaTeX tabular; header and sentences are comments."""
-        comments = [f"% {_join_lines(line)}" for line in self._lines()]
-        return "\n".join([*comments, to_latex(self.cells(), self.columns)])
+    def latex(self, columns: Sequence[str] | None = None) -> str:
+        """Return the table as a LaTeX tabular with the best values in bold.
+
+        It needs the package booktabs; header and sentences are comments. `columns` has the keys of
+        the columns to show, in this order.
+        """
+        comments = [f"% {_join_lines(line)}" for line in ("\\usepackage{booktabs}", *self._lines())]
+        table = to_latex(self.cells(), self.choose_columns(columns), self.bold)
+        return "\n".join([*comments, table])
+
+    def figures(
+        self, folder: str | os.PathLike[str], format: str = "pdf", width: float = COLUMN
+    ) -> list[Path]:
+        """Draw the curves as figures for a paper, and return their paths; needs matplotlib.
+
+        Lines are means over seeds, bands reach from the lowest to the highest seed.
+
+        Args:
+            folder: Where they are written; created if it does not exist.
+            format: "pdf", "svg" or "png".
+            width: Of a figure, in inches; the default is a column of a two-column paper.
+        """
+        return draw(self.groups, folder, format, width)
 
     def _repr_html_(self) -> str:
         return to_html(self.cells(), self.columns, self._lines())

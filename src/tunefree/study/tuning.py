@@ -232,6 +232,11 @@ class Tuning(tables.StudyResult):
         }
 
     @property
+    def bold(self) -> set[tuple[int, str]]:
+        """The score of the settings that were chosen."""
+        return {(i, "score") for i, row in enumerate(self.table()) if row["chosen"]}
+
+    @property
     def sentences(self) -> list[str]:
         """The best settings, warnings about them, and the cost."""
         out = []

@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 
+from tunefree.core.errors import ArgumentError
 from tunefree.study import Comparison, FailedRun
 from tunefree.training.run import Run
 
@@ -187,6 +188,27 @@ def test_the_page_has_the_verdicts_and_the_cost_of_tuning(tmp_path):
     assert data["comparison"]["columns"]["rounds"] == "rounds to 87.40 %"
     assert data["comparison"]["lines"] == found.sentences
     assert [row["label"] for row in data["tuning"]] == ["a", "b"]
+
+
+def test_latex_for_a_paper():
+    """Mean and deviation, the best in bold, the columns that were asked for, in that order."""
+    groups = {"a": [run(s, [0.5, 0.8 + s / 100]) for s in range(2)]}
+    groups["b"] = [run(s, [0.85, 0.7]) for s in range(2)]
+    groups["c"] = [run(0, [0.5, 0.9]), FailedRun(1, "lost")]
+    found = comparison(groups, target=0.75)
+    text = found.latex(["label", "final", "best", "rounds"])
+    assert text.startswith("% \\usepackage{booktabs}\n% ")
+    body = text[text.index("\\midrule") :].splitlines()[1:4]
+    assert body == [
+        r"a & \textbf{0.8050 $\pm$ 0.0071} & 0.8050 $\pm$ 0.0071 & 2 \\",
+        r"b & 0.7000 $\pm$ 0.0000 & \textbf{0.8500 $\pm$ 0.0000} & \textbf{1} \\",
+        r"c & 0.9000 (1 of 2 failed) & 0.9000 & only 1 of 2 seeds reached it \\",
+    ]
+    assert found.markdown(["label"]).count("\n| a |") == 1
+    with pytest.raises(ArgumentError, match="Unknown column 'accurcy'"):
+        found.latex(["accurcy"])
+    alone = comparison({"c": groups["c"]})
+    assert r"\textbf" not in alone.latex()
 
 
 def test_a_label_can_be_anything():

@@ -52,6 +52,15 @@ def test_latex(label):
     assert not set(bare) & set("\\{}$&#_%~^<>|")
 
 
+def test_latex_has_the_rules_of_booktabs_and_the_best_in_bold():
+    text = tables.to_latex([*rows("a"), *rows("b"), {"label": "c"}], COLUMNS, {(1, "n"), (2, "n")})
+    lines = text.splitlines()
+    assert lines[1:4:2] == [r"\toprule", r"\midrule"]
+    assert lines[4:] == [
+        r"a & 1 \\", r"b & \textbf{1} \\", r"c &  \\", r"\bottomrule", r"\end{tabular}"
+    ]  # fmt: skip
+
+
 class Reader(html.parser.HTMLParser):
     def __init__(self):
         super().__init__()
