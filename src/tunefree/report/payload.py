@@ -216,6 +216,13 @@ def summary_rows(run: Run, measures: Sequence[str] = MEASURES) -> list[tuple[str
     return rows + ([("run folder", str(run.path))] if run.path is not None else [])
 
 
+def describe_run(run: Run) -> str:
+    """Return a run's totals and last measurements as lines of text."""
+    rows = summary_rows(run)
+    width = max(len(name) for name, _ in rows) + 2
+    return "\n".join(f"{name:<{width}}{text}" for name, text in rows)
+
+
 def build_group(label: str, runs: Sequence[Run]) -> dict[str, Any]:
     """Return one group as plain data."""
     table, summaries = tabulate(runs), [run.summary for run in runs]

@@ -47,7 +47,7 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(tables.StudyResult):
     """The result of `compare`.
 
@@ -61,6 +61,7 @@ class Comparison(tables.StudyResult):
         path: The comparison's folder, or None.
     """
 
+    IMPORTANT = ("label", "final", "against", "rounds", "choose", "tuning")
     runs: dict[str, list[Outcome]]
     seeds: list[int]
     target: float | None = None

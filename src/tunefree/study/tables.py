@@ -5,10 +5,12 @@ import html
 import io
 import os
 import re
+import shutil
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..core.errors import unknown_name
 from ..report.figures import COLUMN, draw
@@ -86,6 +88,30 @@ def to_csv(rows: Rows) -> str:
     return out.getvalue().rstrip("\n")
 
 
+def to_text(rows: Rows, columns: Mapping[str, str], width: int, most: int = 30) -> str:
+    """Return rows as aligned text of at most `width` characters and `most` rows.
+
+    Columns that do not fit are left out, from the right, but the first two are always there.
+    """
+    texts = {
+        key: [heading, *(str(row.get(key, "")) for row in rows[:most])]
+        for key, heading in columns.items()
+    }
+    sizes = {key: max(map(len, column)) for key, column in texts.items()}
+    shown = list(columns)
+    while len(shown) > 2 and sum(sizes[key] + 2 for key in shown) - 2 > width:
+        shown.pop()
+    out = [
+        "  ".join(texts[key][i].ljust(sizes[key]) for key in shown).rstrip()
+        for i in range(min(len(rows), most) + 1)
+    ]
+    if len(rows) > most:
+        out.append(f"… {len(rows) - most} more rows")
+    if missing := [columns[key] for key in columns if key not in shown]:
+        out.append(textwrap.fill(f"Not shown: {', '.join(missing)}; table() has all.", width))
+    return "\n".join(out)
+
+
 def to_html(rows: Rows, columns: Mapping[str, str], below: Sequence[str] = ()) -> str:
     """Return rows as an HTML table with paragraphs below it."""
 
@@ -138,6 +164,8 @@ def format_verdict(row: Mapping[str, Any], points: bool = False) -> str:
 
 class StudyResult(ABC):
     """The text formats of a study's result; subclasses define its table and sentences."""
+
+    IMPORTANT: ClassVar[tuple[str, ...]] = ()  # keys of columns that are shown where room is short
 
     @abstractmethod
     def table(self) -> list[dict[str, Any]]:
@@ -219,6 +247,17 @@ class StudyResult(ABC):
             width: Of a figure, in inches; the default is a column of a two-column paper.
         """
         return draw(self.groups, folder, format, width)
+
+    def __str__(self) -> str:
+        wide = shutil.get_terminal_size((100, 24)).columns
+        first = [key for key in self.IMPORTANT if key in self.columns]
+        columns = {key: self.columns[key] for key in [*first, *self.columns]}
+        lines = [textwrap.fill(line, wide) for line in self._lines()]
+        lines.insert(1 if self.header else 0, to_text(self.cells(), columns, wide))
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self.groups) or 'no runs'}>"
 
     def _repr_html_(self) -> str:
         return to_html(self.cells(), self.columns, self._lines())

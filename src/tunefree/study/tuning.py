@@ -86,7 +86,7 @@ class GridPoint:
         return None if None in found else measures.mean_and_sd(found)[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuning(tables.StudyResult):
     """The result of `tune`.
 

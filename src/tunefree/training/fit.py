@@ -15,7 +15,7 @@ from .bind import SimulatedClients, bind
 from .callbacks import Callback
 from .config import RunConfig, check_option_names
 from .folder import RunFolder
-from .run import Run
+from .run import Run, make_progress
 from .trainer import Trainer
 
 
@@ -28,6 +28,7 @@ def fit(
     resume: bool = True,
     checkpoint_every: int | None = None,
     callbacks: Sequence[Callback] = (),
+    progress: bool = True,
     **options: Any,
 ) -> Run:
     """Train one model over many clients' data.
@@ -40,6 +41,7 @@ def fit(
         resume: Continue the run in `out` if there is one; False refuses a used folder.
         checkpoint_every: Rounds between checkpoints; None writes one when the last is 5 s old.
         callbacks: Called with an `Event` after each round; `tf.sinks` has some.
+        progress: Show a progress bar where standard error is a terminal, or in a notebook.
         {options}
         evaluate: A `tf.Evaluate`: validation data, early stopping, own metrics, scores per client.
         engine: "vmap", "loop" or "auto", or a `tf.Engine` with chunk size and precision.
@@ -54,6 +56,9 @@ def fit(
     """
     check_option_names("fit", options)
     config = RunConfig(method=method, **options)
+    bar = make_progress(config.rounds) if progress else None
+    if bar is not None and isinstance(callbacks, Sequence):
+        callbacks = [bar, *callbacks]
     return train(
         config,
         model,

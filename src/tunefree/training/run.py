@@ -18,14 +18,20 @@ from .folder import RunFolder
 _RENDERERS: dict[str, Callable[..., Any]] = {}
 
 
-def register_report(
-    write: Callable[["Run", str | os.PathLike[str]], Path], render: Callable[["Run"], str]
-) -> None:
-    """Register the functions behind `Run.report` and a run's display in notebooks.
+def register_report(**functions: Callable[..., Any]) -> None:
+    """Register the functions that show runs, which are those of `tunefree.report`.
 
-    `tunefree.report` calls this when it is imported, so that this module need not import it.
+    It calls this when it is imported, so that this package need not import it: `write` (behind
+    `Run.report`), `render` (in notebooks), `describe` (`print(run)`), `progress` (while training).
     """
-    _RENDERERS.update(write=write, render=render)
+    _RENDERERS.update(functions)
+
+
+def make_progress(rounds: int) -> Callable[..., object] | None:
+    """Return a callback that shows progress, or None if nothing can show it."""
+    make = _RENDERERS.get("progress")
+    bar: Callable[..., object] | None = None if make is None else make(rounds)
+    return bar
 
 
 def validation_score(row: dict[str, Any]) -> float | None:
@@ -112,6 +118,14 @@ class Run:
         """Write a page about this run: one HTML file that opens offline."""
         page: Path = _RENDERERS["write"](self, path)
         return page
+
+    def __str__(self) -> str:
+        return str(_RENDERERS["describe"](self))
+
+    def __repr__(self) -> str:
+        method = self.settings.get("method")
+        name = method.get("name") if isinstance(method, dict) else method
+        return f"<Run of {name or 'a method'}: {self.status}, {len(self.history)} rounds>"
 
     def _repr_html_(self) -> str:
         """Show the last numbers in a notebook."""

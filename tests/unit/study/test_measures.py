@@ -211,6 +211,33 @@ def test_latex_for_a_paper():
     assert r"\textbf" not in alone.latex()
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_print_fits_on_a_screen(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    groups = {n: [run(s, [0.5, 0.6 + s / 100]) for s in range(3)] for n in ("fedavg", "auto", "c")}
+    spent = {"method": "fedavg", "settings": {"lr": 0.3}, "gradients": 1200}
+    lines = str(comparison(groups, tunings={"fedavg": spent})).splitlines()
+    assert len(lines) < 20
+    assert max(map(len, lines)) <= width
+    head = next(line for line in lines if line.startswith("method "))
+    assert head.split()[:2] == ["method", "accuracy"]
+    assert ("Not shown: " in "\n".join(lines)) == (width < 200)
+
+
+def test_repr_is_one_line():
+    found = comparison({"fedavg": [run(0, [0.5] * 99)], "auto": [FailedRun(0, "lost")]})
+    assert repr(found) == "<Comparison of fedavg>"
+    assert repr(found.runs["fedavg"]) == "[<Run of fedavg: finished, 99 rounds>]"
+
+
+def test_print_of_a_run_fits_on_a_screen():
+    lines = str(run(0, [0.5] * 999)).splitlines()
+    assert lines[0].split() == ["method", "fedavg"]
+    assert "rounds" in lines[1]
+    assert len(lines) < 12
+    assert max(map(len, lines)) < 80
+
+
 def test_a_label_can_be_anything():
     nasty = "<script>|&_\"',\\\n"
     found = comparison({nasty: [FailedRun(0, nasty)], "b": [run(0, [0.6])]})
