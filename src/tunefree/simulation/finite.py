@@ -17,7 +17,7 @@ from ..core.types import Channels, Rows, State
 
 log = logging.getLogger("tunefree")
 
-SHOWN = 10  # client ids in a log message
+SHOWN = 10  # clients in a log message
 MISSING = "missing"  # channel whose mean is the weight of the clients with non-finite answers
 
 
@@ -52,8 +52,9 @@ def mask_nonfinite(what: str, rows: Rows) -> tuple[Channels, Rows]:
 class PendingChecks:
     """Checksums of query answers that have not been read from the device yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[int | str]) -> None:
         self._found: list[tuple[int, Tensor, Rows]] = []
+        self._names = names
 
     def add(self, t: int, ids: Tensor, sums: Rows) -> None:
         """Add the checksums of these clients' answers in round t."""
@@ -72,7 +73,8 @@ class PendingChecks:
         self._found = []
         for t, who in bad.items():
             if who:
-                log_refused(t, torch.tensor(sorted(who)), "the answer to a query is NaN or Inf")
+                refused = [self._names[i] for i in sorted(who)]
+                log_refused(t, refused, "the answer to a query is NaN or Inf")
 
 
 def _checksum(v: Rows) -> Rows:
@@ -113,10 +115,10 @@ def _at(rows: Rows, places: Tensor) -> Rows:
     return rows.index_select(0, places.to(rows.device))
 
 
-def log_refused(t: int, ids: Tensor, why: str) -> None:
+def log_refused(t: int, names: Sequence[int | str], why: str) -> None:
     """Log which clients are left out of a round."""
-    some = ", ".join(str(i) for i in ids[:SHOWN].tolist())
-    who = f"client {some} is" if len(ids) == 1 else f"clients {some} are"
-    if len(ids) > SHOWN:
-        who = f"clients {some} and {len(ids) - SHOWN} others are"
+    some = ", ".join(str(name) for name in names[:SHOWN])
+    who = f"client {some} is" if len(names) == 1 else f"clients {some} are"
+    if len(names) > SHOWN:
+        who = f"clients {some} and {len(names) - SHOWN} others are"
     log.warning("Round %d: %s refused: %s.", t, who, why)

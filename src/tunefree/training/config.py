@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .. import attacks, faults, methods, robust
 from ..attacks import Attack
 from ..core.errors import ArgumentError, check_argument, check_between, check_int, check_known
+from ..core.text import parse_value
 from ..data.batches import BatchPlan
 from ..faults import Faults
 from ..methods import Method
@@ -224,11 +225,19 @@ class RunConfig:
     )
     loss: str | Loss = option(
         "auto",
-        '"cross_entropy", "mse", "auto" by the labels, or a pure function f(output, target) -> '
-        "loss of each sample.",
+        '"cross_entropy", "bce" (a logit for each 0/1 target), "mse", "auto" by outputs and '
+        "targets, or a pure function f(output, target) -> loss of each sample.",
         cli=str,
-        cli_help="cross_entropy, mse, or auto by the labels.",
+        cli_help="cross_entropy, bce, mse, or auto by outputs and targets.",
         node=True,
+    )
+    class_weight: str | Mapping[Any, float] | None = option(
+        None,
+        'Weights of the classes in training: "balanced" (as many as if all were equally frequent), '
+        "or a dict by label.",
+        cli=str,
+        cli_default="none",
+        cli_help="Weights of the classes in training: none, balanced, or such as ill=3,healthy=1.",
     )
     seed: int = option(0, "Seed of everything random.", cli=int, least=0, node=True)
     device: str | torch.device = option(
@@ -293,6 +302,7 @@ class RunConfig:
             raise ArgumentError(f"{owner} takes steps or epochs, got {given}.")
         _parse_text(self, "aggregate", robust.parse)
         _parse_text(self, "augment", augmentations.parse)
+        _parse_text(self, "class_weight", _parse_class_weight)
         is_known = isinstance(self.augment, CropFlip | None)
         check_argument(owner, "augment", self.augment, "a name or a CropFlip", is_known)
         if self.engine_options.backend == "loop" and self.compile:
@@ -392,6 +402,16 @@ def _parse_text(config: Any, name: str, parse: Callable[[str], Any]) -> None:
         object.__setattr__(config, name, parse(value))
 
 
+def _parse_class_weight(text: str) -> "str | dict[str, float] | None":
+    """Return the weights of classes of a text: none, balanced, or LABEL=WEIGHT,LABEL=WEIGHT."""
+    if text in ("none", "balanced"):
+        return None if text == "none" else text
+    pairs = [part.rpartition("=") for part in text.split(",")]
+    rule = "'balanced', or weights such as ill=3,healthy=1"
+    check_argument("fit", "class_weight", text, rule, all(label for label, _, _ in pairs))
+    return {label.strip(): parse_value("class_weight", value, float) for label, _, value in pairs}
+
+
 def _make_plain(config: Any, owner: str | None = None) -> None:
     """Check the integer options of a configuration and turn NumPy's integers into plain ones."""
     for one in fields(config):
@@ -414,7 +434,8 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, Method):
         return value.describe()
     if isinstance(value, Mapping):
-        return sorted(value)
+        is_plain = all(isinstance(v, int | float) for v in value.values())
+        return {str(k): v for k, v in value.items()} if is_plain else sorted(value)
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
     return repr(value)
