@@ -223,3 +223,5 @@ def test_nothing_is_fetched_when_a_page_is_read():
     assert "font: false" in settings
     assert "http" not in settings
     assert "http" not in (DOCS / "assets" / "site.css").read_text()
+    (script,) = re.findall(r"polyfills: \[(.*iframe-worker.*)\]", settings)  # else it is fetched
+    assert "http" not in (DOCS / script).read_text()

@@ -16,7 +16,7 @@ app = App(
     version=__version__,
     help="Federated learning with nothing to tune.",
     default_parameter=Parameter(negative=""),
-    help_epilogue="Start with `tunefree run`: it trains on embedded digits in a few seconds.",
+    help_epilogue="Start with `tunefree run`: it trains on embedded digits, without a download.",
 )
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
