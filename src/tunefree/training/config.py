@@ -193,15 +193,15 @@ class RunConfig:
         "auto",
         'Method name, or a `tf.Method`; "auto" needs no learning rate.',
         cli=str,
-        cli_help="Method name; `tunefree methods` lists them. auto needs no learning rate.",
+        cli_help="Method name (`tunefree methods` lists them), or FILE.py:NAME of your own; auto "
+        "needs no learning rate.",
     )
     rounds: int = option(100, "Communication rounds T, >= 1.", cli=int, least=1, node=True)
     cohort: int | None = option(
         None,
         "Clients per round S; None is all clients.",
         cli=int | None,
-        cli_help="Clients per round; half of them by default (all where the method needs all), "
-        "everyone with 0.",
+        cli_help="Clients per round; everyone by default or with 0.",
         least=1,
         node=True,
     )
@@ -228,7 +228,7 @@ class RunConfig:
         '"cross_entropy", "bce" (a logit for each 0/1 target), "mse", "auto" by outputs and '
         "targets, or a pure function f(output, target) -> loss of each sample.",
         cli=str,
-        cli_help="cross_entropy, bce, mse, or auto by outputs and targets.",
+        cli_help="cross_entropy, bce, mse, auto by outputs and targets, or FILE.py:NAME.",
         node=True,
     )
     class_weight: str | Mapping[Any, float] | None = option(

@@ -58,8 +58,8 @@ class Run:
             client step), gradients (minibatch gradients taken), trials (line-search evaluations per
             step), server_step, bytes_up, bytes_down (bytes_up.delta, ... by channel), seconds, and
             refused (clients left out because of NaN or Inf, if any); in evaluated rounds also
-            test_loss, test_accuracy, validation_loss, ..., client_worst, client_spread; and
-            clients' names: refused_clients, worst_client.
+            test_loss, test_accuracy, validation_loss, ..., client_worst, client_spread; and the
+            names of clients: refused_clients, worst_client.
         settings: Everything that decides the run.
         status: "finished", "stopped early", "interrupted", "diverged" or "unfinished".
         path: The run's folder, or None.
