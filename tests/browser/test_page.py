@@ -403,6 +403,17 @@ ODD = {
 }
 
 
+def test_classes_and_clients_have_their_names(look, tmp_path):
+    one = run()
+    one.settings["data"]["classes"] = ["healthy", "severe"]
+    one.settings["data"]["picture"]["clients"] = ["clinic a", "clinic b"]
+    page = look(write({"a": [one]}, tmp_path / "page.html"))
+    ticks = """() => {
+      const { x, y } = Chart.getChart(document.querySelector('#data canvas')).scales;
+      return [x.ticks.map(t => t.label), y.ticks.map(t => t.label)] }"""
+    assert page.evaluate(ticks) == [["clinic a", "clinic b"], ["healthy", "severe"]]
+
+
 def test_a_search_without_accuracy_has_no_chart(look, tmp_path):
     spent = [{"label": "a", "accuracy": None, "gradients": 9}, {"label": "b", "accuracy": 0.5}]
     page = look(write({"a": [run()]}, tmp_path / "page.html", tuning=spent))

@@ -117,7 +117,7 @@ function whoHasWhat(data) {
   return [card(title, [el("span", { class: "tools" }, data.pictures.length > 1 ? choice : "", saveFigure(title, () => inside))], inside), show];
 }
 
-const side = (axis) => { axis.width = 58; };
+const side = (axis) => { axis.width = 84; };
 
 function drawBubbles(box, p) {
   const most = Math.max(...p.labels.flat(), 1);
@@ -130,12 +130,12 @@ function drawBubbles(box, p) {
   };
   const options = look();
   options.parsing = false;
-  const whole = (v) => (Number.isInteger(v) ? v : "");
+  const nameOfClass = (v) => (p.classes && v in p.classes ? p.classes[v] : Number.isInteger(v) ? String(v) : "");
   options.scales = {
     x: { ...scale(false, "", (v) => p.clients[v] ?? ""), min: -0.7, max: p.clients.length - 0.3, afterBuildTicks: every(p.clients.length) },
-    y: { ...scale(false, "Class", whole), min: -0.7, max: p.labels[0].length - 0.3, afterFit: side, afterBuildTicks: every(p.labels[0].length) },
+    y: { ...scale(false, "Class", (v) => clip(nameOfClass(v), 10)), min: -0.7, max: p.labels[0].length - 0.3, afterFit: side, afterBuildTicks: every(p.labels[0].length) },
   };
-  options.plugins.tooltip.callbacks = { label: (c) => `client ${p.clients[c.raw.x]}, class ${p.classes ? p.classes[c.raw.y] : c.raw.y}: ${c.raw.v} samples` };
+  options.plugins.tooltip.callbacks = { label: (c) => `client ${p.clients[c.raw.x]}, class ${nameOfClass(c.raw.y)}: ${c.raw.v} samples` };
   const look_ = { data: discs, pointRadius: radius, pointHoverRadius: radius, backgroundColor: `${colour(0)}b8`, borderWidth: 0 };
   draw(box, { type: "scatter", data: { datasets: [look_] }, options }, "Samples of each class at each client");
 }
