@@ -145,6 +145,18 @@ def test_rows_without_owners_are_split_and_columns_dropped(call, place, patients
     assert json.loads((place / "b" / "settings.json").read_text())["data"]["clients"] == 2
 
 
+def test_weights_of_rows(call, place, patients):
+    words = ("run", "--csv", patients.name, *TABLE, "--method", "fedavg", *SMALL)
+    code, _, err = call(*words, "--sample-weight", "age", "--out", "a")
+    assert code == 0, err
+    frame = polars.read_csv(patients)
+    fed = tf.Federation(frame, "diagnosis", "hospital", sample_weight="age", test=0.2)
+    assert len(fed.features.names) == 4
+    model = tf.models.build("mlp", shape=(4,), classes=2, seed=0)
+    run = tf.fit(model, fed, "fedavg", rounds=2, steps=2, batch=10, device="cpu")
+    assert drop_seconds(read_history(place / "a")) == drop_seconds(run.history)
+
+
 def test_numbers_as_targets(call, place, patients):
     words = ("run", "--csv", patients.name, "--owner", "hospital", "--drop", "diagnosis")
     code, out, _ = call(*words, "--target", "age", "--loss", "mse", "--out", "a", *SMALL)

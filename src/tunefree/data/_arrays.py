@@ -76,7 +76,7 @@ def check_match(a: Pair, b: Pair, a_name: str, b_name: str) -> None:
 
 def as_labels(owner: Any, name: str, rows: int) -> Array:
     """Return owners, integers or strings, as an array with one entry per sample."""
-    labels = owner.cpu().numpy() if isinstance(owner, Tensor) else np.asarray(owner)
+    labels = owner.cpu().numpy() if isinstance(owner, Tensor) else tidy(np.asarray(owner))
     if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat):
         labels = labels.astype(str)
     if labels.dtype.kind not in "iuU" or labels.ndim != 1:

@@ -36,7 +36,7 @@ class Federation:
 
     Args:
         x: Inputs; the first axis counts samples. Without `owner`, one part per client, as in `of`.
-        y: Targets, one row per sample, or the name of their column if x is a table.
+        y: Targets, one row per sample, or the name of their column (or of several) if x is a table.
         owner: Client of each sample, integers or strings, or the name of their column; clients are
             sorted by it.
         test: The common test set: inputs and targets, or a table with the columns of x; or the
@@ -92,8 +92,9 @@ class Federation:
         if (table := read_table(x)) is not None:
             y = table.target_name() if y is None else y
             names = [v for v in (y, owner, sample_weight) if isinstance(v, str)]
-            values = {n: table.column(n, "x") for n in names if n != y}  # refuses unknown names
-            target = table.target(y, "x") if isinstance(y, str) else y
+            values = {name: table.column(name, "x") for name in names}
+            names += [] if isinstance(y, str) or not table.has_names(y) else y
+            target = table.targets(y, "x")
             self.features = Features.find(table, names)
             tested = read_table(given["test"])
             if tested is not None and test_owner is None and isinstance(owner, str):
@@ -429,6 +430,8 @@ class Federation:
         for pair in ((self.x, self.y), self.test, self.held):
             _arrays.update_digest(total, pair)
         total.update(str(self.sizes.tolist()).encode())
+        if self.sample_weight is not None:
+            total.update(self.sample_weight.numpy().tobytes())
         return total.hexdigest()[:16]
 
     def __repr__(self) -> str:
@@ -441,9 +444,9 @@ class Federation:
         """Return another set of a federation whose inputs are a table, as a pair."""
         assert self.features is not None
         if (table := read_table(value)) is not None:
-            if not isinstance(y, str):
+            if not table.has_names(y):
                 raise refusal(of, "be a pair (table, targets), as y is no column's name")
-            return self.features.encode(table), table.target(y, of)
+            return self.features.encode(table), table.targets(y, of)
         if isinstance(value, Sequence) and len(value) == 2:
             inside = read_table(value[0])
             return (value[0] if inside is None else self.features.encode(inside)), value[1]

@@ -350,11 +350,14 @@ class Problem:
         with convert_errors(message, ArgumentError), trial:
             try:
                 output = self._call(self.layout.split(self.start), inputs, {})
-            except (RuntimeError, TypeError):  # a layer that takes no integers, or another reason
+            except (RuntimeError, TypeError) as error:  # a layer that takes no integers, or worse
                 floats = map_inputs(lambda t: t.to(self.dtype), inputs)
                 if all(t.is_floating_point() for t in list_tensors(inputs)):
                     raise
-                output = self._call(self.layout.split(self.start), floats, {})
+                try:
+                    output = self._call(self.layout.split(self.start), floats, {})
+                except Exception:
+                    raise error from None
                 inputs, self.casts = floats, True
         if not isinstance(output, Tensor) or output.shape[:1] != target.shape[:1]:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__

@@ -20,6 +20,7 @@ from ..models.problem import LOSSES, Problem, class_axis
 from .folder import RunFolder
 
 ROWS = 4096  # rows predicted at once
+MOST_CLASSES = 1 << 24  # in settings that can be believed
 _RENDERERS: dict[str, Callable[..., Any]] = {}
 
 
@@ -78,7 +79,9 @@ class Run:
     def classes(self) -> tuple[Label, ...] | None:
         """The label of each class, in the order of the model's outputs; None for regression."""
         found = _data(self.settings).get("classes")
-        return tuple(range(found) if isinstance(found, int) else found) if found else None
+        if isinstance(found, int):
+            return tuple(range(found)) if 0 < found < MOST_CLASSES else None
+        return tuple(found) if isinstance(found, list) and found else None
 
     def predict(self, inputs: Any, *, raw: bool = False) -> Any:
         """Return the shipped model's predictions as an array: labels of classes, or numbers.

@@ -153,6 +153,26 @@ def test_text_in_an_array_asks_for_a_frame():
         tf.Federation(pandas_frame().to_numpy(), [0, 1, 0, 1], [0, 0, 1, 1])
 
 
+@pytest.mark.parametrize("make", [pandas_frame, polars_frame])
+def test_several_columns_of_targets(make):
+    flags = {"a": [0, 1, 1, 0], "b": [True, False, True, False]}
+    frame = make(**flags)
+    fed = tf.Federation(frame, ["a", "b"], "hospital", test=frame)
+    assert fed.y.tolist() == [[1, 0], [0, 0], [0, 1], [1, 1]]
+    assert fed.features.names == NAMES[:3] + NAMES[3:] + (
+        "diagnosis=healthy",
+        "diagnosis=ill",
+    )
+    assert fed.test[1].tolist() == [[0, 1], [1, 0], [1, 1], [0, 0]]
+    with pytest.raises(ArgumentError, match="Unknown column of x 'c'"):
+        tf.Federation(frame, ["a", "c"], "hospital")
+
+
+def test_owners_of_nullable_types():
+    ids = pandas.Series([3, 1, 3, 1], dtype="Int64")
+    assert tf.Federation(np.zeros((4, 1)), [0, 1, 0, 1], ids).names == (1, 3)
+
+
 def test_features_survive_json():
     table = read_table(pandas_frame())
     features = Features.find(table, ["hospital", "diagnosis"])

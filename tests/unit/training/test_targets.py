@@ -351,6 +351,7 @@ def test_dicts_tuples_and_columns_have_weights():
     fed = tf.Federation(table, "y", "who", sample_weight="w")
     assert fed.features.names == ("a", "b", "c")
     assert torch.equal(full(fed).x, want.x)
+    assert fed.digest() != tf.Federation(X.numpy(), SIDE, OWNER).digest()
     held = full(fed, evaluate=tf.Evaluate(validation=0.2, heterogeneity=True))
     assert held.history[0]["zeta"] > 0
 
