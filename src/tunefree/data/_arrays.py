@@ -183,6 +183,11 @@ def _as_tensor(value: Any, name: str, of: str) -> Tensor:
         array = np.asarray(value)
     except ValueError as error:
         raise refusal(name, f"have rows of one shape ({error})", of) from error
+    if array.dtype.kind == "O" and array.ndim == 1:
+        missing = [i for i, one in enumerate(array) if one is None or one != one]
+        if missing:
+            rule = f"have a value in every row, but row {missing[0]} has {array[missing[0]]!r}"
+            raise refusal(name, f"{rule}; drop or fill such rows first", of)
     if array.dtype.kind not in "fiub":
         remedy = "turn text into numbers and give every sample the same shape"
         if name == "x" and array.ndim == 2:

@@ -418,6 +418,13 @@ class Problem:
                 "fit(loss='cross_entropy') needs whole-number labels, got targets of dtype "
                 f"{target.dtype}; use loss='mse' for regression, loss='bce' for targets 0 and 1."
             )
+        if target.ndim > 1 and output.ndim != target.ndim + 1:
+            shapes = f"{tuple(output.shape[1:])} per sample and the targets have "
+            shapes += f"{tuple(target.shape[1:])}"
+            raise ArgumentError(
+                "fit(loss='cross_entropy') needs a score of each class for each target, but the "
+                f"model returns {shapes}; give classes in one axis, such as y[:, 0]."
+            )
         if target.ndim > 1 and output.shape[:-1] == target.shape == output[:, 0].shape:
             raise ArgumentError(
                 f"The model returns {tuple(output.shape[1:])} per sample for targets of "

@@ -130,10 +130,11 @@ class Run:
         found = _data(self.settings).get("features")
         batch = read_inputs(inputs, None if found is None else Features.from_json(found))
         problem, rows = self.problem, len(list_tensors(batch)[0])
-        parts = []
-        for low in range(0, max(rows, 1), ROWS):
-            part = map_inputs(lambda t, low=low: t[low : low + ROWS], batch)  # type: ignore[misc]
-            parts.append(problem.outputs(self.output, problem.prepare(part)).cpu())
+        parts, shapes = [], ", ".join(str(tuple(t.shape)) for t in list_tensors(batch))
+        with convert_errors(f"The model does not accept inputs of shape {shapes}", ArgumentError):
+            for low in range(0, max(rows, 1), ROWS):
+                part = map_inputs(lambda t, low=low: t[low : low + ROWS], batch)  # type: ignore[misc]
+                parts.append(problem.outputs(self.output, problem.prepare(part)).cpu())
         return torch.cat(parts)
 
     def _has_scores(self, output: Tensor) -> bool:
