@@ -16,7 +16,7 @@ from tunefree.methods import CATALOGUE
 from tunefree.study.candidates import make_candidate
 from tunefree.study.source import CommandStudy
 from tunefree.study.tasks import RunTask
-from tunefree.training.command import CommandConfig
+from tunefree.training.command import CommandConfig, make_config
 
 pytestmark = pytest.mark.usefixtures("place")
 TABLE = ("--target", "diagnosis", "--owner", "hospital")
@@ -360,6 +360,11 @@ def test_configs_of_studies(call, place):
     assert code == 0
     assert out.startswith("3 runs of 1 rounds, 3 clients, ")
     assert 'grid = ["lr=0.01,0.1,1.0"]\n' in out
+
+
+def test_defaults_are_those_of_python():
+    said = make_config(CommandConfig()).record()
+    assert said == tf.RunConfig(method=tf.methods.get("auto")).record()
 
 
 def test_everyone_takes_part_by_default(call):

@@ -79,10 +79,12 @@ class Federation:
         name: str = "custom",
     ) -> None:
         if owner is None:
-            if read_table(x) is not None or not isinstance(x, Mapping | Sequence):
-                raise refusal("owner", "name the client of each sample, got None")
-            if y is not None and not isinstance(y, str):
-                raise refusal("owner", "name the client of each sample, got None with y given")
+            is_named = y is None or isinstance(y, str)
+            others = (test_owner, sample_weight, clients)
+            has_parts = isinstance(x, Mapping | Sequence) and read_table(x) is None
+            if not (has_parts and is_named and all(one is None for one in others)):
+                rule = "name the client of each sample, got None, which is for one part per client"
+                raise refusal("owner", f"{rule}, as in Federation.of")
             parts = {"test": test, "held": held, "classes": classes, "name": name}
             self.__dict__.update(self.of(x, y=y, **parts).__dict__)
             return
@@ -168,7 +170,9 @@ class Federation:
         >>> Federation.of({"a": ([[1.0]], ["no"]), "b": ([[2.0], [3.0]], ["yes", "no"])}).names
         ('a', 'b')
         """
-        names = tuple(parts) if isinstance(parts, Mapping) else None
+        names: tuple[int | str, ...] | None = None
+        if isinstance(parts, Mapping):
+            names = tuple(n if isinstance(n, int | str) else str(n) for n in parts)
         values = list(parts.values() if isinstance(parts, Mapping) else parts)
         titles = [f"client {i if names is None else repr(names[i])}" for i in range(len(values))]
         if not values:

@@ -125,6 +125,8 @@ def test_names_of_columns_are_checked():
         tf.Federation(frame, None, "hospital")
     with pytest.raises(DataError, match=r"Federation\(owner=...\) must name the client of each"):
         tf.Federation(frame, "diagnosis")
+    with pytest.raises(DataError, match=r"which is for one part per client, as in Federation\.of"):
+        tf.Federation([(np.zeros((2, 5)), [0, 1])], sample_weight=[1.0, 2.0])
     with pytest.raises(DataError, match="must hold tables for all clients or none"):
         tf.Federation.of([frame, (np.zeros((2, 5)), [0, 1])], y="diagnosis")
     with pytest.raises(DataError, match="table 1 and the first differ in bmi"):
