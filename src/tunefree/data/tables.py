@@ -310,8 +310,9 @@ def _find_feature(table: Table, name: str) -> Feature:
             f"The column {name!r} holds dates or times ({values.dtype}); turn it into numbers, "
             "such as days, or leave it out."
         )
-    kinds = sorted({type(value).__name__ for value in values})
-    if len(kinds) > 1 or not (kinds == ["str"] or name in table.categorical):
+    kinds = sorted({type(value).__name__ for value in values.tolist()})
+    plain = ("str", "int", "float", "bool") if name in table.categorical else ("str",)
+    if len(kinds) > 1 or kinds[0] not in plain:
         raise DataError(
             f"The column {name!r} must hold numbers, bools, text or categories, got "
             f"{' and '.join(kinds)}; convert it, or leave it out."

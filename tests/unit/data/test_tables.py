@@ -1,5 +1,7 @@
 """Tables: frames of pandas and polars, Hugging Face datasets, files."""
 
+import json
+
 import numpy as np
 import pandas
 import polars
@@ -107,6 +109,16 @@ def test_columns_that_cannot_be_features(more, sentence):
     with pytest.raises(DataError) as caught:
         tf.Federation(pandas_frame(**more), "diagnosis", "hospital")
     assert sentence in str(caught.value)
+
+
+def test_categories_may_be_numbers_but_not_dates():
+    frame = pandas_frame().astype({"age": "category"})
+    fed = tf.Federation(frame, "diagnosis", "hospital")
+    assert fed.features.names[:4] == ("age=40", "age=50", "age=60", "age=70")
+    assert Features.from_json(json.loads(json.dumps(fed.features.to_json()))) == fed.features
+    days = pandas.Categorical(pandas.to_datetime(["2020-01-01"] * 4))
+    with pytest.raises(DataError, match=r"'when' holds dates or times"):
+        tf.Federation(frame.assign(when=days), "diagnosis", "hospital")
 
 
 def test_too_many_categories():
