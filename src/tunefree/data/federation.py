@@ -182,20 +182,18 @@ class Federation:
         pairs = [part for part in read if not isinstance(part, Table)]
         sizes = [len(part) if isinstance(part, Table) else len(part[1]) for part in read]
         owner = np.repeat(np.arange(len(read)), sizes)
-        if tables:
+        target: Any = y
+        framed = [table for pair in pairs if (table := read_table(pair[0])) is not None]
+        if framed and len(framed) == len(read):  # pairs (table, targets)
+            target = np.concatenate([np.asarray(pair[1]) for pair in pairs])
+            tables, pairs = framed, []
+        if tables or framed:
             if pairs:
                 raise DataError(
                     "Federation.of(parts=...) must hold tables for all clients or none."
                 )
-            fed = cls(
-                Table.concatenate(tables),
-                y,
-                owner,
-                test=test,
-                held=held,
-                classes=classes,
-                name=name,
-            )
+            more: dict[str, Any] = {"test": test, "held": held, "classes": classes, "name": name}
+            fed = cls(Table.concatenate(tables), target, owner, **more)
         else:
             fed = cls._join(pairs, titles, owner, {"test": test, "held": held}, y, classes, name)
         return fed if names is None else fed._with(names=names)

@@ -83,6 +83,21 @@ def test_one_frame_per_client(make):
 
 
 @pytest.mark.parametrize("make", [pandas_frame, polars_frame])
+def test_pairs_of_a_frame_and_targets(make):
+    features = ["age", "city"]
+    parts = [
+        (make()[features], ROWS["diagnosis"]),
+        (make(city=["Oslo"] * 4)[features], ["ill"] * 4),
+    ]
+    fed = tf.Federation.of(parts, test=(make()[features], ["ill"] * 4))
+    assert fed.features.names == ("age", "city=Bonn", "city=Oslo", "city=Rome")
+    assert fed.y.tolist() == [1, 0, 1, 0, 1, 1, 1, 1]
+    assert fed.test[1].tolist() == [1] * 4
+    with pytest.raises(DataError, match="must hold tables for all clients or none"):
+        tf.Federation.of([parts[0], (np.zeros((4, 3)), ["ill"] * 4)])
+
+
+@pytest.mark.parametrize("make", [pandas_frame, polars_frame])
 @pytest.mark.parametrize("column", ["bmi", "city", "smoker", "diagnosis", "hospital"])
 def test_missing_values_are_named(make, column):
     values = [None if i == 2 else v for i, v in enumerate(ROWS[column])]
