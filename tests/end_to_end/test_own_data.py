@@ -16,7 +16,7 @@ from tunefree.methods import CATALOGUE
 from tunefree.study.candidates import make_candidate
 from tunefree.study.source import CommandStudy
 from tunefree.study.tasks import RunTask
-from tunefree.training.command import CommandConfig
+from tunefree.training.command import CommandConfig, make_config
 
 pytestmark = pytest.mark.usefixtures("place")
 TABLE = ("--target", "diagnosis", "--owner", "hospital")
@@ -143,6 +143,18 @@ def test_rows_without_owners_are_split_and_columns_dropped(call, place, patients
     )
     assert code == 0, err
     assert json.loads((place / "b" / "settings.json").read_text())["data"]["clients"] == 2
+
+
+def test_weights_of_rows(call, place, patients):
+    words = ("run", "--csv", patients.name, *TABLE, "--method", "fedavg", *SMALL)
+    code, _, err = call(*words, "--sample-weight", "age", "--out", "a")
+    assert code == 0, err
+    frame = polars.read_csv(patients)
+    fed = tf.Federation(frame, "diagnosis", "hospital", sample_weight="age", test=0.2)
+    assert len(fed.features.names) == 4
+    model = tf.models.build("mlp", shape=(4,), classes=2, seed=0)
+    run = tf.fit(model, fed, "fedavg", rounds=2, steps=2, batch=10, device="cpu")
+    assert drop_seconds(read_history(place / "a")) == drop_seconds(run.history)
 
 
 def test_numbers_as_targets(call, place, patients):
@@ -348,6 +360,11 @@ def test_configs_of_studies(call, place):
     assert code == 0
     assert out.startswith("3 runs of 1 rounds, 3 clients, ")
     assert 'grid = ["lr=0.01,0.1,1.0"]\n' in out
+
+
+def test_defaults_are_those_of_python():
+    said = make_config(CommandConfig()).record()
+    assert said == tf.RunConfig(method=tf.methods.get("auto")).record()
 
 
 def test_everyone_takes_part_by_default(call):

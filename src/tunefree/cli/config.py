@@ -84,7 +84,7 @@ def _to_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_to_value(one) for one in value)}]"
     text = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text) + '"'
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text) + '"'
 
 
 class KeepConfig:

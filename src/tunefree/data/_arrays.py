@@ -76,7 +76,7 @@ def check_match(a: Pair, b: Pair, a_name: str, b_name: str) -> None:
 
 def as_labels(owner: Any, name: str, rows: int) -> Array:
     """Return owners, integers or strings, as an array with one entry per sample."""
-    labels = owner.cpu().numpy() if isinstance(owner, Tensor) else np.asarray(owner)
+    labels = owner.cpu().numpy() if isinstance(owner, Tensor) else tidy(np.asarray(owner))
     if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat):
         labels = labels.astype(str)
     if labels.dtype.kind not in "iuU" or labels.ndim != 1:
@@ -183,6 +183,11 @@ def _as_tensor(value: Any, name: str, of: str) -> Tensor:
         array = np.asarray(value)
     except ValueError as error:
         raise refusal(name, f"have rows of one shape ({error})", of) from error
+    if array.dtype.kind == "O" and array.ndim == 1:
+        missing = [i for i, one in enumerate(array) if one is None or one != one]
+        if missing:
+            rule = f"have a value in every row, but row {missing[0]} has {array[missing[0]]!r}"
+            raise refusal(name, f"{rule}; drop or fill such rows first", of)
     if array.dtype.kind not in "fiub":
         remedy = "turn text into numbers and give every sample the same shape"
         if name == "x" and array.ndim == 2:

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError, DataError, check_known
 from ..core.types import Inputs, Pair
-from ._arrays import Array, Label, as_labels, find_labels, number_labels, select_rows
+from ._arrays import (
+    Array,
+    Label,
+    as_labels,
+    as_weights,
+    find_labels,
+    number_labels,
+    select_rows,
+)
 from .federation import Federation
 from .partition import ByOwner, Partitioner
 from .tables import Features, read_file
@@ -36,6 +44,7 @@ class Dataset:
         words: For text, the vocabulary: the token of each id.
         labels: The label of each class, if classes are not numbers.
         features: The columns of the table that x was, if it was one.
+        sample_weight: Weight of each row in training, if they have weights.
     """
 
     name: str
@@ -51,6 +60,7 @@ class Dataset:
     words: tuple[str, ...] = field(default=(), repr=False)
     labels: tuple[Label, ...] | None = None
     features: Features | None = field(default=None, repr=False)
+    sample_weight: Tensor | None = field(default=None, repr=False)
 
     @staticmethod
     def from_file(
@@ -58,6 +68,7 @@ class Dataset:
         target: str,
         owner: str | None = None,
         *,
+        sample_weight: str | None = None,
         drop: Sequence[str] = (),
         loss: str = "auto",
     ) -> "Dataset":
@@ -68,20 +79,27 @@ class Dataset:
             target: The column of targets: text, bools and few different integers are classes, other
                 numbers are numbers.
             owner: The column with the owner of each row.
+            sample_weight: The column with the weight of each row.
             drop: Columns that are no features.
             loss: "mse" takes any numbers as numbers, "cross_entropy" and "bce" any integers as
                 classes.
         """
-        table = read_file(path, {"--target": target, "--owner": owner})
+        table = read_file(
+            path, {"--target": target, "--owner": owner, "--sample-weight": sample_weight}
+        )
         for name in drop:
             check_known("column (--drop)", name, table.columns)
-        features = Features.find(table, [target, *drop, *([owner] if owner is not None else [])])
+        others = [name for name in (target, owner, sample_weight) if name is not None]
+        features = Features.find(table, [*others, *drop])
         y, labels = _read_targets(table.column(target, "the file"), target, loss)
         owners, ids = None, None
         if owner is not None:
             values = as_labels(table.column(owner, "the file"), f"column {owner!r}", len(table))
             owners, numbers = np.unique(values, return_inverse=True)
             ids = torch.from_numpy(numbers)
+        weight = None
+        if sample_weight is not None:
+            weight = as_weights(table.column(sample_weight, "the file"), len(table))
         return Dataset(
             Path(path).stem,
             torch.from_numpy(features.encode(table)),
@@ -91,6 +109,7 @@ class Dataset:
             owners=() if owners is None else tuple(owners.tolist()),
             labels=labels,
             features=features,
+            sample_weight=weight,
         )
 
     @property
@@ -120,10 +139,12 @@ class Dataset:
             )
         ids = partitioner.assign(self.y, clients, seed, self.owner)
         rows = (ids >= 0).nonzero().squeeze(1)
-        x, y = self.x, self.y
+        x, y, weight = self.x, self.y, self.sample_weight
         if len(rows) < len(ids):
             (x, y), ids = select_rows((x, y), rows), ids[rows]
-        fed = Federation(x, y, ids, test=self.test, classes=self.classes, name=self.name)
+            weight = None if weight is None else weight[rows]
+        test, classes, name = self.test, self.classes, self.name
+        fed = Federation(x, y, ids, test=test, sample_weight=weight, classes=classes, name=name)
         fed.labels, fed.features = self.labels, self.features
         if not isinstance(partitioner, ByOwner) or self.owner is None:
             return fed

@@ -36,7 +36,7 @@ class Federation:
 
     Args:
         x: Inputs; the first axis counts samples. Without `owner`, one part per client, as in `of`.
-        y: Targets, one row per sample, or the name of their column if x is a table.
+        y: Targets, one row per sample, or the name of their column (or of several) if x is a table.
         owner: Client of each sample, integers or strings, or the name of their column; clients are
             sorted by it.
         test: The common test set: inputs and targets, or a table with the columns of x; or the
@@ -79,10 +79,12 @@ class Federation:
         name: str = "custom",
     ) -> None:
         if owner is None:
-            if read_table(x) is not None or not isinstance(x, Mapping | Sequence):
-                raise refusal("owner", "name the client of each sample, got None")
-            if y is not None and not isinstance(y, str):
-                raise refusal("owner", "name the client of each sample, got None with y given")
+            is_named = y is None or isinstance(y, str)
+            others = (test_owner, sample_weight, clients)
+            has_parts = isinstance(x, Mapping | Sequence) and read_table(x) is None
+            if not (has_parts and is_named and all(one is None for one in others)):
+                rule = "name the client of each sample, got None, which is for one part per client"
+                raise refusal("owner", f"{rule}, as in Federation.of")
             parts = {"test": test, "held": held, "classes": classes, "name": name}
             self.__dict__.update(self.of(x, y=y, **parts).__dict__)
             return
@@ -92,8 +94,9 @@ class Federation:
         if (table := read_table(x)) is not None:
             y = table.target_name() if y is None else y
             names = [v for v in (y, owner, sample_weight) if isinstance(v, str)]
-            values = {n: table.column(n, "x") for n in names if n != y}  # refuses unknown names
-            target = table.target(y, "x") if isinstance(y, str) else y
+            values = {name: table.column(name, "x") for name in names}
+            names += [] if isinstance(y, str) or not table.has_names(y) else y
+            target = table.targets(y, "x")
             self.features = Features.find(table, names)
             tested = read_table(given["test"])
             if tested is not None and test_owner is None and isinstance(owner, str):
@@ -167,7 +170,9 @@ class Federation:
         >>> Federation.of({"a": ([[1.0]], ["no"]), "b": ([[2.0], [3.0]], ["yes", "no"])}).names
         ('a', 'b')
         """
-        names = tuple(parts) if isinstance(parts, Mapping) else None
+        names: tuple[int | str, ...] | None = None
+        if isinstance(parts, Mapping):
+            names = tuple(n if isinstance(n, int | str) else str(n) for n in parts)
         values = list(parts.values() if isinstance(parts, Mapping) else parts)
         titles = [f"client {i if names is None else repr(names[i])}" for i in range(len(values))]
         if not values:
@@ -177,20 +182,18 @@ class Federation:
         pairs = [part for part in read if not isinstance(part, Table)]
         sizes = [len(part) if isinstance(part, Table) else len(part[1]) for part in read]
         owner = np.repeat(np.arange(len(read)), sizes)
-        if tables:
+        target: Any = y
+        framed = [table for pair in pairs if (table := read_table(pair[0])) is not None]
+        if framed and len(framed) == len(read):  # pairs (table, targets)
+            target = np.concatenate([np.asarray(pair[1]) for pair in pairs])
+            tables, pairs = framed, []
+        if tables or framed:
             if pairs:
                 raise DataError(
                     "Federation.of(parts=...) must hold tables for all clients or none."
                 )
-            fed = cls(
-                Table.concatenate(tables),
-                y,
-                owner,
-                test=test,
-                held=held,
-                classes=classes,
-                name=name,
-            )
+            more: dict[str, Any] = {"test": test, "held": held, "classes": classes, "name": name}
+            fed = cls(Table.concatenate(tables), target, owner, **more)
         else:
             fed = cls._join(pairs, titles, owner, {"test": test, "held": held}, y, classes, name)
         return fed if names is None else fed._with(names=names)
@@ -429,6 +432,8 @@ class Federation:
         for pair in ((self.x, self.y), self.test, self.held):
             _arrays.update_digest(total, pair)
         total.update(str(self.sizes.tolist()).encode())
+        if self.sample_weight is not None:
+            total.update(self.sample_weight.numpy().tobytes())
         return total.hexdigest()[:16]
 
     def __repr__(self) -> str:
@@ -441,9 +446,9 @@ class Federation:
         """Return another set of a federation whose inputs are a table, as a pair."""
         assert self.features is not None
         if (table := read_table(value)) is not None:
-            if not isinstance(y, str):
+            if not table.has_names(y):
                 raise refusal(of, "be a pair (table, targets), as y is no column's name")
-            return self.features.encode(table), table.target(y, of)
+            return self.features.encode(table), table.targets(y, of)
         if isinstance(value, Sequence) and len(value) == 2:
             inside = read_table(value[0])
             return (value[0] if inside is None else self.features.encode(inside)), value[1]

@@ -67,7 +67,20 @@ class Table:
             f"{', '.join(self.columns)}."
         )
 
-    def target(self, name: str, argument: str) -> Array:
+    def has_names(self, y: Any) -> bool:
+        """Return whether targets are given by the names of one or several columns."""
+        is_list = isinstance(y, list | tuple) and len(y) > 0 and len(y) != len(self)
+        return isinstance(y, str) or (is_list and all(isinstance(one, str) for one in y))
+
+    def targets(self, y: Any, argument: str) -> Any:
+        """Return the targets: of a column, of several columns side by side, or as given."""
+        if isinstance(y, str):
+            return self._target(y, argument)
+        if not self.has_names(y):
+            return y
+        return np.stack([self.column(name, argument) for name in y], axis=1)
+
+    def _target(self, name: str, argument: str) -> Array:
         """Return a column of targets, as names of classes where the source has them."""
         values = self.column(name, argument)
         if name in self.labels and values.dtype.kind in "iu":
@@ -281,6 +294,7 @@ class Features:
             for one in found:
                 given = one.get("categories")
                 kinds = None if given is None else tuple(given)
+                hash(kinds)  # refuses categories that are lists
                 each.append(Feature(str(one["name"]), kinds, bool(one.get("array", False))))
             return Features(tuple(each))
 
@@ -296,8 +310,9 @@ def _find_feature(table: Table, name: str) -> Feature:
             f"The column {name!r} holds dates or times ({values.dtype}); turn it into numbers, "
             "such as days, or leave it out."
         )
-    kinds = sorted({type(value).__name__ for value in values})
-    if len(kinds) > 1 or not (kinds == ["str"] or name in table.categorical):
+    kinds = sorted({type(value).__name__ for value in values.tolist()})
+    plain = ("str", "int", "float", "bool") if name in table.categorical else ("str",)
+    if len(kinds) > 1 or kinds[0] not in plain:
         raise DataError(
             f"The column {name!r} must hold numbers, bools, text or categories, got "
             f"{' and '.join(kinds)}; convert it, or leave it out."

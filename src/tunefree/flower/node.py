@@ -88,6 +88,12 @@ class Node:
                 "A node numbers its classes as all other nodes do, so its targets must be integers "
                 f"0, 1, ..., got {fed.labels[0]!r}."
             )
+        for one in () if fed.features is None else fed.features.each:
+            if one.categories is not None:
+                raise DataError(
+                    f"The column {one.name!r} has categories, of which other nodes may have "
+                    "others; turn it into numbers in the same way on all nodes."
+                )
         return fed
 
     def reply(self, payload: Payload) -> Payload:

@@ -350,11 +350,14 @@ class Problem:
         with convert_errors(message, ArgumentError), trial:
             try:
                 output = self._call(self.layout.split(self.start), inputs, {})
-            except (RuntimeError, TypeError):  # a layer that takes no integers, or another reason
+            except (RuntimeError, TypeError) as error:  # a layer that takes no integers, or worse
                 floats = map_inputs(lambda t: t.to(self.dtype), inputs)
                 if all(t.is_floating_point() for t in list_tensors(inputs)):
                     raise
-                output = self._call(self.layout.split(self.start), floats, {})
+                try:
+                    output = self._call(self.layout.split(self.start), floats, {})
+                except Exception:
+                    raise error from None
                 inputs, self.casts = floats, True
         if not isinstance(output, Tensor) or output.shape[:1] != target.shape[:1]:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -414,6 +417,13 @@ class Problem:
             raise ArgumentError(
                 "fit(loss='cross_entropy') needs whole-number labels, got targets of dtype "
                 f"{target.dtype}; use loss='mse' for regression, loss='bce' for targets 0 and 1."
+            )
+        if target.ndim > 1 and output.ndim != target.ndim + 1:
+            shapes = f"{tuple(output.shape[1:])} per sample and the targets have "
+            shapes += f"{tuple(target.shape[1:])}"
+            raise ArgumentError(
+                "fit(loss='cross_entropy') needs a score of each class for each target, but the "
+                f"model returns {shapes}; give classes in one axis, such as y[:, 0]."
             )
         if target.ndim > 1 and output.shape[:-1] == target.shape == output[:, 0].shape:
             raise ArgumentError(

@@ -58,6 +58,9 @@ class CommandConfig:
     owner: str | None = _option(
         None, "The table's column with the client of each row; without it, rows are split."
     )
+    sample_weight: str | None = _option(
+        None, "The table's column with the weight of each row in training."
+    )
     drop: tuple[str, ...] | None = _option(
         None, "A column of the table that is no feature; may be repeated."
     )
@@ -90,11 +93,10 @@ class CommandConfig:
         defaults = {n: about.metadata["cli_default"] for n, about in CLI_OPTIONS.items()}
         object.__setattr__(self, "options", defaults | dict(self.options))
         if self.table is None:
-            given = [n for n in ("target", "owner", "drop") if getattr(self, n) is not None]
-            if given:
-                raise ArgumentError(
-                    f"--{given[0]} names a column of a table; give --table as well."
-                )
+            for name in ("target", "owner", "sample_weight", "drop"):
+                if getattr(self, name) is not None:
+                    text = f"--{name.replace('_', '-')} names a column of a table"
+                    raise ArgumentError(f"{text}; give --table as well.")
         elif self.target is None:
             raise ArgumentError("--table needs --target, the name of the column of targets.")
         elif self.data != "digits":
@@ -206,7 +208,12 @@ def load_data(command: CommandConfig) -> Dataset | Federation:
         assert command.target is not None
         loss = command.options["loss"]
         return Dataset.from_file(
-            command.table, command.target, command.owner, drop=command.drop or (), loss=loss
+            command.table,
+            command.target,
+            command.owner,
+            sample_weight=command.sample_weight,
+            drop=command.drop or (),
+            loss=loss,
         )
     if not is_own(command.data):
         return load(command.data, command.data_dir)

@@ -20,6 +20,7 @@ from ..models.problem import LOSSES, Problem, class_axis
 from .folder import RunFolder
 
 ROWS = 4096  # rows predicted at once
+MOST_CLASSES = 1 << 24  # in settings that can be believed
 _RENDERERS: dict[str, Callable[..., Any]] = {}
 
 
@@ -84,7 +85,9 @@ class Run:
     def classes(self) -> tuple[Label, ...] | None:
         """The label of each class, in the order of the model's outputs; None for regression."""
         found = _data(self.settings).get("classes")
-        return tuple(range(found) if isinstance(found, int) else found) if found else None
+        if isinstance(found, int):
+            return tuple(range(found)) if 0 < found < MOST_CLASSES else None
+        return tuple(found) if isinstance(found, list) and found else None
 
     def predict(self, inputs: Any, *, raw: bool = False) -> Any:
         """Return the shipped model's predictions as an array: labels of classes, or numbers.
@@ -133,10 +136,11 @@ class Run:
         found = _data(self.settings).get("features")
         batch = read_inputs(inputs, None if found is None else Features.from_json(found))
         problem, rows = self.problem, len(list_tensors(batch)[0])
-        parts = []
-        for low in range(0, max(rows, 1), ROWS):
-            part = map_inputs(lambda t, low=low: t[low : low + ROWS], batch)  # type: ignore[misc]
-            parts.append(problem.outputs(self.output, problem.prepare(part)).cpu())
+        parts, shapes = [], ", ".join(str(tuple(t.shape)) for t in list_tensors(batch))
+        with convert_errors(f"The model does not accept inputs of shape {shapes}", ArgumentError):
+            for low in range(0, max(rows, 1), ROWS):
+                part = map_inputs(lambda t, low=low: t[low : low + ROWS], batch)  # type: ignore[misc]
+                parts.append(problem.outputs(self.output, problem.prepare(part)).cpu())
         return torch.cat(parts)
 
     def _has_scores(self, output: Tensor) -> bool:

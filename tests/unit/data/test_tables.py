@@ -1,5 +1,7 @@
 """Tables: frames of pandas and polars, Hugging Face datasets, files."""
 
+import json
+
 import numpy as np
 import pandas
 import polars
@@ -81,6 +83,21 @@ def test_one_frame_per_client(make):
 
 
 @pytest.mark.parametrize("make", [pandas_frame, polars_frame])
+def test_pairs_of_a_frame_and_targets(make):
+    features = ["age", "city"]
+    parts = [
+        (make()[features], ROWS["diagnosis"]),
+        (make(city=["Oslo"] * 4)[features], ["ill"] * 4),
+    ]
+    fed = tf.Federation.of(parts, test=(make()[features], ["ill"] * 4))
+    assert fed.features.names == ("age", "city=Bonn", "city=Oslo", "city=Rome")
+    assert fed.y.tolist() == [1, 0, 1, 0, 1, 1, 1, 1]
+    assert fed.test[1].tolist() == [1] * 4
+    with pytest.raises(DataError, match="must hold tables for all clients or none"):
+        tf.Federation.of([parts[0], (np.zeros((4, 3)), ["ill"] * 4)])
+
+
+@pytest.mark.parametrize("make", [pandas_frame, polars_frame])
 @pytest.mark.parametrize("column", ["bmi", "city", "smoker", "diagnosis", "hospital"])
 def test_missing_values_are_named(make, column):
     values = [None if i == 2 else v for i, v in enumerate(ROWS[column])]
@@ -109,6 +126,16 @@ def test_columns_that_cannot_be_features(more, sentence):
     assert sentence in str(caught.value)
 
 
+def test_categories_may_be_numbers_but_not_dates():
+    frame = pandas_frame().astype({"age": "category"})
+    fed = tf.Federation(frame, "diagnosis", "hospital")
+    assert fed.features.names[:4] == ("age=40", "age=50", "age=60", "age=70")
+    assert Features.from_json(json.loads(json.dumps(fed.features.to_json()))) == fed.features
+    days = pandas.Categorical(pandas.to_datetime(["2020-01-01"] * 4))
+    with pytest.raises(DataError, match=r"'when' holds dates or times"):
+        tf.Federation(frame.assign(when=days), "diagnosis", "hospital")
+
+
 def test_too_many_categories():
     frame = pandas.DataFrame({"id": [f"p{i}" for i in range(1001)], "y": [0, 1] * 500 + [0]})
     with pytest.raises(DataError, match="'id' has 1001 different values, more than"):
@@ -125,6 +152,8 @@ def test_names_of_columns_are_checked():
         tf.Federation(frame, None, "hospital")
     with pytest.raises(DataError, match=r"Federation\(owner=...\) must name the client of each"):
         tf.Federation(frame, "diagnosis")
+    with pytest.raises(DataError, match=r"which is for one part per client, as in Federation\.of"):
+        tf.Federation([(np.zeros((2, 5)), [0, 1])], sample_weight=[1.0, 2.0])
     with pytest.raises(DataError, match="must hold tables for all clients or none"):
         tf.Federation.of([frame, (np.zeros((2, 5)), [0, 1])], y="diagnosis")
     with pytest.raises(DataError, match="table 1 and the first differ in bmi"):
@@ -151,6 +180,26 @@ def test_series_and_columns_beside_arrays():
 def test_text_in_an_array_asks_for_a_frame():
     with pytest.raises(DataError, match="give columns of text or categories as a frame of pandas"):
         tf.Federation(pandas_frame().to_numpy(), [0, 1, 0, 1], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("make", [pandas_frame, polars_frame])
+def test_several_columns_of_targets(make):
+    flags = {"a": [0, 1, 1, 0], "b": [True, False, True, False]}
+    frame = make(**flags)
+    fed = tf.Federation(frame, ["a", "b"], "hospital", test=frame)
+    assert fed.y.tolist() == [[1, 0], [0, 0], [0, 1], [1, 1]]
+    assert fed.features.names == NAMES[:3] + NAMES[3:] + (
+        "diagnosis=healthy",
+        "diagnosis=ill",
+    )
+    assert fed.test[1].tolist() == [[0, 1], [1, 0], [1, 1], [0, 0]]
+    with pytest.raises(ArgumentError, match="Unknown column of x 'c'"):
+        tf.Federation(frame, ["a", "c"], "hospital")
+
+
+def test_owners_of_nullable_types():
+    ids = pandas.Series([3, 1, 3, 1], dtype="Int64")
+    assert tf.Federation(np.zeros((4, 1)), [0, 1, 0, 1], ids).names == (1, 3)
 
 
 def test_features_survive_json():

@@ -324,7 +324,7 @@ def test_inputs_of_the_wrong_dtype():
 
     fed = federation(x=torch.zeros(24, 3, dtype=torch.int64))
     words = "The model Integers does not accept samples of shape (3,)"
-    refused(words, "it takes ints", fed=fed, model=Integers(3, 2))
+    refused(words, "dtype", fed=fed, model=Integers(3, 2))
 
 
 def test_a_loss_that_reduces():

@@ -95,6 +95,19 @@ def test_parts_share_their_labels():
         tf.Federation.of({"b": (X, SIDE), "a": (X, ["x"] * 60)})
 
 
+def test_targets_in_a_column_of_their_own():
+    with pytest.raises(ArgumentError, match=r"the targets have \(1,\); give classes in one axis"):
+        fit(linear(), tf.Federation(X, SIDE[:, None], OWNER))
+    run = fit(linear(1), tf.Federation(X, SIDE[:, None], OWNER))
+    assert run.predict(X).shape == (60, 1)
+
+
+def test_missing_targets_are_named():
+    words = np.array(["a", None, "b"] * 20, dtype=object)
+    with pytest.raises(DataError, match="have a value in every row, but row 1 has None; drop"):
+        tf.Federation(X, words, OWNER)
+
+
 def test_integer_regression():
     y = (X[:, 0] * 10).round().long()  # some are negative
     fed = tf.Federation(X, y, OWNER)
@@ -239,6 +252,8 @@ def test_predict_takes_what_training_took():
     forms += [DataLoader(Rows(), batch_size=7, shuffle=True), DataLoader(Stream(), batch_size=7)]
     for form in forms:
         assert (run.predict(form) == want).all()
+    with pytest.raises(ArgumentError, match=r"does not accept inputs of shape \(60, 2\) \(mat1"):
+        run.predict(X[:, :2])
     with pytest.raises(DataError, match="was not trained on a table"):
         run.predict(pandas.DataFrame(X.numpy()))
 
@@ -351,6 +366,7 @@ def test_dicts_tuples_and_columns_have_weights():
     fed = tf.Federation(table, "y", "who", sample_weight="w")
     assert fed.features.names == ("a", "b", "c")
     assert torch.equal(full(fed).x, want.x)
+    assert fed.digest() != tf.Federation(X.numpy(), SIDE, OWNER).digest()
     held = full(fed, evaluate=tf.Evaluate(validation=0.2, heterogeneity=True))
     assert held.history[0]["zeta"] > 0
 
