@@ -75,7 +75,7 @@ class DryRun(ClientPool):
             request.count_down(clients, ledger)
         answers = [request.zero_answer(x) for x in request.at]
         for answer in answers:
-            self.gradients += 0 if request.what == "loss" else clients * self._batches
+            self.gradients += 0 if request.what in ("loss", "moments") else clients * self._batches
             if request.who != "held":
                 ledger.send_up(request.what, answer.nbytes * clients)
         return answers

@@ -146,7 +146,7 @@ class FaultyClients:
 
     def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
         """Return the means over the clients that answer; the points are sent to all."""
-        if request.who == "held":
+        if request.who == "held" or request.t < 0:  # before round 0 nobody fails
             return self.simulation.query(request, ledger)
         ids = self.simulation.without_refused(request.ids(self._plan.clients), request.t)
         request.count_down(len(ids), ledger)

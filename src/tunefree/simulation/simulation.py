@@ -16,6 +16,7 @@ from ..core.types import Channels, Rows, State, Vector, map_inputs
 from ..core.vectors import row_sq
 from ..data.batches import BatchPlan, plan_steps
 from ..data.federation import Federation
+from ..data.moments import column_moments
 from ..rounds import (
     QueryRequest,
     RoundResult,
@@ -40,7 +41,9 @@ from .finite import (
     select_clients,
 )
 from .memory import ClientMemory
+from .moments import MomentSums
 
+MOMENT_CLIENTS = 1024  # whose moments are computed at once
 ROWS = 4096  # samples per call in `gradient`, where clients do not matter
 
 
@@ -259,6 +262,8 @@ class Simulation:
         ids = self.without_refused(request.ids(self.plan.clients), request.t)
         ids = self.behaviour.order(ids)
         request.count_down(len(ids), ledger)
+        if request.what == "moments":
+            return [self._query_moments(shift, ids, ledger) for shift in request.at]
         answers = []
         for j, x in enumerate(request.at):
             answer = self._query_point(request, ids, x, f"probe {j}")
@@ -285,6 +290,16 @@ class Simulation:
         nothing = {what: request.zero_answer(x), MISSING: x.new_zeros(())}
         found = self.ranks.totals((what, MISSING), mean.result(), nothing)
         return found[what] / (1 - found[MISSING]) if MISSING in found else found[what]
+
+    def _query_moments(self, shift: Tensor, ids: Tensor, ledger: Ledger) -> Tensor:
+        sums = MomentSums(self.aggregate, self.plan.clients)
+        self.behaviour.start(ids)
+        for part in torch.split(self.ranks.mine(ids), MOMENT_CLIENTS):
+            rows = {"moments": column_moments(self.federation, part, shift)}
+            sums.add(self.behaviour.change_vectors(part, rows, -1, "probe")["moments"])
+        found = self.ranks.totals(("moments",), sums.result(), sums.zeros(shift))["moments"]
+        ledger.send_up("moments", len(ids) * found.nbytes)
+        return sums.decode(found)
 
     def without_refused(self, ids: Tensor, t: int) -> Tensor:
         """Return these clients without those that were refused in round t."""

@@ -6,8 +6,10 @@ runs. The source is a federation in this process (`SimulatedClients`) or the nod
 """
 
 import hashlib
+import logging
 import platform
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,24 +17,36 @@ import torch
 from torch import Tensor, nn
 
 from ..core.device import find_device
-from ..core.errors import ArgumentError, DataError, check_argument
+from ..core.errors import ArgumentError, DataError, cannot_use, check_argument
 from ..core.plan import Plan
 from ..core.types import Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
 from ..data.batches import batch_width, plan_steps
 from ..data.federation import Federation
+from ..data.moments import column_spread, count_columns
 from ..faults import PartialPlan
 from ..methods import Method
 from ..models.problem import Problem, are_labels
 from ..privacy import Privacy
 from ..robust import Robust
-from ..rounds import ClientPool, init_client_memory, init_server_state, run_round
+from ..rounds import (
+    ClientPool,
+    exchange_moments,
+    init_client_memory,
+    init_server_state,
+    run_round,
+)
 from ..simulation import DryRun, FaultyClients, Simulation, SimulationConfig
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
+from ..wire import Ledger
 from .config import RunConfig
 from .evaluate import Evaluation, measure_regularity, per_client
 from .run import Run, check_frozen
+
+log = logging.getLogger("tunefree")
+
+MAX_SPREAD = 100.0  # of the columns' ranges; beyond it a run that does not standardise warns
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,8 @@ class ClientData:
     test: Pair | None = None
     validation: Pair | None = None
     client_weights: Tensor | None = None
+    columns: int = 0  # of the inputs, if they are a table (2-D floats)
+    spread: float = 1.0  # largest over smallest range of the columns, if known
 
 
 class ClientSource(Protocol):
@@ -93,6 +109,15 @@ class BoundRun:
     validation: Evaluation | None
     settings: dict[str, Any]
     ranks: Ranks
+    asks_moments: bool = False  # whether clients send moments of their columns before round 0
+
+    def standardise(self, pool: ClientPool) -> Ledger:
+        """Let clients send the moments of their columns, if asked for; return the bytes."""
+        ledger, scaling = Ledger(), self.problem.scaling
+        if self.asks_moments:
+            assert scaling is not None
+            scaling.copy_(exchange_moments(pool, self.plan.clients, scaling, ledger))
+        return ledger
 
     def evaluate(self, x: Vector) -> dict[str, float]:
         """Return all measurements of a model that were asked for, by name."""
@@ -139,6 +164,11 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     if isinstance(config.aggregate, Robust):
         config.aggregate.check(plan.cohort)
     start = problem.start if config.start is None else _read_start(problem, config.start)
+    is_scaled = _is_scaled(config, data)
+    if is_scaled:
+        scaling = problem.standardise_inputs(data.columns)
+        if isinstance(config.start, Run) and config.start.scaling is not None:
+            scaling.copy_(config.start.scaling)
     pool = source.create_pool(config, method, problem, plan, start)
     test, metrics = None, dict(config.evaluate.metrics or {})
     if data.test is not None:
@@ -157,6 +187,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         **config.record(),
         "device": str(problem.device),
         "method": method.describe(),
+        "scale": "standard" if is_scaled else None,
         "cohort": plan.cohort,
         "steps": config.batch_plan.steps,
         "loss": problem.loss_name,
@@ -175,6 +206,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         validation=None if data.validation is None else Evaluation(problem, data.validation),
         settings=settings,
         ranks=ranks,
+        asks_moments=is_scaled and config.start is None,
     )
 
 
@@ -191,6 +223,48 @@ def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
         batch=config.batch,
         held=data.has_held,
     )
+
+
+def _is_scaled(config: RunConfig, data: ClientData) -> bool:
+    """Return whether inputs are standardised; refuse what cannot be, warn of unequal columns."""
+    given, start = config.scale, config.start
+    found = start.scaling if isinstance(start, Run) else None
+    if found is not None and (given is None or found.shape != (2, data.columns)):
+        why = f"a run whose inputs are standardised by the scales of its {found.shape[1]} columns"
+        rest = "leave scale out" if given is None else "give a table with the same columns"
+        raise ArgumentError(f"fit(start=...) is {why}; {rest}.")
+    if given == "standard":
+        if not data.columns:
+            why = "needs a table: one tensor of floats, a row per sample and a column per feature"
+            raise ArgumentError(f"fit(scale='standard') {why}; leave scale out.")
+        if isinstance(config.aggregate, Privacy):
+            why = "sums of columns of unknown range cannot be bounded, as a privacy budget needs"
+            use = "divide the columns by ranges that are publicly known"
+            raise cannot_use("fit(scale='standard')", "tf.privacy.Privacy", f"{why}; {use}")
+        if start is not None and found is None:
+            why = "has parameters for inputs that are not standardised; leave scale out"
+            raise ArgumentError(f"fit(scale='standard', start=...) {why}.")
+    is_wanted = given == "standard" or (given == "auto" and config.method == "auto")
+    is_private = isinstance(config.aggregate, Privacy)
+    if found is not None or (is_wanted and start is None and not is_private and data.columns):
+        return True
+    if given is not None and data.spread >= MAX_SPREAD:
+        use = "scale='standard' standardises them"
+        if is_private:
+            use = (
+                "under a privacy budget they are not standardised, so divide them by public ranges"
+            )
+        _warn_of_spread(data.spread, use)
+    return False
+
+
+@cache
+def _warn_of_spread(spread: float, use: str) -> None:
+    """Log that columns differ in scale; once in a process, since studies have many runs."""
+    said = (
+        "The columns of the inputs differ in scale by a factor of %.0e: %s; scale=None keeps them."
+    )
+    log.warning(said, spread, use)
 
 
 def _read_start(problem: Problem, start: nn.Module | Run) -> Vector:
@@ -249,6 +323,8 @@ class SimulatedClients:
             test=fed.test,
             validation=None if held_out is None else prepare_pair(problem, held_out),
             client_weights=per_client(fed) if config.evaluate.per_client else None,
+            columns=count_columns(fed.x),
+            spread=column_spread(fed.x),
         )
 
     def create_pool(
@@ -297,7 +373,7 @@ def estimate_cost(run: BoundRun) -> dict[str, Any]:
     passes = -(-sizes // batch_width(sizes, run.config.batch_plan))  # batches in a pass over n_i
     pool = DryRun(run.method, plan, run.start, float(passes.double().mean()))
     ids, state = torch.arange(plan.cohort), init_server_state(run.method, run.start, plan)
-    state, first = run_round(run.method, plan, state, pool, ids)
+    state, first = run_round(run.method, plan, state, pool, ids, run.standardise(pool))
     first_gradients = pool.gradients
     _, later = run_round(run.method, plan, state, pool, ids)
     gradients = first_gradients + (plan.rounds - 1) * (pool.gradients - first_gradients)

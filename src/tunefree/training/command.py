@@ -201,4 +201,9 @@ def build_run(command: CommandConfig) -> CommandRun:
     dataset = load(command.data, command.data_dir)
     federation = make_federation(command, dataset)
     model = make_model(command, dataset)
-    return CommandRun(make_config(command, federation.clients), model, federation)
+    config = make_config(command, federation.clients)
+    if command.method == "auto" and not command.set:
+        config = config.replace(
+            method="auto"
+        )  # by name, for which the columns of tables are scaled
+    return CommandRun(config, model, federation)

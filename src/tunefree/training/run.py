@@ -51,6 +51,8 @@ class Run:
         settings: Everything that decides the run.
         status: "finished", "stopped early", "interrupted", "diverged" or "unfinished".
         path: The run's folder, or None.
+        scaling: Mean and scale of each column (2, columns), if inputs are standardised; `x` and
+            `output` are parameters for standardised inputs, `model` takes raw ones.
     """
 
     x: Vector
@@ -60,6 +62,7 @@ class Run:
     status: str
     path: Path | None = None
     problem: Problem | None = None
+    scaling: Tensor | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -133,6 +136,9 @@ class Run:
             is_flat = x.ndim == 1 and x.shape == output.shape and x.dtype == output.dtype
             if not (is_flat and x.is_floating_point() and rounds >= 0):
                 raise ValueError("x and the shipped model must be vectors of one shape and dtype")
+            scaling = tensors.get("scale")
+            if scaling is not None and (scaling.ndim != 2 or len(scaling) != 2):
+                raise ValueError("the scale must have a mean and a deviation of each column")
         if model is not None:
             dtype, loss = settings.get("dtype"), settings.get("loss")
             if dtype not in ("float32", "float64") or not isinstance(loss, str):
@@ -143,9 +149,10 @@ class Run:
             if (size := problem.layout.size) != x.numel():
                 wanted = f"the run's {x.numel()} trainable parameters"
                 raise ArgumentError(f"Run.load(model=...) must have {wanted}, got {size}.")
+            problem.scaling = scaling
         status = str(facts.get("status", "unfinished"))
         history = folder.read_history()[:rounds]
-        return Run(x, output, history, settings, status, folder.path, problem)
+        return Run(x, output, history, settings, status, folder.path, problem, scaling)
 
 
 def check_frozen(what: str, settings: dict[str, Any], problem: Problem) -> None:

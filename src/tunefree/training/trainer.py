@@ -103,6 +103,8 @@ class Trainer:
             with convert_errors(f"The run in {folder.name} cannot be continued", CheckpointError):
                 self._state = self._state.restored(rounds, tensors)
                 run.pool.load_state(tensors)
+                if run.problem.scaling is not None:
+                    run.problem.scaling.copy_(tensors["scale"])
                 self._best.restore(facts["best"], tensors["best"].to(run.start.device))
                 rows = (r for r in folder.read_history() if r.get("round", rounds) < rounds)
                 self._history = History(rows)
@@ -130,12 +132,14 @@ class Trainer:
         """Run rounds until the run ends or is stopped; return what stopped it."""
         run, pool = self._run, self._run.pool
         cohort = pool.sample_cohort(self._state.round)
+        before = run.standardise(pool) if self._state.round == 0 else None
         while self._status == "unfinished":
             began, now = time.perf_counter(), self._state
             is_last = now.round + 1 == run.plan.rounds
             following = None if is_last else pool.sample_cohort(now.round + 1)
             pool.announce(following)
-            after, row = run_round(run.method, run.plan, now, pool, cohort)
+            after, row = run_round(run.method, run.plan, now, pool, cohort, before)
+            before = None
             output = output_model(run.method, after)
             if (what := _find_nonfinite(after, row)) is not None:
                 self._status = "diverged"
@@ -179,6 +183,8 @@ class Trainer:
             return
         tensors = self._state.tensors() | self._run.pool.state()
         tensors |= {"best": self._best.x, "shipped": self._shipped()}
+        if (scaling := self._run.problem.scaling) is not None:
+            tensors["scale"] = scaling
         if self._leads:
             facts = {"status": status, "best": self._best.facts()}
             self._folder.save_checkpoint(self._state.round, tensors, facts)
@@ -193,7 +199,16 @@ class Trainer:
         path = None if self._folder is None else self._folder.path
         status = "interrupted" if self._status == "unfinished" else self._status
         x, history, run = self._state.x, list(self._history), self._run
-        return Run(x, self._shipped(), history, run.settings, status, path, run.problem)
+        return Run(
+            x,
+            self._shipped(),
+            history,
+            run.settings,
+            status,
+            path,
+            run.problem,
+            run.problem.scaling,
+        )
 
 
 def _find_nonfinite(after: ServerState, row: dict[str, Any]) -> str | None:
