@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.device import find_device
-from ..core.errors import ArgumentError, DataError, cannot_use, check_argument
+from ..core.errors import ArgumentError, DataError, Interrupted, cannot_use, check_argument
 from ..core.plan import Plan
 from ..core.types import Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
@@ -146,6 +146,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     Raises:
         ArgumentError: If an option is out of range or does not fit the others.
         DataError: If the data cannot be used.
+        Interrupted: After Ctrl-C while compiling; its run has no round yet.
     """
     method, ranks = config.resolve_method(), init_ranks()
     if config.cohort is not None:
@@ -169,7 +170,6 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         scaling = problem.standardise_inputs(data.columns)
         if isinstance(config.start, Run) and config.start.scaling is not None:
             scaling.copy_(config.start.scaling)
-    pool = source.create_pool(config, method, problem, plan, start)
     test, metrics = None, dict(config.evaluate.metrics or {})
     if data.test is not None:
         test = Evaluation(problem, data.test, metrics, data.client_weights)
@@ -192,8 +192,12 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         "steps": config.batch_plan.steps,
         "loss": problem.loss_name,
         "precision": problem.precision,
-        **pool.describe(),
     }
+    try:
+        pool = source.create_pool(config, method, problem, plan, start)
+    except KeyboardInterrupt:  # while compiling
+        run = Run(start, start, [], settings, "interrupted", None, problem)
+        raise Interrupted("Stopped by Ctrl-C before round 0.", run) from None
     return BoundRun(
         config=config,
         method=method,
@@ -204,7 +208,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         start=start,
         test=test,
         validation=None if data.validation is None else Evaluation(problem, data.validation),
-        settings=settings,
+        settings=settings | pool.describe(),
         ranks=ranks,
         asks_moments=is_scaled and config.start is None,
     )

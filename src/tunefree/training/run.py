@@ -49,7 +49,9 @@ class Run:
             refused (clients left out because of NaN or Inf, if any); in evaluated rounds also
             test_loss, test_accuracy, validation_loss, ..., client_worst, client_spread.
         settings: Everything that decides the run.
-        status: "finished", "stopped early", "interrupted", "diverged" or "unfinished".
+        status: "finished", "stopped early", "interrupted", "diverged" (numbers that are not finite,
+            or a loss that ended at 100 times that of the start), "unstable" (all rounds ran, but a
+            loss rose a hundredfold on the way) or "unfinished".
         path: The run's folder, or None.
         scaling: Mean and scale of each column (2, columns), if inputs are standardised; `x` and
             `output` are parameters for standardised inputs, `model` takes raw ones.
