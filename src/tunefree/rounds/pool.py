@@ -112,6 +112,10 @@ class ClientPool(Protocol):
         """Return what was chosen (engine, chunk size, ...) for `settings.json`."""
         return {}
 
+    def summarize_refused(self) -> str | None:
+        """Return a sentence about clients that were left out of several rounds, if there are."""
+        return None
+
     def measure(self, x: Vector) -> dict[str, float]:
         """Return how much the clients' gradients differ at x; empty if that cannot be known."""
         return {}

@@ -36,6 +36,7 @@ class FaultyClients:
         self._plan, self._method = simulation.plan, simulation.method
         self.weight_of, self.describe = simulation.weight_of, simulation.describe
         self.measure, self.gradient = simulation.measure, simulation.gradient
+        self.summarize_refused = simulation.summarize_refused
         if faults.stale:
             _check_stale(self._method, self._plan, simulation.problem.start, simulation.aggregate)
         self._queue = DelayQueue(self._method.channels())

@@ -34,8 +34,8 @@ from .engine import SimulationConfig, choose_engine
 from .finite import (
     MISSING,
     PendingChecks,
+    RefusedClients,
     find_nonfinite,
-    log_refused,
     mask_nonfinite,
     positions_without,
     select_clients,
@@ -81,7 +81,8 @@ class Simulation:
         self.memory = ClientMemory(first, plan.clients, most=most)
         self._next: Tensor | None = None  # first chunk of the next round
         self._pending: MemoryRows = []  # memory after a round that is not committed
-        self._checks = PendingChecks()
+        self.refused = RefusedClients()
+        self._checks = PendingChecks(self.refused)
         self._refused: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
 
     def sample_cohort(self, t: int) -> Tensor:
@@ -120,7 +121,8 @@ class Simulation:
         result, memory, bad = self._train_once(ids, down, t, sent, aggregate)
         if len(bad):
             if self.ranks.leads:
-                log_refused(t.index, bad, "the loss, or what is sent or remembered, is NaN or Inf")
+                why = "the loss, or what is sent or remembered, is NaN or Inf"
+                self.refused.log(t.index, bad, why)
             if 2 * len(bad) >= len(ids) or self.method.full or t.preparing:
                 result = replace(result, loss=math.nan)  # the method diverged, not some clients
             else:
@@ -341,6 +343,10 @@ class Simulation:
         processes = {} if self.ranks.size == 1 else {"processes": self.ranks.size}
         memory = {"memory": self.memory.place} if self.memory.bytes else {}
         return {"engine": self.losses.name, "chunk": self.chunks.size, **processes, **memory}
+
+    def summarize_refused(self) -> str | None:
+        """Return a sentence about the clients that were left out, if they were several times."""
+        return self.refused.summary()
 
     def state(self) -> dict[str, Tensor]:
         """Return the clients' memory for a checkpoint."""

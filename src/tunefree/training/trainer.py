@@ -82,6 +82,8 @@ class Trainer:
         with begin_callbacks(self._callbacks, run.settings, self._history) as callbacks:
             with keep_heap(), _catch_interrupt(lambda: not self._is_warm) as interrupted:
                 cause = self._run_rounds(callbacks.call, interrupted)
+            if self._leads and (said := run.pool.summarize_refused()) is not None:
+                log.warning("%s", said)
             if self._is_warm:  # otherwise the folder has this state already, or none
                 self._save(self._status)
             result = self._result()
