@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode
 from ..core.errors import ArgumentError
 from ..core.random import mix, stream
 from ..core.types import Inputs, list_tensors
-from .recurrent import CELLS, is_plain, run_layers
+from .recurrent import CELLS, is_plain, quiet_weights, run_layers
 
 _FEATURES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _REFUSED = (nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -204,7 +204,8 @@ class CounterDropoutMode(TorchFunctionMode):
         dropout, train = args[5:7]
         self.used = self.recurrent = True
         if not (train and dropout) and peek_interpreter_stack() is None:  # no vmap: faster as it is
-            return func(*args)
+            with quiet_weights(args[0].device):
+                return func(*args)
         return run_layers(CELLS[func], self._dropout, *args)
 
     def _dropout(

@@ -21,6 +21,7 @@ from ..core.layout import Layout
 from ..core.types import Inputs, Vector, list_tensors, map_inputs
 from .dropout import CounterDropoutMode, draws_random_numbers, with_counter_dropout
 from .norms import refuse_batchnorm
+from .recurrent import quiet_weights
 from .scaling import fold_scaling, standardise
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -181,7 +182,7 @@ class Problem:
     def _evaluating(self) -> Iterator[None]:
         self._module.eval()
         try:
-            with self.precision_context():
+            with self.precision_context(), quiet_weights(self.device):
                 yield
         finally:
             self._module.train()

@@ -10,7 +10,9 @@ b = W_hh h + b_hh:
     RNN    h' = tanh(a + b), or relu(a + b)
 """
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,6 +51,17 @@ CELLS: dict[Any, Cell] = {
     torch.rnn_relu: _relu,
 }
 """The cell of each of the functions that the layers call."""
+
+
+@contextmanager
+def quiet_weights(device: torch.device) -> Iterator[None]:
+    """Silence cuDNN's warning that weights, slices of a vector here, are copied at every call."""
+    if device.type != "cuda":
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
+        yield
 
 
 def is_plain(input: Tensor, hidden: Any, *rest: Any) -> bool:

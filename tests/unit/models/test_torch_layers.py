@@ -1,5 +1,7 @@
 """PyTorch's own attention and recurrent layers, with dropout, in every engine, without warnings."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,7 @@ from torch import nn
 
 import tunefree as tf
 from tunefree.models.dropout import CounterDropoutMode
-from tunefree.models.recurrent import CELLS, run_layers
+from tunefree.models.recurrent import CELLS, quiet_weights, run_layers
 
 WORDS, LENGTH, WIDTH = 9, 5, 8
 
@@ -170,3 +172,11 @@ def test_packed_sequences_are_left_to_pytorch():
         out, _ = layer(packed)
     torch.testing.assert_close(out.data, layer(packed)[0].data)
     assert not mode.used
+
+
+def test_what_cudnn_says_of_weights_is_not_passed_on():
+    said = "RNN module weights are not part of single contiguous chunk of memory. This means ..."
+    with quiet_weights(torch.device("cuda")):
+        warnings.warn(said, stacklevel=1)
+    with pytest.warns(UserWarning, match="single"), quiet_weights(torch.device("cpu")):
+        warnings.warn(said, stacklevel=1)
