@@ -121,11 +121,11 @@ class FlowerClients(ClientPool):
         found = self._exchange.run(clients, Request(t, version, ledger, need, write, read))
         answered = [i for i in clients if i in found]
         if is_moments:
-            sums = MomentSums(self._aggregate, len(answered))
+            sums = MomentSums(self._aggregate, len(clients), len(at[0]))
             for i in answered:
                 sums.add(found[i][0][0])
                 ledger.send_up(what, found[i][0][0].nbytes)
-            return [sums.result()[what]]
+            return [sums.decode(sums.result()[what])]
         weight = float(self._shares[answered].sum())
         means = [self._aggregate(weight, t, f"probe {j}") for j in range(len(at))]
         for i in answered:

@@ -9,7 +9,9 @@ from .pool import ClientPool, QueryRequest
 UNSAFE = 1e-9  # a variance below this share of mean^2 is lost to rounding: ask again, at the mean
 
 
-def exchange_moments(pool: ClientPool, clients: int, like: Tensor, ledger: Ledger) -> Tensor:
+def exchange_moments(
+    pool: ClientPool, clients: int, like: Tensor, ledger: Ledger, once: bool = False
+) -> Tensor:
     """Return the columns' means and scales (2, columns) over all clients' samples.
 
     Every client sends its number of samples and, for each column, the sums of x and of x^2, in
@@ -21,6 +23,7 @@ def exchange_moments(pool: ClientPool, clients: int, like: Tensor, ledger: Ledge
         clients: Number of clients.
         like: A tensor (2, columns) with the result's dtype and device.
         ledger: Counts the bytes, those of the result to all clients included.
+        once: Whether clients may be asked only once.
     """
     everyone = torch.arange(clients)
 
@@ -31,7 +34,7 @@ def exchange_moments(pool: ClientPool, clients: int, like: Tensor, ledger: Ledge
         return shift + first, second - first.square()
 
     mean, variance = ask(torch.zeros_like(like[0], dtype=torch.float64), {})
-    if bool((variance <= UNSAFE * mean.square()).any()):
+    if not once and bool((variance <= UNSAFE * mean.square()).any()):
         mean, variance = ask(mean)
     deviation = variance.clamp(min=0).sqrt()
     rounding = 8 * torch.finfo(like.dtype).eps * mean.abs()

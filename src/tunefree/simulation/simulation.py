@@ -294,7 +294,7 @@ class Simulation:
         return found[what] / (1 - found[MISSING]) if MISSING in found else found[what]
 
     def _query_moments(self, shift: Tensor, ids: Tensor, ledger: Ledger) -> Tensor:
-        sums = MomentSums(self.aggregate, self.plan.clients)
+        sums = MomentSums(self.aggregate, self.plan.clients, len(shift))
         self.behaviour.start(ids)
         for part in torch.split(self.ranks.mine(ids), MOMENT_CLIENTS):
             rows = {"moments": column_moments(self.federation, part, shift)}

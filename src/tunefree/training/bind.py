@@ -37,6 +37,7 @@ from ..rounds import (
     run_round,
 )
 from ..simulation import DryRun, FaultyClients, Simulation, SimulationConfig
+from ..simulation.moments import is_too_noisy
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
 from ..wire import Ledger
@@ -116,7 +117,8 @@ class BoundRun:
         ledger, scaling = Ledger(), self.problem.scaling
         if self.asks_moments:
             assert scaling is not None
-            scaling.copy_(exchange_moments(pool, self.plan.clients, scaling, ledger))
+            once = isinstance(self.config.aggregate, Privacy)
+            scaling.copy_(exchange_moments(pool, self.plan.clients, scaling, ledger, once))
         return ledger
 
     def evaluate(self, x: Vector) -> dict[str, float]:
@@ -137,7 +139,8 @@ class BoundRun:
         if not isinstance(aggregate, Privacy):
             return {}
         memory = bool(init_client_memory(self.method, self.start, self.plan))
-        return aggregate.cost(rounds, prepares=self.method.prepares, memory=memory)
+        before = self.method.prepares + self.asks_moments
+        return aggregate.cost(rounds, prepares=before, memory=memory)
 
 
 def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
@@ -231,7 +234,8 @@ def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
 
 def _is_scaled(config: RunConfig, data: ClientData) -> bool:
     """Return whether inputs are standardised; refuse what cannot be, warn of unequal columns."""
-    given, start = config.scale, config.start
+    given, start, private = config.scale, config.start, config.aggregate
+    is_noisy = isinstance(private, Privacy) and is_too_noisy(private, data.columns)
     found = start.scaling if isinstance(start, Run) else None
     if found is not None and (given is None or found.shape != (2, data.columns)):
         why = f"a run whose inputs are standardised by the scales of its {found.shape[1]} columns"
@@ -241,23 +245,20 @@ def _is_scaled(config: RunConfig, data: ClientData) -> bool:
         if not data.columns:
             why = "needs a table: one tensor of floats, a row per sample and a column per feature"
             raise ArgumentError(f"fit(scale='standard') {why}; leave scale out.")
-        if isinstance(config.aggregate, Privacy):
-            why = "sums of columns of unknown range cannot be bounded, as a privacy budget needs"
+        if is_noisy:
+            why = f"the noise is too large for {data.columns} columns of so few clients"
             use = "divide the columns by ranges that are publicly known"
             raise cannot_use("fit(scale='standard')", "tf.privacy.Privacy", f"{why}; {use}")
         if start is not None and found is None:
             why = "has parameters for inputs that are not standardised; leave scale out"
             raise ArgumentError(f"fit(scale='standard', start=...) {why}.")
     is_wanted = given == "standard" or (given == "auto" and config.method == "auto")
-    is_private = isinstance(config.aggregate, Privacy)
-    if found is not None or (is_wanted and start is None and not is_private and data.columns):
+    if found is not None or (is_wanted and start is None and not is_noisy and data.columns):
         return True
     if given is not None and data.spread >= MAX_SPREAD:
         use = "scale='standard' standardises them"
-        if is_private:
-            use = (
-                "under a privacy budget they are not standardised, so divide them by public ranges"
-            )
+        if is_noisy:
+            use = "the budget's noise is too large to learn them, so divide by public ranges"
         _warn_of_spread(data.spread, use)
     return False
 

@@ -29,7 +29,7 @@ def table(rows=120, clients=6, constant=True, dtype=torch.float32):
     """A classification with columns in units of their own, and clients that differ."""
     draw = torch.Generator().manual_seed(0)
     owner = torch.arange(rows) % clients
-    z = torch.randn(rows, 4, generator=draw, dtype=dtype) + 0.5 * owner[:, None]
+    z = torch.randn(rows, 4, generator=draw, dtype=dtype) + 0.5 * (owner % 6)[:, None]
     y = (z[:, :2].sum(1) > 1).long()
     x = z * UNITS.to(dtype) + MIDDLE.to(dtype)
     if constant:
@@ -208,15 +208,48 @@ def test_under_masks():
     assert run.history[0]["bytes_up.moments"] == 6 * plain.history[0]["bytes_up.moments"]
 
 
-def test_under_a_privacy_budget_columns_are_not_standardised(caplog):
-    bounds = tf.privacy.Bounds(vectors={"delta": 0.5}, scalars={"loss": (0.0, 3.0), "lr": (0.0, 1)})
-    given = {"noise": 0.1, "clients": 6, "cohort": 6, "bounds": bounds, "seed": 1}
-    private = tf.privacy.Privacy(**given)
+def private(clients, noise, **more):
+    scalars = {"loss": (0.0, 3.0), "lr": (0.0, 1.0), "delta_sq": (0.0, 1.0)}
+    bounds = tf.privacy.Bounds(vectors={"delta": 0.5}, scalars=scalars)
+    given = {"noise": noise, "clients": clients, "cohort": clients, "bounds": bounds, "seed": 1}
+    return tf.privacy.Privacy(**given | more)
+
+
+def test_under_a_privacy_budget_bounded_moments_are_released_once():
+    fed, method = table(rows=1824, clients=600), tf.methods.get("fedavg", lr=0.1)
+    options = OPTIONS | {"rounds": 1, "scale": "standard"}
+    plain = tf.fit(net(), fed, method, **options).scaling
+    run = tf.fit(net(), fed, method, aggregate=private(600, 0.2), **options)
+    ratio, year = (run.scaling[1] / plain[1])[:3], run.scaling[1, 3]
+    assert ((ratio > 0.4) & (ratio < 2.5)).all()
+    assert float(year) == pytest.approx(0.2 * 2000, rel=0.2)  # a fifth of the root mean square
+    away = (run.scaling[0] - plain[0])[:3].abs() / plain[1, :3]
+    assert (away < 0.6).all()
+    assert not torch.equal(run.scaling, plain)
+    other = tf.fit(net(), fed, method, aggregate=private(600, 0.2, seed=2), **options)
+    assert not torch.equal(run.scaling, other.scaling)  # it is noise
+    assert run.history[0]["bytes_up.moments"] == 600 * 2 * 5 * 8
+
+
+def test_the_release_is_in_the_epsilon():
+    pytest.importorskip("dp_accounting")
     method = tf.methods.get("fedavg", lr=0.1)
-    assert tf.fit(net(), table(), method, aggregate=private, **OPTIONS).scaling is None
-    assert "privacy budget they are not standardised, so divide them by public" in caplog.text
+    budget = private(600, 0.2, delta=1e-5)
+    fed, options = table(rows=1824, clients=600), OPTIONS | {"rounds": 2}
+    runs = [
+        tf.fit(net(), fed, method, aggregate=private(600, 0.2, delta=1e-5), scale=s, **options)
+        for s in ("standard", None)
+    ]
+    found = [run.history[-1]["epsilon"] for run in runs]
+    assert found == [budget.cost(3)["epsilon"], budget.cost(2)["epsilon"]]
+
+
+def test_noise_that_is_too_large_leaves_columns_as_they_are(caplog):
+    method = tf.methods.get("fedavg", lr=0.1)
+    assert tf.fit(net(), table(), method, aggregate=private(6, 0.1), **OPTIONS).scaling is None
+    assert "the budget's noise is too large to learn them, so divide by public" in caplog.text
     with pytest.raises(ArgumentError, match=r"Cannot use .*scale='standard'.* with .*Privacy"):
-        tf.fit(net(), table(), method, aggregate=private, scale="standard", **OPTIONS)
+        tf.fit(net(), table(), method, aggregate=private(6, 0.1), **OPTIONS | {"scale": "standard"})
 
 
 def test_a_robust_rule_keeps_hostile_moments_out():
