@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..core.types import Inputs
+from ..core.types import Inputs, list_tensors
 from .federation import Federation
 
 
@@ -21,8 +21,7 @@ def column_moments(federation: Federation, ids: Tensor, shift: Tensor) -> Tensor
     tensor([[ 2.,  3.,  5.],
             [ 1.,  5., 25.]], dtype=torch.float64)
     """
-    x, sizes = federation.x, federation.sizes[ids]
-    assert isinstance(x, Tensor)
+    x, sizes = list_tensors(federation.x)[0], federation.sizes[ids]
     first = federation.starts[ids] - (sizes.cumsum(0) - sizes)
     index = first.repeat_interleave(sizes) + torch.arange(int(sizes.sum()))
     z = x[index.to(x.device)].to(torch.float64) - shift

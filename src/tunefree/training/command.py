@@ -203,7 +203,5 @@ def build_run(command: CommandConfig) -> CommandRun:
     model = make_model(command, dataset)
     config = make_config(command, federation.clients)
     if command.method == "auto" and not command.set:
-        config = config.replace(
-            method="auto"
-        )  # by name, for which the columns of tables are scaled
+        config = config.replace(method="auto")  # by name, which standardises the columns of tables
     return CommandRun(config, model, federation)
