@@ -29,6 +29,7 @@ def test_a_run_and_its_folder(call, place):
     assert code == 0
     folder = place / "runs" / "digits-auto-1"
     assert {p.name for p in folder.iterdir()} == {
+        "config.toml",
         "settings.json",
         "history.jsonl",
         "checkpoint.json",
@@ -350,7 +351,7 @@ def options():
 
 
 HELP = {
-    "run": options() | {"--out", "--resume", "--log", "--dry-run", "--json"},
+    "run": options() | {"--config", "--out", "--resume", "--log", "--dry-run", "--json"},
     "methods": {"--json"},
     "datasets": {"--json", "--data-dir"},
 }
@@ -389,9 +390,11 @@ def test_lines_of_the_help_of_run(call):
     for line in (
         "Train one model over many clients' data and write a run folder. ",
         "tunefree run --resume runs/digits-auto-1",
-        "│ --data STR Dataset name; tunefree datasets lists them. [default: digits] │",
+        "│ --data STR Dataset name (tunefree datasets lists them), or FILE.py:NAME of │",
+        "│ your own. [default: digits] │",
         "│ --rounds INT Communication rounds T, >= 1. [default: 100] │",
-        "│ --loss STR cross_entropy, mse, or auto by the labels. [default: auto] │",
+        "│ --loss STR cross_entropy, bce, mse, auto by outputs and targets, or │",
+        "│ FILE.py:NAME. [default: auto] │",
         "│ --out PATH Run folder; by default the next free runs/DATA-METHOD-NUMBER. │",
     ):
         assert line in lines

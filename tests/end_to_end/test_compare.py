@@ -274,9 +274,10 @@ def options(*without):
 
 
 FORMS = {"--seeds", "--out", "--resume", "--jobs", "--markdown", "--csv", "--latex", "--json"}
+NEW = {"--config", "--dry-run"}
 HELP = {
-    "compare": options("method", "seed", "set") | FORMS | {"--methods", "--target"},
-    "tune": options("seed") | FORMS | {"--grid", "--by", "--halving"},
+    "compare": options("method", "seed", "set") | FORMS | NEW | {"--methods", "--goal"},
+    "tune": options("seed") | FORMS | NEW | {"--grid", "--by", "--halving"},
 }
 
 

@@ -51,7 +51,8 @@ def test_first_steps(tmp_path, monkeypatch, capsys):
     assert names["run"].status == "finished"
     assert names["run"].summary["test_accuracy"] > 0.8
     assert "finished" in run
-    assert predictions.count("tensor") == 2
+    assert predictions.startswith("(array([")
+    assert predictions.count("tensor") == 1
     for method in ("fedavg", "scaffold", "auto"):
         assert method in comparison
     assert float(accuracy) == names["run"].history[-1]["test_accuracy"]

@@ -85,7 +85,13 @@ class Node:
 
     @cached_property
     def _data(self) -> Federation:
-        return Federation.of([self._load(self._config)])
+        fed = Federation.of([self._load(self._config)])
+        if fed.labels not in (None, (False, True)):
+            raise DataError(
+                "A node numbers its classes as all other nodes do, so its targets must be integers "
+                f"0, 1, ..., got {fed.labels[0]!r}."
+            )
+        return fed
 
     def reply(self, payload: Payload) -> Payload:
         """Process a message and return the answer."""
@@ -114,11 +120,12 @@ class Node:
         config = terms.config
         model = self._model if isinstance(self._model, nn.Module) else self._model()
         labelled = are_labels(self._data.y)
-        problem = Problem(model, self._choose_loss(terms, labelled), config.dtype, device, "fp32")
+        problem = Problem(model, self._choose_loss(terms), config.dtype, device, "fp32")
         terms.check(problem)
         fed = copy.copy(self._data.to(device, config.dtype))
         few = map_inputs(lambda t: t[:2], fed.x)
-        problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None)
+        problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None, fed.y)
+        fed = fed.map_x(problem.prepare) if problem.casts else fed
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
         cut, seed, augment = config.batch_plan, config.seed, config.augmentation
@@ -133,10 +140,8 @@ class Node:
             store=MemoryStore(self._home, run, self.client),
         )
 
-    def _choose_loss(self, terms: RunTerms, labelled: bool) -> str | Loss:
-        if terms.loss == "auto":
-            return "cross_entropy" if labelled else "mse"
-        if terms.loss in LOSSES:
+    def _choose_loss(self, terms: RunTerms) -> str | Loss:
+        if terms.loss in (*LOSSES, "auto"):
             return terms.loss
         if self._loss is None:
             raise ArgumentError(

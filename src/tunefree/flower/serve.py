@@ -14,7 +14,7 @@ from ..core.errors import CheckpointError, ResumeError, convert_errors
 from ..core.files import write_atomically
 from ..core.lock import lock_folder
 from ..core.plan import Plan
-from ..core.types import Vector
+from ..core.types import Vector, map_inputs
 from ..data._arrays import as_pair
 from ..data.batches import batch_width
 from ..data.federation import Federation
@@ -135,17 +135,16 @@ class NodeSource:
         """Number of clients N."""
         return self._settings.clients
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether the server's own targets are class labels; True if it has none."""
-        s = self._settings
-        seen = s.held if s.test is None else s.test
-        return seen is None or are_labels(as_pair(*seen)[1])
-
     def load(self, config: RunConfig, problem: Problem) -> ClientData:
         """Return what the server knows of the data."""
         s, sizes = self._settings, self._sizes
         shown = min(s.clients, 100)
+        if (seen := s.held if s.test is None else s.test) is not None:
+            x, y = prepare_pair(problem, as_pair(*seen))
+            highest = int(y.max()) if are_labels(y) else None
+            problem.check(map_inputs(lambda t: t[:2], x), y[:2], highest, y)
+        elif config.loss == "auto":
+            problem.set_loss("cross_entropy")
         return ClientData(
             sizes=sizes,
             description={

@@ -212,6 +212,8 @@ def summary_rows(run: Run, measures: Sequence[str] = MEASURES) -> list[tuple[str
     up, down = format_bytes(found["bytes_up"]), format_bytes(found["bytes_down"])
     rows = [("method", method_name(run)), ("rounds", f"{found['rounds']} ({found['status']})")]
     rows += [(n.replace("_", " "), f"{found[n]:.4f}") for n in measures if found.get(n) is not None]
+    if found.get("worst_client") and "client_worst" in measures:
+        rows.append(("worst client", str(found["worst_client"])))
     rows += [("sent up / down", f"{up} / {down}"), ("seconds", f"{found['seconds']:.1f}")]
     return rows + ([("run folder", str(run.path))] if run.path is not None else [])
 
@@ -256,6 +258,8 @@ def _build_picture(picture: Mapping[str, Any], data: Mapping[str, Any]) -> dict[
     at = space_evenly(len(picture["sizes"]), MAX_CLIENTS)
     columns = [k for k in ("clients", "sizes", "labels") if picture.get(k)]
     out = {k: [picture[k][i] for i in at] for k in columns}
+    labels = data.get("classes")
+    out |= {"classes": [str(label) for label in labels]} if isinstance(labels, list) else {}
     return {"clients": at.tolist(), **out, "of": data.get("clients", len(picture["sizes"]))}
 
 

@@ -17,7 +17,7 @@ class RoundResult:
 
     mean: Channels  # weighted means of the uploaded channels
     loss: float  # mean training loss; a measurement, not traffic
-    measured: dict[str, float]  # further measurements for the history
+    measured: dict[str, Any]  # further measurements for the history
     fraction: float | None = None  # weight of the clients that answered; None if all did
 
 

@@ -17,7 +17,7 @@ from ..core.types import Channels, Rows, State
 
 log = logging.getLogger("tunefree")
 
-SHOWN = 10  # client ids in a log message
+SHOWN = 10  # clients in a log message
 MISSING = "missing"  # channel whose mean is the weight of the clients with non-finite answers
 
 
@@ -118,7 +118,8 @@ def _at(rows: Rows, places: Tensor) -> Rows:
 class RefusedClients:
     """Logs clients that are left out: the first time at once, all further ones in one summary."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[int | str]) -> None:
+        self._names = names
         self._rounds: dict[int, set[int]] = {}  # of each client
 
     def log(self, t: int, ids: Tensor, why: str) -> None:
@@ -126,8 +127,8 @@ class RefusedClients:
         level = logging.INFO if self._rounds else logging.WARNING
         for i in ids.tolist():
             self._rounds.setdefault(i, set()).add(t)
-        verb = "is" if len(ids) == 1 else "are"
-        log.log(level, "Round %d: %s %s refused: %s.", t, name_clients(ids.tolist()), verb, why)
+        verb, who = "is" if len(ids) == 1 else "are", [self._names[i] for i in ids.tolist()]
+        log.log(level, "Round %d: %s %s refused: %s.", t, name_clients(who), verb, why)
 
     def summary(self) -> str | None:
         """Return who was left out, and how often, if that happened in several rounds."""
@@ -137,12 +138,12 @@ class RefusedClients:
         often = sorted(self._rounds, key=lambda i: (-len(self._rounds[i]), i))
         return (
             f"In {len(rounds)} rounds from {rounds[0]} to {rounds[-1]}, clients were refused whose "
-            f"numbers were NaN or Inf: {name_clients(often)}."
+            f"numbers were NaN or Inf: {name_clients([self._names[i] for i in often])}."
         )
 
 
-def name_clients(ids: Sequence[int]) -> str:
-    """Return clients as text, the first ten by number.
+def name_clients(ids: Sequence[int | str]) -> str:
+    """Return clients as text, the first ten by name.
 
     >>> name_clients(range(12))
     'clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 others'

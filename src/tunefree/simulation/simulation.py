@@ -81,7 +81,7 @@ class Simulation:
         self.memory = ClientMemory(first, plan.clients, most=most)
         self._next: Tensor | None = None  # first chunk of the next round
         self._pending: MemoryRows = []  # memory after a round that is not committed
-        self.refused = RefusedClients()
+        self.refused = RefusedClients(federation.names)
         self._checks = PendingChecks(self.refused)
         self._refused: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
 
@@ -120,6 +120,7 @@ class Simulation:
         ids, passes, sent = self.behaviour.order(ids), self.context.passes, Ledger()
         result, memory, bad = self._train_once(ids, down, t, sent, aggregate)
         if len(bad):
+            names = [self.federation.names[i] for i in bad.tolist()]
             if self.ranks.leads:
                 why = "the loss, or what is sent or remembered, is NaN or Inf"
                 self.refused.log(t.index, bad, why)
@@ -130,7 +131,11 @@ class Simulation:
                 result, memory, _ = self._train_once(ids, down, t, again, aggregate, bad)
                 again.send_up("refused", sent.bytes_up - again.bytes_up, 0.0)
                 ids, sent = ids[positions_without(ids, bad)], again
-                result = replace(result, measured=result.measured | {"refused": len(bad)})
+                who: dict[str, Any] = {
+                    "refused": len(bad),
+                    "refused_clients": ", ".join(map(str, names)),
+                }
+                result = replace(result, measured=result.measured | who)
         ledger.add(sent)
         if self.method.echo and not t.preparing:
             ledger.send_down({f"mean {n}": result.mean[n] for n in self.method.echo}, len(ids))

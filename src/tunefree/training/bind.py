@@ -8,6 +8,7 @@ runs. The source is a federation in this process (`SimulatedClients`) or the nod
 import hashlib
 import logging
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -17,16 +18,24 @@ import torch
 from torch import Tensor, nn
 
 from ..core.device import find_device
-from ..core.errors import ArgumentError, DataError, Interrupted, cannot_use, check_argument
+from ..core.errors import (
+    ArgumentError,
+    DataError,
+    Interrupted,
+    cannot_use,
+    check_argument,
+    check_known,
+    check_nonnegative,
+)
 from ..core.plan import Plan
-from ..core.types import Pair, Vector, list_tensors, map_inputs
+from ..core.types import Inputs, Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
 from ..data.batches import batch_width, plan_steps
 from ..data.federation import Federation
 from ..data.moments import column_spread, count_columns
 from ..faults import PartialPlan
 from ..methods import Method
-from ..models.problem import Problem, are_labels
+from ..models.problem import WEIGHT, Problem, are_labels
 from ..privacy import Privacy
 from ..robust import Robust
 from ..rounds import (
@@ -42,7 +51,7 @@ from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
 from ..wire import Ledger
 from .config import RunConfig
-from .evaluate import Evaluation, measure_regularity, per_client
+from .evaluate import Evaluation, clients_with_tests, measure_regularity, per_client
 from .run import Run, check_frozen
 
 log = logging.getLogger("tunefree")
@@ -64,6 +73,7 @@ class ClientData:
     test: Pair | None = None
     validation: Pair | None = None
     client_weights: Tensor | None = None
+    client_names: tuple[int | str, ...] = ()  # of the rows of `client_weights`
     columns: int = 0  # of the inputs, if they are a table (2-D floats)
     spread: float = 1.0  # largest over smallest range of the columns, if known
 
@@ -76,13 +86,8 @@ class ClientSource(Protocol):
         """Number of clients N."""
         ...
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether the targets are class labels."""
-        ...
-
     def load(self, config: RunConfig, problem: Problem) -> ClientData:
-        """Check the data against the model and move it to the device."""
+        """Check the data against the model, choose the loss and move the data to the device."""
         ...
 
     def create_pool(
@@ -121,7 +126,7 @@ class BoundRun:
             scaling.copy_(exchange_moments(pool, self.plan.clients, scaling, ledger, once))
         return ledger
 
-    def evaluate(self, x: Vector) -> dict[str, float]:
+    def evaluate(self, x: Vector) -> dict[str, Any]:
         """Return all measurements of a model that were asked for, by name."""
         row = {} if self.test is None else self.test.measure(x)
         if (penalty := self.method.penalty) is not None:
@@ -155,11 +160,8 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     if config.cohort is not None:
         most = f"at most the number of clients, {source.clients}"
         check_argument("fit", "cohort", config.cohort, most, config.cohort <= source.clients)
-    loss = config.loss
-    if loss == "auto":
-        loss = "cross_entropy" if source.has_labels else "mse"
     device, precision = find_device(config.device), config.engine_options.precision
-    problem = Problem(model, loss, config.dtype, device, precision)
+    problem = Problem(model, config.loss, config.dtype, device, precision)
     data = source.load(config, problem)
     plan = _make_plan(config, problem, data)
     if (faults := config.scenario.parsed_faults) is not None:
@@ -175,7 +177,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
             scaling.copy_(config.start.scaling)
     test, metrics = None, dict(config.evaluate.metrics or {})
     if data.test is not None:
-        test = Evaluation(problem, data.test, metrics, data.client_weights)
+        test = Evaluation(problem, data.test, metrics, data.client_weights, data.client_names)
     elif metrics:
         raise ArgumentError("Evaluate(metrics=...) needs a test set; give Federation(test=...).")
     settings = {
@@ -296,14 +298,9 @@ class SimulatedClients:
         """Number of clients N."""
         return self._original.clients
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether the targets are class labels."""
-        return are_labels(self._original.y)
-
     def load(self, config: RunConfig, problem: Problem) -> ClientData:
         """Hold out the validation set, move the data to the device and check it."""
-        fed, held_out = self._original, None
+        fed, held_out = self._fit_targets(problem), None
         if config.evaluate.validation is not None:
             fed, held_out = fed.hold_out(config.evaluate.validation, config.seed)
         fed = fed.to(problem.device, problem.dtype)
@@ -311,26 +308,56 @@ class SimulatedClients:
             if pair is not None:
                 _check_finite(pair, problem.dtype)
         labels = [fed.y] if fed.test is None else [fed.y, fed.test[1]]
-        highest = max(int(y.max()) for y in labels) if self.has_labels else None
-        problem.check(map_inputs(lambda t: t[:2], fed.x), fed.y[:2], highest)
-        self._federation = fed
+        highest = max(int(y.max()) for y in labels) if are_labels(fed.y) else None
+        problem.check(map_inputs(lambda t: t[:2], fed.x), fed.y[:2], highest, fed.y)
+        if problem.casts:
+            fed = fed.map_x(problem.prepare)
+        nbytes = sum(t.numel() * t.element_size() for t in (*list_tensors(fed.x), fed.y))
+        description: dict[str, Any] = {
+            "name": fed.name,
+            "clients": fed.clients,
+            "samples": fed.samples,
+            "digest": self._original.digest(),
+            "picture": fed.picture(),
+            "classes": fed.classes if fed.labels is None else list(fed.labels),
+            "target": list(fed.y.shape[1:]),
+            "casts": problem.casts or None,
+            "features": None if fed.features is None else fed.features.to_json(),
+        }
+        test, weights = fed.test, per_client(fed) if config.evaluate.per_client else None
+        self._federation = _add_weights(fed, config, problem)
         return ClientData(
             sizes=fed.sizes,
-            description={
-                "name": fed.name,
-                "clients": fed.clients,
-                "samples": fed.samples,
-                "digest": self._original.digest(),
-                "picture": fed.picture(),
-            },
-            nbytes=sum(t.numel() * t.element_size() for t in (*list_tensors(fed.x), fed.y)),
+            description=description,
+            nbytes=nbytes,
             has_held=fed.held is not None,
-            test=fed.test,
+            test=test,
             validation=None if held_out is None else prepare_pair(problem, held_out),
-            client_weights=per_client(fed) if config.evaluate.per_client else None,
+            client_weights=weights,
+            client_names=() if weights is None else clients_with_tests(fed),
             columns=count_columns(fed.x),
             spread=column_spread(fed.x),
         )
+
+    def _fit_targets(self, problem: Problem) -> Federation:
+        """Return the federation with targets as the loss and the model's outputs need them."""
+        fed = self._original
+        if problem.loss_name not in ("auto", "cross_entropy", "bce"):
+            return fed.with_numbers()
+        if fed.classes is None:
+            return fed
+        few = problem.prepare(map_inputs(lambda t: t[:2], fed.x))
+        outputs = problem.count_outputs(few)
+        if outputs is None:
+            return fed
+        fed = fed.with_classes(max(outputs, 2))
+        if fed.labels is not None and outputs != 1 and outputs < len(fed.labels):
+            some = ", ".join(map(repr, fed.labels[:10])) + ("…" if len(fed.labels) > 10 else "")
+            raise ArgumentError(
+                f"The model returns {outputs} outputs per sample, but there are {len(fed.labels)} "
+                f"classes ({some}); give the last layer {len(fed.labels)} outputs."
+            )
+        return fed
 
     def create_pool(
         self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
@@ -355,6 +382,40 @@ class SimulatedClients:
         )
         simulation = Simulation(setup)
         return simulation if faults is None else FaultyClients(simulation, faults)
+
+
+def _add_weights(fed: Federation, config: RunConfig, problem: Problem) -> Federation:
+    """Return the federation with the weight of each sample as its last input, if there are any.
+
+    Weights have mean 1, so that the mean loss of all samples is the weighted one.
+    """
+    weight = fed.sample_weight
+    if (given := config.class_weight) is not None:
+        if fed.classes is None:
+            raise ArgumentError("fit(class_weight=...) needs class labels, but y has none.")
+        each = _class_weights(fed, given)[fed.y.cpu()]
+        weight = each if weight is None else weight * each
+    if weight is None:
+        return fed
+    problem.weighted = True
+    own = (weight / weight.mean()).to(problem.device, problem.dtype)
+    x: Inputs = {**fed.x, WEIGHT: own} if isinstance(fed.x, dict) else (*list_tensors(fed.x), own)
+    return fed.with_x(x)
+
+
+def _class_weights(fed: Federation, given: str | Mapping[Any, float]) -> Tensor:
+    """Return the weight of each class (classes,)."""
+    assert fed.classes is not None
+    labels = [str(label) for label in fed.labels or range(fed.classes)]
+    if isinstance(given, Mapping):
+        named = {str(label): float(value) for label, value in given.items()}
+        for label, value in named.items():
+            check_known("label in fit(class_weight=...)", label, labels)
+            check_nonnegative("fit", "class_weight", value)
+        return torch.tensor([named.get(label, 1.0) for label in labels], dtype=torch.float64)
+    check_argument("fit", "class_weight", given, "'balanced' or a dict", given == "balanced")
+    counts = torch.bincount(fed.y.cpu(), minlength=fed.classes).double()
+    return counts.sum() / (fed.classes * counts.clamp(min=1))
 
 
 def prepare_pair(problem: Problem, pair: Pair) -> Pair:

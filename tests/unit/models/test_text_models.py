@@ -113,9 +113,9 @@ def test_logits_are_found_in_objects_and_dicts():
     runs = [fit(HuggingFaceStyle(form=form)) for form in ("object", "dict", "tensor")]
     assert all(torch.equal(run.x, runs[0].x) for run in runs)
     x, _ = tokens()
-    assert runs[0].predict(x).shape == (36, 2)
+    assert runs[0].predict(x, raw=True).shape == (36, 2)
     assert isinstance(runs[0].model(**x), Output)
-    assert torch.equal(runs[0].model(**x).logits.detach(), runs[0].predict(x))
+    assert torch.equal(runs[0].model(**x).logits.detach(), runs[0].predict(x, raw=True))
     with pytest.raises(ArgumentError, match=r"an object or dict whose `logits` are one, got tuple"):
         fit(HuggingFaceStyle(form="pair"))
 

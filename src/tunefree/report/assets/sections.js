@@ -118,7 +118,7 @@ function drawBubbles(box, p) {
     x: { ...scale(false, "", (v) => p.clients[v] ?? ""), min: -0.7, max: p.clients.length - 0.3, afterBuildTicks: every(p.clients.length) },
     y: { ...scale(false, "Class", whole), min: -0.7, max: p.labels[0].length - 0.3, afterFit: side, afterBuildTicks: every(p.labels[0].length) },
   };
-  options.plugins.tooltip.callbacks = { label: (c) => `client ${p.clients[c.raw.x]}, class ${c.raw.y}: ${c.raw.v} samples` };
+  options.plugins.tooltip.callbacks = { label: (c) => `client ${p.clients[c.raw.x]}, class ${p.classes ? p.classes[c.raw.y] : c.raw.y}: ${c.raw.v} samples` };
   const look_ = { data: discs, pointRadius: radius, pointHoverRadius: radius, backgroundColor: `${colour(0)}b8`, borderWidth: 0 };
   draw(box, { type: "scatter", data: { datasets: [look_] }, options }, "Samples of each class at each client");
 }
