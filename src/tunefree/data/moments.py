@@ -16,18 +16,22 @@ def count_columns(x: Inputs) -> int:
 def column_moments(federation: Federation, ids: Tensor, shift: Tensor) -> Tensor:
     """Return samples, sums and sums of squares of x - shift for each client, in float64.
 
+    If the inputs are a table and the weights of its rows, a row counts as often as its weight says.
+
     >>> fed = Federation([[1.0], [2.0], [5.0]], [0.0, 0.0, 0.0], [0, 0, 1])
     >>> column_moments(fed, torch.arange(2), torch.zeros(1, dtype=torch.float64))
     tensor([[ 2.,  3.,  5.],
             [ 1.,  5., 25.]], dtype=torch.float64)
     """
-    x, sizes = list_tensors(federation.x)[0], federation.sizes[ids]
+    (x, *weights), sizes = list_tensors(federation.x), federation.sizes[ids]
     first = federation.starts[ids] - (sizes.cumsum(0) - sizes)
     index = first.repeat_interleave(sizes) + torch.arange(int(sizes.sum()))
-    z = x[index.to(x.device)].to(torch.float64) - shift
-    both, lengths = torch.cat([z, z.square()], 1), sizes.to(x.device)
-    sums = torch.segment_reduce(both, "sum", lengths=lengths, axis=0)  # in a fixed order
-    return torch.cat([lengths[:, None].to(torch.float64), sums], 1)
+    index = index.to(x.device)
+    z = x[index].to(torch.float64) - shift
+    both = torch.cat([torch.ones_like(z[:, :1]), z, z.square()], 1)
+    for weight in weights:
+        both = both * weight[index, None]
+    return torch.segment_reduce(both, "sum", lengths=sizes.to(x.device), axis=0)  # in fixed order
 
 
 def column_spread(x: Inputs, rows: int = 4096) -> float:

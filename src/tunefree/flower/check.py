@@ -109,7 +109,7 @@ def read_probe(
     rows = [_read_row(payload, n, x, largest) for n, x in pairs]
     if what == "moments":
         for (row,) in rows:
-            if float(row[0]) < 1 or bool((row[1 + len(row) // 2 :] < 0).any()):
+            if float(row[0]) <= 0 or bool((row[1 + len(row) // 2 :] < 0).any()):
                 raise RefusedError("its moments have no samples, or a sum of squares below zero")
     return rows, read_passes(payload)
 

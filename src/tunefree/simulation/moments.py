@@ -46,7 +46,7 @@ class MomentSums:
         if isinstance(self._rule, Secure):
             return to_digits(rows)
         if isinstance(self._rule, Robust | Privacy):
-            rows = rows / rows[:, :1]
+            rows = rows / rows[:, :1].clamp(min=torch.finfo(rows.dtype).tiny)
         if not isinstance(self._rule, Privacy):
             return rows
         mean, square = rows[:, 1:].chunk(2, dim=1)

@@ -10,6 +10,7 @@ from torch import nn
 import tunefree as tf
 from helpers import CrashError
 from tunefree.core.errors import ArgumentError
+from tunefree.data.moments import column_moments
 from tunefree.models.scaling import fold_scaling, standardise
 from tunefree.training.bind import SimulatedClients, _warn_of_spread, bind, estimate_cost
 from tunefree.training.command import CommandConfig, build_run
@@ -113,6 +114,10 @@ def test_the_exchange_is_counted_once_and_in_a_dry_run():
         assert costs[f"total_{way}"] == run.summary[way]
 
 
+def outputs(run, x):
+    return run.problem.outputs(run.output, x)
+
+
 def test_the_exported_model_takes_raw_inputs(tmp_path):
     fed = table()
     run = tf.fit(net(), fed, out=tmp_path / "run", **OPTIONS)
@@ -120,12 +125,12 @@ def test_the_exported_model_takes_raw_inputs(tmp_path):
     plain = net()
     plain.load_state_dict(load_file(run.export(tmp_path / "model.safetensors")))
     with torch.no_grad():
-        torch.testing.assert_close(plain(x), run.predict(x), rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(run.model(x), run.predict(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(plain(x), outputs(run, x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(run.model(x), outputs(run, x), rtol=1e-4, atol=1e-4)
         plain.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
-        torch.testing.assert_close(plain(x), run.predict(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(plain(x), outputs(run, x), rtol=1e-4, atol=1e-4)
     again = tf.Run.load(tmp_path / "run", net())
-    assert torch.equal(again.predict(x), run.predict(x))
+    assert torch.equal(outputs(again, x), outputs(run, x))
     assert torch.equal(again.scaling, run.scaling)
 
 
@@ -136,7 +141,7 @@ def test_a_network_that_cannot_absorb_the_scales_gets_a_layer_in_front(tmp_path)
     plain.load_state_dict(torch.load(run.export(tmp_path / "model.pt"), weights_only=True))
     with torch.no_grad():
         got = plain(fed.test[0])
-    torch.testing.assert_close(got, run.predict(fed.test[0]), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(got, outputs(run, fed.test[0]), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -298,3 +303,12 @@ def test_on_the_command_line(command, scaled):
     options = {"rounds": 1, "steps": 1, "cohort": 2, "device": "cpu"} | command
     config, model, fed = build_run(CommandConfig(data="synthetic", clients=4, options=options))
     assert bind(config, model, SimulatedClients(fed)).asks_moments == scaled
+
+
+def test_rows_count_as_their_weights_say():
+    x, ids = torch.tensor([[1.0], [2.0], [5.0], [9.0]]), torch.arange(2)
+    owner, weight = [0, 0, 1, 1], torch.tensor([1.0, 3.0, 0.0, 2.0])
+    fed = tf.Federation((x, weight), [0] * 4, owner)
+    zero = torch.zeros(1, dtype=torch.float64)
+    wanted = torch.tensor([[4.0, 7.0, 13.0], [2.0, 18.0, 162.0]], dtype=torch.float64)
+    assert torch.equal(column_moments(fed, ids, zero), wanted)
