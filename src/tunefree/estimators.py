@@ -78,7 +78,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         model = self._make_model(x.shape[1], outputs, seed)
         names = ("rounds", "cohort", "steps", "epochs", "batch", "device")
         given = {name: getattr(self, name) for name in names}
-        given |= {"seed": seed, "dtype": torch.float64} | more
+        given |= {"seed": seed, "dtype": torch.float64, "scale": "standard"} | more
         self.run_ = fit(model, fed, self.method, **given | (self.options or {}))
         self.clients_ = fed.names
 

@@ -56,7 +56,8 @@ def run(
     out_dir: Path
         Run folder; by default the next free runs/DATA-METHOD-NUMBER.
     resume: Path
-        Continue the run in this folder with its own settings; takes no other option.
+        Continue the run in this folder with its own settings; only --rounds can be given with it,
+        for more rounds.
     log: list
         Also write the history as csv, parquet, tensorboard, mlflow or wandb (offline) into the run
         folder; may be repeated. All but csv need `pip install 'tunefree[tracking]'`. A resumed run
@@ -67,9 +68,9 @@ def run(
         Print the result as one JSON object.
     """
     if resume is not None:
-        if options is not None or out_dir is not None:
-            raise ArgumentError("--resume takes the settings of the folder; give no other option.")
-        command, out_dir = _read_command(resume), resume
+        if out_dir is not None:
+            raise ArgumentError("--resume continues in its own folder; leave --out out.")
+        command, out_dir = _read_command(resume, options), resume
     else:
         command = read_options(options, RunOptions)
     config, model, federation = build_run(command)
@@ -107,7 +108,13 @@ def run(
     return DIVERGED if result.status == "diverged" else 0
 
 
-def _read_command(folder: Path) -> CommandConfig:
+def _read_command(folder: Path, options: RunOptions | None = None) -> CommandConfig:
+    """Return the command that started the run in a folder, with the rounds that are given now."""
+    given, usual = read_options(options, RunOptions), read_options(None, RunOptions)
+    if given.replace(rounds=usual.rounds) != usual:
+        raise ArgumentError(
+            "--resume takes the settings of the folder; only --rounds can be given with it."
+        )
     if not RunFolder(folder).is_started:
         raise ArgumentError(f"--resume must be a run folder, got {str(folder)!r}, which is not.")
     found = RunFolder(folder).read_settings().get("command")
@@ -117,4 +124,5 @@ def _read_command(folder: Path) -> CommandConfig:
             f"--resume continues runs of this command; the one in {str(folder)!r} was started from "
             "Python: call fit again with the same arguments and out."
         )
-    return CommandConfig.from_json(found)
+    command = CommandConfig.from_json(found)
+    return command if options is None else command.replace(rounds=given.rounds)

@@ -21,6 +21,8 @@ from ..core.layout import Layout
 from ..core.types import Inputs, Vector, list_tensors, map_inputs
 from .dropout import CounterDropoutMode, draws_random_numbers, with_counter_dropout
 from .norms import refuse_batchnorm
+from .recurrent import quiet_weights
+from .scaling import fold_scaling, standardise
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Precision = Literal["auto", "fp32", "tf32", "bf16"]
@@ -148,9 +150,11 @@ class Problem:
         self.casts = False  # whether integer inputs become floats; set by `check`
         self.dtype, self.device = dtype, torch.device(device)
         self.precision = _precision(precision, dtype, self.device)
+        self.scaling: Tensor | None = None  # mean and scale of each column of the inputs
         self._original, self._title = copy.deepcopy(module), f"The model {type(module).__name__}"
         twin, self._key_names = with_counter_dropout(module)
         self._functional = False  # whether forward calls F.dropout or attention; set by `check`
+        self.has_recurrent = False  # whether it has recurrent layers of PyTorch; set by `check`
         self._module = twin.to(device=self.device, dtype=dtype).train()
         trainable = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
         if not trainable:
@@ -161,6 +165,12 @@ class Problem:
         self.start: Vector = self.layout.join([p.detach() for p in trainable.values()])
         if not bool(torch.isfinite(self.start).all()):
             raise ArgumentError("fit(model=...) must start from finite parameters, got NaN or Inf.")
+
+    def standardise_inputs(self, columns: int) -> Tensor:
+        """Standardise inputs by a tensor (2, columns), which is filled in place later."""
+        zero = torch.zeros(columns, dtype=self.dtype, device=self.device)
+        self.scaling = torch.stack([zero, zero + 1])
+        return self.scaling
 
     def set_loss(self, loss: str | Loss) -> None:
         """Set the loss, by its name or as a function."""
@@ -207,6 +217,9 @@ class Problem:
 
     def _call(self, params: Sequence[Tensor], inputs: Inputs, extra: dict[str, Tensor]) -> Tensor:
         named = dict(zip(self.layout.names, params, strict=True)) | extra
+        if self.scaling is not None:
+            assert isinstance(inputs, Tensor)
+            inputs = standardise(inputs, self.scaling)
         if isinstance(inputs, dict):
             output = functional_call(self._module, named, (), dict(inputs))
         else:
@@ -243,7 +256,7 @@ class Problem:
     def _evaluating(self) -> Iterator[None]:
         self._module.eval()
         try:
-            with self.precision_context():
+            with self.precision_context(), quiet_weights(self.device):
                 yield
         finally:
             self._module.train()
@@ -307,14 +320,21 @@ class Problem:
         return total.hexdigest()[:16]
 
     def module_at(self, x: Vector) -> nn.Module:
-        """Return a copy of the user's module with parameters `x`, in evaluation mode."""
+        """Return a copy of the user's module with parameters `x`, in evaluation mode.
+
+        It takes raw inputs: if they are standardised, `fold_scaling` says where that goes.
+        """
         module = copy.deepcopy(self._original).to(self.dtype)
         named = dict(module.named_parameters())
         parts = self.layout.split(x.detach().to("cpu"))
         with torch.no_grad():
             for name, part in zip(self.layout.names, parts, strict=True):
                 named[name].copy_(part)
-        return module.eval()
+        return (
+            module.eval()
+            if self.scaling is None
+            else fold_scaling(module, self.scaling, extract_logits)
+        )
 
     def vector_of(self, module: nn.Module) -> Vector:
         """Return a module's parameters, which must have this layout, as a flat vector."""
@@ -365,7 +385,7 @@ class Problem:
                 f"{self._title} must return one tensor with a row per sample, or an object or dict "
                 f"whose `logits` are one, got {got} for {target.shape[0]} samples."
             )
-        self._functional = trial.used
+        self._functional, self.has_recurrent = trial.used, trial.recurrent
         self._check_draws(trial, inputs)
         if self.loss_name == "auto":
             self.set_loss(guess_loss(output, target if every is None else every))

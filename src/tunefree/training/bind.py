@@ -6,9 +6,11 @@ runs. The source is a federation in this process (`SimulatedClients`) or the nod
 """
 
 import hashlib
+import logging
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +21,8 @@ from ..core.device import find_device
 from ..core.errors import (
     ArgumentError,
     DataError,
+    Interrupted,
+    cannot_use,
     check_argument,
     check_known,
     check_nonnegative,
@@ -28,18 +32,31 @@ from ..core.types import Inputs, Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
 from ..data.batches import batch_width, plan_steps
 from ..data.federation import Federation
+from ..data.moments import column_spread, count_columns
 from ..faults import PartialPlan
 from ..methods import Method
 from ..models.problem import WEIGHT, Problem, are_labels
 from ..privacy import Privacy
 from ..robust import Robust
-from ..rounds import ClientPool, init_client_memory, init_server_state, run_round
+from ..rounds import (
+    ClientPool,
+    exchange_moments,
+    init_client_memory,
+    init_server_state,
+    run_round,
+)
 from ..simulation import DryRun, FaultyClients, Simulation, SimulationConfig
+from ..simulation.moments import is_too_noisy
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
+from ..wire import Ledger
 from .config import RunConfig
 from .evaluate import Evaluation, clients_with_tests, measure_regularity, per_client
 from .run import Run, check_frozen
+
+log = logging.getLogger("tunefree")
+
+MAX_SPREAD = 100.0  # of the columns' ranges; beyond it a run that does not standardise warns
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,8 @@ class ClientData:
     validation: Pair | None = None
     client_weights: Tensor | None = None
     client_names: tuple[int | str, ...] = ()  # of the rows of `client_weights`
+    columns: int = 0  # of the inputs, if they are a table (2-D floats)
+    spread: float = 1.0  # largest over smallest range of the columns, if known
 
 
 class ClientSource(Protocol):
@@ -96,6 +115,16 @@ class BoundRun:
     validation: Evaluation | None
     settings: dict[str, Any]
     ranks: Ranks
+    asks_moments: bool = False  # whether clients send moments of their columns before round 0
+
+    def standardise(self, pool: ClientPool) -> Ledger:
+        """Let clients send the moments of their columns, if asked for; return the bytes."""
+        ledger, scaling = Ledger(), self.problem.scaling
+        if self.asks_moments:
+            assert scaling is not None
+            once = isinstance(self.config.aggregate, Privacy)
+            scaling.copy_(exchange_moments(pool, self.plan.clients, scaling, ledger, once))
+        return ledger
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         """Return all measurements of a model that were asked for, by name."""
@@ -115,7 +144,8 @@ class BoundRun:
         if not isinstance(aggregate, Privacy):
             return {}
         memory = bool(init_client_memory(self.method, self.start, self.plan))
-        return aggregate.cost(rounds, prepares=self.method.prepares, memory=memory)
+        before = self.method.prepares + self.asks_moments
+        return aggregate.cost(rounds, prepares=before, memory=memory)
 
 
 def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
@@ -124,6 +154,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     Raises:
         ArgumentError: If an option is out of range or does not fit the others.
         DataError: If the data cannot be used.
+        Interrupted: After Ctrl-C while compiling; its run has no round yet.
     """
     method, ranks = config.resolve_method(), init_ranks()
     if config.cohort is not None:
@@ -139,7 +170,11 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     if isinstance(config.aggregate, Robust):
         config.aggregate.check(plan.cohort)
     start = problem.start if config.start is None else _read_start(problem, config.start)
-    pool = source.create_pool(config, method, problem, plan, start)
+    is_scaled = _is_scaled(config, data)
+    if is_scaled:
+        scaling = problem.standardise_inputs(data.columns)
+        if isinstance(config.start, Run) and config.start.scaling is not None:
+            scaling.copy_(config.start.scaling)
     test, metrics = None, dict(config.evaluate.metrics or {})
     if data.test is not None:
         test = Evaluation(problem, data.test, metrics, data.client_weights, data.client_names)
@@ -157,12 +192,17 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         **config.record(),
         "device": str(problem.device),
         "method": method.describe(),
+        "scale": "standard" if is_scaled else None,
         "cohort": plan.cohort,
         "steps": config.batch_plan.steps,
         "loss": problem.loss_name,
         "precision": problem.precision,
-        **pool.describe(),
     }
+    try:
+        pool = source.create_pool(config, method, problem, plan, start)
+    except KeyboardInterrupt:  # while compiling
+        run = Run(start, start, [], settings, "interrupted", None, problem)
+        raise Interrupted("Stopped by Ctrl-C before round 0.", run) from None
     return BoundRun(
         config=config,
         method=method,
@@ -173,8 +213,9 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         start=start,
         test=test,
         validation=None if data.validation is None else Evaluation(problem, data.validation),
-        settings=settings,
+        settings=settings | pool.describe(),
         ranks=ranks,
+        asks_moments=is_scaled and config.start is None,
     )
 
 
@@ -191,6 +232,46 @@ def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
         batch=config.batch,
         held=data.has_held,
     )
+
+
+def _is_scaled(config: RunConfig, data: ClientData) -> bool:
+    """Return whether inputs are standardised; refuse what cannot be, warn of unequal columns."""
+    given, start, private = config.scale, config.start, config.aggregate
+    is_noisy = isinstance(private, Privacy) and is_too_noisy(private, data.columns)
+    found = start.scaling if isinstance(start, Run) else None
+    if found is not None and (given is None or found.shape != (2, data.columns)):
+        why = f"a run whose inputs are standardised by the scales of its {found.shape[1]} columns"
+        rest = "leave scale out" if given is None else "give a table with the same columns"
+        raise ArgumentError(f"fit(start=...) is {why}; {rest}.")
+    if given == "standard":
+        if not data.columns:
+            why = "needs a table: one tensor of floats, a row per sample and a column per feature"
+            raise ArgumentError(f"fit(scale='standard') {why}; leave scale out.")
+        if is_noisy:
+            why = f"the noise is too large for {data.columns} columns of so few clients"
+            use = "divide the columns by ranges that are publicly known"
+            raise cannot_use("fit(scale='standard')", "tf.privacy.Privacy", f"{why}; {use}")
+        if start is not None and found is None:
+            why = "has parameters for inputs that are not standardised; leave scale out"
+            raise ArgumentError(f"fit(scale='standard', start=...) {why}.")
+    is_wanted = given == "standard" or (given == "auto" and config.method == "auto")
+    if found is not None or (is_wanted and start is None and not is_noisy and data.columns):
+        return True
+    if given is not None and data.spread >= MAX_SPREAD:
+        use = "scale='standard' standardises them"
+        if is_noisy:
+            use = "the budget's noise is too large to learn them, so divide by public ranges"
+        _warn_of_spread(data.spread, use)
+    return False
+
+
+@cache
+def _warn_of_spread(spread: float, use: str) -> None:
+    """Log that columns differ in scale; once in a process, since studies have many runs."""
+    said = (
+        "The columns of the inputs differ in scale by a factor of %.0e: %s; scale=None keeps them."
+    )
+    log.warning(said, spread, use)
 
 
 def _read_start(problem: Problem, start: nn.Module | Run) -> Vector:
@@ -254,6 +335,8 @@ class SimulatedClients:
             validation=None if held_out is None else prepare_pair(problem, held_out),
             client_weights=weights,
             client_names=() if weights is None else clients_with_tests(fed),
+            columns=count_columns(fed.x),
+            spread=column_spread(fed.x),
         )
 
     def _fit_targets(self, problem: Problem) -> Federation:
@@ -356,7 +439,7 @@ def estimate_cost(run: BoundRun) -> dict[str, Any]:
     passes = -(-sizes // batch_width(sizes, run.config.batch_plan))  # batches in a pass over n_i
     pool = DryRun(run.method, plan, run.start, float(passes.double().mean()))
     ids, state = torch.arange(plan.cohort), init_server_state(run.method, run.start, plan)
-    state, first = run_round(run.method, plan, state, pool, ids)
+    state, first = run_round(run.method, plan, state, pool, ids, run.standardise(pool))
     first_gradients = pool.gradients
     _, later = run_round(run.method, plan, state, pool, ids)
     gradients = first_gradients + (plan.rounds - 1) * (pool.gradients - first_gradients)

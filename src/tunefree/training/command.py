@@ -298,6 +298,8 @@ def make_config(command: CommandConfig) -> RunConfig:
         "batch": command.options["batch"] or None,
         "dtype": getattr(torch, command.options["dtype"]),
     }
+    if command.table is not None and options["scale"] == "auto":
+        options["scale"] = "standard"  # with any method, so that comparisons are fair
     return RunConfig().replace(**options)
 
 
@@ -312,5 +314,7 @@ class CommandRun(NamedTuple):
 def build_run(command: CommandConfig) -> CommandRun:
     """Return the configuration, the model and the federation; the texts are checked first."""
     config = make_config(command)  # refuses wrong texts before the data is loaded
+    if command.method == "auto" and not command.set:
+        config = config.replace(method="auto")  # by name, which standardises the columns of tables
     dataset = load_data(command)
     return CommandRun(config, make_model(command, dataset), make_federation(command, dataset))

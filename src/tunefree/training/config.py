@@ -281,6 +281,15 @@ class RunConfig:
         "geometric-median, krum:f=2, multi-krum:f=2, norm-clip or centred-clip, with nnm:f=2+ or "
         "bucketing:size=2+ in front where clients differ; f may be a fraction such as 0.2.",
     )
+    scale: Literal["auto", "standard"] | None = option(
+        "auto",
+        'Standardise the columns of tables (2-D floats) by federated means and deviations: "auto" '
+        'does so for method="auto", "standard" for any method, None never does. The exported model '
+        "takes raw inputs.",
+        cli=Literal["auto", "standard", "none"],
+        cli_help="Standardise the columns of tables by federated means and deviations: auto does "
+        "so for method auto, standard for any method, none never does.",
+    )
     start: nn.Module | Run | None = option(
         None, "Start from another module's or run's parameters.", recorded=False
     )
@@ -302,6 +311,9 @@ class RunConfig:
             raise ArgumentError(f"{owner} takes steps or epochs, got {given}.")
         _parse_text(self, "aggregate", robust.parse)
         _parse_text(self, "augment", augmentations.parse)
+        _parse_text(self, "scale", lambda text: None if text == "none" else text)
+        is_known = self.scale in ("auto", "standard", None)
+        check_argument(owner, "scale", self.scale, "'auto', 'standard' or None", is_known)
         _parse_text(self, "class_weight", _parse_class_weight)
         is_known = isinstance(self.augment, CropFlip | None)
         check_argument(owner, "augment", self.augment, "a name or a CropFlip", is_known)

@@ -62,8 +62,12 @@ class Run:
             test_loss, test_accuracy, validation_loss, ..., client_worst, client_spread; and the
             names of clients: refused_clients, worst_client.
         settings: Everything that decides the run.
-        status: "finished", "stopped early", "interrupted", "diverged" or "unfinished".
+        status: "finished", "stopped early", "interrupted", "diverged" (numbers that are not finite,
+            or a loss that ended at 100 times that of the start), "unstable" (all rounds ran, but a
+            loss rose a hundredfold on the way) or "unfinished".
         path: The run's folder, or None.
+        scaling: Mean and scale of each column (2, columns), if inputs are standardised; `x` and
+            `output` are parameters for standardised inputs, `model` takes raw ones.
     """
 
     x: Vector
@@ -73,6 +77,7 @@ class Run:
     status: str
     path: Path | None = None
     problem: Problem | None = None
+    scaling: Tensor | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -226,6 +231,9 @@ class Run:
             is_flat = x.ndim == 1 and x.shape == output.shape and x.dtype == output.dtype
             if not (is_flat and x.is_floating_point() and rounds >= 0):
                 raise ValueError("x and the shipped model must be vectors of one shape and dtype")
+            scaling = tensors.get("scale")
+            if scaling is not None and (scaling.ndim != 2 or len(scaling) != 2):
+                raise ValueError("the scale must have a mean and a deviation of each column")
         if model is not None:
             dtype, loss = settings.get("dtype"), settings.get("loss")
             if dtype not in ("float32", "float64") or not isinstance(loss, str):
@@ -237,9 +245,10 @@ class Run:
             if (size := problem.layout.size) != x.numel():
                 wanted = f"the run's {x.numel()} trainable parameters"
                 raise ArgumentError(f"Run.load(model=...) must have {wanted}, got {size}.")
+            problem.scaling = scaling
         status = str(facts.get("status", "unfinished"))
         history = folder.read_history()[:rounds]
-        return Run(x, output, history, settings, status, folder.path, problem)
+        return Run(x, output, history, settings, status, folder.path, problem, scaling)
 
 
 def _data(settings: dict[str, Any]) -> dict[str, Any]:

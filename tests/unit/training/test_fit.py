@@ -127,7 +127,7 @@ def test_warm_start_from_a_module():
 @pytest.mark.parametrize("name", tf.methods.names())
 def test_every_method_starts_where_it_is_told(name):
     """The clients' first memory too."""
-    work = {"cohort": None, "rounds": 3}
+    work = {"cohort": None, "rounds": 3, "scale": None}
     other = linear(seed=5)
     assert torch.equal(fit(name, start=other, **work).x, fit(name, model=other, **work).x)
 
