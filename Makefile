@@ -78,8 +78,9 @@ lock:  ## requirements/*.txt anew, from constraints.txt and PyPI
 audit: setup  ## known vulnerabilities of what is pinned, where the advisory database can be reached
 	$(BIN)/python tools/audit.py requirements/*.txt
 
-test-browser: setup  ## the report page in Chromium, and the figures
+test-browser: setup  ## the report page and the site in Chromium, and the figures
 	command -v chromium >/dev/null || (apt-get update -q && apt-get install -y -q chromium)
+	$(BIN)/pip $(HASHED) -r requirements/docs.txt
 	$(BIN)/pip $(HASHED) -r requirements/browser.txt
 	$(BIN)/pytest tests/browser tests/unit/report/test_figures.py
 

@@ -1,5 +1,7 @@
 """tunefree: federated learning with nothing to tune."""
 
+from typing import TYPE_CHECKING, Any
+
 from . import (
     attacks,
     clients,
@@ -27,6 +29,20 @@ from .training.config import Engine, Evaluate, RunConfig, Scenario
 from .training.fit import fit
 from .training.run import Run
 from .version import __version__
+
+if TYPE_CHECKING:
+    from .estimators import FederatedClassifier as FederatedClassifier
+    from .estimators import FederatedRegressor as FederatedRegressor
+
+
+def __getattr__(name: str) -> Any:
+    """Import the estimators, which need scikit-learn, when they are used."""
+    if name in ("FederatedClassifier", "FederatedRegressor"):
+        from . import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ByOwner",

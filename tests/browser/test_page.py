@@ -3,10 +3,16 @@
 Needs Chromium and playwright: `make test-browser`.
 """
 
+import csv
+import io
 import json
 import os
+import re
 import shutil
 import threading
+import zlib
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -94,6 +100,192 @@ def test_everything_is_drawn(look, page_file):
     assert page.locator("#headline tbody tr").count() == 3
     assert "61.00 ± " not in page.locator("#headline").inner_text()  # 0.61 is that of seed 0 alone
     assert "66.00 ± 5.00 %" in page.locator("#headline").inner_text()
+
+
+RANGES = """() => [...document.querySelectorAll('#curves > .charts canvas')].map(c => {
+  const { x, y } = Chart.getChart(c).scales;
+  return [x.min, x.max, y.min, y.max];
+})"""
+
+
+def test_axes_start_where_the_data_does(look, page_file):
+    page = look(page_file)
+    accuracy, loss, _ = page.evaluate(RANGES)
+    assert accuracy[:2] == [1, 12]
+    assert 0.48 < accuracy[2] < 0.5  # seed 0 starts at 0.5
+    assert 0.71 < accuracy[3] < 0.73  # seed 2 ends at 0.71
+    assert 0 < loss[2] < 1.5 / 12
+    page.locator("#curves .card", has_text="Test accuracy").get_by_text("zoom").click()
+    zoomed = page.evaluate(RANGES)[0]
+    assert zoomed[:2] == [1, 12]
+    assert 0.54 < zoomed[2] < 0.56  # round 7, the first of the second half
+    assert zoomed[3] == pytest.approx(accuracy[3], abs=0.01)
+
+
+def test_hidden_lines_do_not_widen_an_axis(look, tmp_path):
+    low = run("low", history=[row(t) | {"test_accuracy": 0.1} for t in range(4)])
+    high = run("high", history=[row(t) | {"test_accuracy": 0.9 + t / 100} for t in range(4)])
+    page = look(write({"low": [low], "high": [high]}, tmp_path / "page.html"))
+    assert page.evaluate(RANGES)[0][2] < 0.1
+    page.locator("#legend button", has_text="low").click()
+    assert page.evaluate(RANGES)[0][2] > 0.89
+
+
+def test_no_line_lies_flat_on_zero(look, tmp_path):
+    """A server step of hundredths beside one of ones: logarithmic until someone says otherwise."""
+    groups = {
+        name: [run(name, history=[row(t, server_step=s * (1 + t), lr=s2) for t in range(4)])]
+        for name, s, s2 in (("auto", 0.002, 0.1), ("fedavg", 1.0, 0.2))
+    }
+    page = look(write(groups, tmp_path / "page.html"))
+    kinds = """() => Object.fromEntries([...document.querySelectorAll('#method canvas')].map(c =>
+      [c.getAttribute('aria-label'), Chart.getChart(c).options.scales.y.type]))"""
+    step, lr = "Server step", "Local step size (mean over clients)"
+    assert page.evaluate(kinds) == {step: "logarithmic", lr: "linear"}
+    button = page.locator("#method .card", has_text=step).get_by_text("log y")
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    assert page.evaluate(kinds)[step] == "linear"
+
+
+FOUND = {
+    "columns": {"against": "vs the best", "choose": "to choose", "tuning": "tuning"},
+    "rows": {
+        "fedavg": {
+            "against": "−1.00 points (p = 0.010) *",
+            "choose": "tuned: lr=0.3",
+            "tuning": "900 gradients, 5 runs",
+        },
+        "auto": {"against": "best", "choose": "nothing", "tuning": ""},
+    },
+    "lines": ["* worse than auto beyond chance: fedavg."],
+}
+
+
+def test_verdicts_and_tuning_are_in_the_table(look, tmp_path):
+    groups = {name: [made(name, s) for s in range(2)] for name in ("fedavg", "auto")}
+    page = look(write(groups, tmp_path / "page.html", tuning=TUNED, comparison=FOUND))
+    heads = page.locator("#headline th").all_inner_texts()
+    assert heads[:5] == ["Method", "Final accuracy", "Vs the best", "To choose", "Tuning"]
+    first, second = page.locator("#headline tbody tr").all()
+    cells = [cell.strip() for cell in first.locator("td").all_inner_texts()]
+    assert cells[0].split() == ["fedavg", "tuned"]
+    assert cells[2:5] == list(FOUND["rows"]["fedavg"].values())
+    assert "tuned" not in second.inner_text()
+    assert page.locator("#headline .worse").count() == 1
+    assert FOUND["lines"][0] in page.locator("#results").inner_text()
+    names = page.locator("#legend button").all_inner_texts()
+    assert names == ["fedavg (tuned)", "auto"]
+
+
+def test_points_and_legend_are_clear_of_the_axes(look, page_file):
+    page = look(page_file)
+    gaps = page.evaluate("""() => {
+      const d = Chart.getChart(document.querySelector('#tuning canvas')), a = d.chartArea;
+      const points = d.data.datasets.flatMap((_, i) => d.getDatasetMeta(i).data);
+      const legend = d.legend.legendHitBoxes.map(b => b.top + b.height);
+      return [
+        Math.min(...points.map(p => p.x - a.left)), Math.min(...points.map(p => a.right - p.x)),
+        Math.min(...points.map(p => p.y - a.top)), Math.min(...points.map(p => a.bottom - p.y)),
+        a.top - Math.max(...legend),
+      ];
+    }""")
+    assert min(gaps[:4]) > 8  # a point's radius is 6
+    assert gaps[4] > 10
+
+
+def test_a_pane_that_scrolls_says_so(look, page_file):
+    page = look(page_file, 390)
+    pane = page.locator("#headline .pane")
+    assert "more-right" in pane.get_attribute("class")
+    page.evaluate("() => { document.querySelector('#headline .wide').scrollLeft = 1e6; }")
+    page.wait_for_function(
+        "() => !document.querySelector('#headline .pane').classList.contains('more-right')"
+    )
+    assert page.locator("#settings .pane.more-below").count() == 0
+    page.get_by_text("only what differs").click()
+    page.wait_for_selector("#settings .pane.more-below")
+    wide = look(page_file, 1600).locator("#headline .pane")
+    assert wide.get_attribute("class") == "pane"
+
+
+def saved(page, choice, kind):
+    with page.expect_download() as download:
+        choice.select_option(kind)
+    found = download.value
+    return found.suggested_filename, Path(found.path()).read_bytes()
+
+
+def test_figures_are_saved(look, page_file):
+    page = look(page_file)
+    choices = page.locator("select.save", has=page.locator("option", has_text="SVG")).all()
+    assert len(choices) == 3 + 2 + 1 + 1 + 1 + 1 + 1  # the two charts of clients are one figure
+    name, data = saved(page, choices[0], "SVG")
+    assert name == "test-accuracy.svg"
+    root = ElementTree.fromstring(data)
+    space = "{http://www.w3.org/2000/svg}"
+    words = [text.text for text in root.iter(f"{space}text")]
+    assert words[:4] == ["Test accuracy", "fedavg", "scaffold", "auto"]
+    assert {"Rounds", "12", "60 %"} <= set(words)
+    drawn = [p.get("d") for p in root.iter(f"{space}path") if p.get("stroke") == "#0072b2"]
+    assert [len(set(re.findall(r"[\d.]+ [\d.]+", d))) for d in drawn] == [12]  # points of a line
+    filled = [p.get("fill-opacity") for p in root.iter(f"{space}path")]
+    assert filled.count("0.18") == 3  # the bands
+    assert b"rgba" not in data
+    name, data = saved(page, choices[0], "PNG")
+    assert name == "test-accuracy.png"
+    assert data.startswith(b"\x89PNG")
+    width = int.from_bytes(data[16:20])
+    assert width == 3 * int(root.get("width"))
+    assert len(set(zlib.decompress(idat(data)))) > 10  # it is not blank
+    page.locator("#curves canvas").first.hover()  # still alive
+    assert page.evaluate(
+        "() => Chart.getChart(document.querySelector('#curves canvas')).tooltip.opacity"
+    )
+
+
+def idat(png):
+    """The compressed pixels of a PNG."""
+    at, out = 8, b""
+    while at < len(png):
+        size = int.from_bytes(png[at : at + 4])
+        if png[at + 4 : at + 8] == b"IDAT":
+            out += png[at + 8 : at + 8 + size]
+        at += 12 + size
+    return out
+
+
+@pytest.mark.parametrize("number", range(3, 10))
+def test_every_figure_is_saved(look, page_file, number):
+    page = look(page_file)
+    choice = page.locator("select.save", has=page.locator("option", has_text="SVG")).nth(number)
+    for kind in ("SVG", "PNG"):
+        _, data = saved(page, choice, kind)
+        assert len(data) > 2_000
+        if kind == "SVG":
+            ElementTree.fromstring(data)
+
+
+def test_tables_are_saved(look, page_file):
+    page = look(page_file)
+    choices = page.locator("select.save", has=page.locator("option", has_text="CSV")).all()
+    assert len(choices) == 3
+    name, data = saved(page, choices[0], "CSV")
+    assert name == "results.csv"
+    rows = list(csv.DictReader(io.StringIO(data.decode())))
+    assert [r["Method"] for r in rows] == ["fedavg", "scaffold", "auto"]
+    assert float(rows[0]["test_accuracy"]) == pytest.approx(0.66)
+    assert float(rows[0]["test_accuracy_sd"]) == pytest.approx(0.05)
+    assert rows[0]["bytes_up"] == "1200"
+    name, data = saved(page, choices[0], "LaTeX")
+    lines = data.decode().splitlines()
+    assert name == "results.tex"
+    assert lines[1].startswith("\\begin{tabular}{lr")
+    assert lines[2:5:2] == ["\\toprule", "\\midrule"]
+    assert lines[5].startswith("fedavg & \\textbf{66.00 $\\pm$ 5.00 \\%} & ")
+    assert lines[-2:] == ["\\bottomrule", "\\end{tabular}"]
+    assert saved(page, choices[1], "CSV")[1].startswith(b"Method,Direction,Channel,In a run")
+    assert saved(page, choices[2], "LaTeX")[1].count(b"&") > 3
 
 
 def test_the_axis_is_switched_for_all(look, page_file):
@@ -209,6 +401,17 @@ ODD = {
     "many": {f"m{i}": [made(f"m{i}", s) for s in range(2)] for i in range(20)},
     "no labels": {"a": [run(data={"clients": 9, "picture": {"clients": [0], "sizes": [3]}})]},
 }
+
+
+def test_classes_and_clients_have_their_names(look, tmp_path):
+    one = run()
+    one.settings["data"]["classes"] = ["healthy", "severe"]
+    one.settings["data"]["picture"]["clients"] = ["clinic a", "clinic b"]
+    page = look(write({"a": [one]}, tmp_path / "page.html"))
+    ticks = """() => {
+      const { x, y } = Chart.getChart(document.querySelector('#data canvas')).scales;
+      return [x.ticks.map(t => t.label), y.ticks.map(t => t.label)] }"""
+    assert page.evaluate(ticks) == [["clinic a", "clinic b"], ["healthy", "severe"]]
 
 
 def test_a_search_without_accuracy_has_no_chart(look, tmp_path):

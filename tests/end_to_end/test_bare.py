@@ -30,7 +30,7 @@ x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
 fed = tf.Federation(x, (x[:, 0] > 0).long(), [0] * 6 + [1] * 6, test=(x, (x[:, 0] > 0).long()))
 run = tf.fit(torch.nn.Linear(3, 2), fed, rounds=2, steps=2, device="cpu")
 assert run.status == "finished", run.status
-assert run.predict(x).shape == (12, 2)
+assert run.predict(x, raw=True).shape == (12, 2)
 print(tf.load("digits"))
 """
 

@@ -29,6 +29,7 @@ def test_a_run_and_its_folder(call, place):
     assert code == 0
     folder = place / "runs" / "digits-auto-1"
     assert {p.name for p in folder.iterdir()} == {
+        "config.toml",
         "settings.json",
         "history.jsonl",
         "checkpoint.json",
@@ -246,7 +247,8 @@ BAD = {
     "patience": (["--patience", "2"], "choose by validation data"),
     "device": (["--device", "gpu"], "fit(device=...) must be 'auto' or a device of this machine"),
     "resume": (["--resume", "nowhere"], "--resume must be a run folder, got 'nowhere'"),
-    "resume-and-more": (["--resume", "x", "--rounds", "3"], "give no other option."),
+    "resume-and-more": (["--resume", "x", "--seed", "3"], "only --rounds can be given"),
+    "resume-and-out": (["--resume", "x", "--out", "y"], "leave --out out."),
     "data-folder": (["--data", "mnist"], "$TUNEFREE_DATA must name a folder that exists, got"),
 }
 
@@ -279,10 +281,20 @@ def test_an_unknown_command(call):
 
 
 def test_a_used_folder_with_other_settings(call):
-    call("run", "--rounds", 1, "--out", "a", *SMALL)
-    code, _, err = call("run", "--rounds", 2, "--out", "a", *SMALL)
+    call("run", "--rounds", 2, "--out", "a", *SMALL)
+    code, _, err = call("run", "--rounds", 1, "--out", "a", *SMALL)
     assert code == 2
-    assert "rounds was 1, now 2" in err
+    assert "rounds was 2, now 1" in err
+
+
+def test_more_rounds(call):
+    call("run", "--rounds", 1, "--out", "a", *SMALL)
+    code, out, _ = call("run", "--resume", "a", "--rounds", 3, "--json")
+    assert (code, json.loads(out)["rounds"]) == (0, 3)
+    code, out, _ = call("run", "--rounds", 4, "--out", "a", "--json", *SMALL)
+    assert (code, json.loads(out)["rounds"]) == (0, 4)
+    code, out, _ = call("run", "--resume", "a", "--json")
+    assert (code, json.loads(out)["rounds"]) == (0, 4)
 
 
 @pytest.mark.parametrize("words", ["[bold]x", "[/x]"])
@@ -339,7 +351,7 @@ def options():
 
 
 HELP = {
-    "run": options() | {"--out", "--resume", "--log", "--dry-run", "--json"},
+    "run": options() | {"--config", "--out", "--resume", "--log", "--dry-run", "--json"},
     "methods": {"--json"},
     "datasets": {"--json", "--data-dir"},
 }
@@ -378,9 +390,11 @@ def test_lines_of_the_help_of_run(call):
     for line in (
         "Train one model over many clients' data and write a run folder. ",
         "tunefree run --resume runs/digits-auto-1",
-        "│ --data STR Dataset name; tunefree datasets lists them. [default: digits] │",
+        "│ --data STR Dataset name (tunefree datasets lists them), or FILE.py:NAME of │",
+        "│ your own. [default: digits] │",
         "│ --rounds INT Communication rounds T, >= 1. [default: 100] │",
-        "│ --loss STR cross_entropy, mse, or auto by the labels. [default: auto] │",
+        "│ --loss STR cross_entropy, bce, mse, auto by outputs and targets, or │",
+        "│ FILE.py:NAME. [default: auto] │",
         "│ --out PATH Run folder; by default the next free runs/DATA-METHOD-NUMBER. │",
     ):
         assert line in lines

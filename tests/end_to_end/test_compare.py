@@ -91,6 +91,13 @@ def test_forms(call, place):
     for form in ("markdown", "csv", "latex"):
         code, out, _ = call("compare", "--resume", "study", f"--{form}")
         assert (code, out) == (0, getattr(found, form)() + "\n")
+    for form in ("markdown", "latex"):
+        words = (f"--{form}", "--columns", "label, rounds")
+        assert call("compare", "--resume", "study", *words)[1] == (
+            getattr(found, form)(["label", "rounds"]) + "\n"
+        )
+    out = call("compare", "--resume", "study", "--columns", "seconds,label")[1]
+    assert re.search(r"^seconds +method *$", out, re.M)
     code, out, _ = call("compare", "--resume", "study", "--json")
     facts = json.loads(out)
     assert [row["label"] for row in facts["rows"]] == ["fedavg:lr=0.1", "fedavg:lr=1e6", "auto"]
@@ -230,6 +237,11 @@ def test_tuned_baselines_in_a_comparison(call, place):
         for r in tf.Comparison.load(place / "a").runs["fedavg:tuned"]
     }
     assert lr == {tuning.settings["lr"]}
+    assert call("report", "a", "--out", "page.html")[0] == 0
+    page, own = (place / name for name in ("page.html", "a/report.html"))
+    assert page.read_text() == own.read_text()  # without the runs of the search
+    assert call("report", "a/tuning/fedavg,tuned", "--out", "search.html")[0] == 0
+    assert "<title>Tuning fedavg</title>" in (place / "search.html").read_text()
 
 
 BAD = {
@@ -240,6 +252,9 @@ BAD = {
     "seeds": (["compare", "--methods", "auto", "--seeds", "few"], "--seeds must be a number"),
     "jobs": (["compare", "--methods", "auto", "--jobs", "0"], "compare(jobs=...) must be an int"),
     "forms": (["compare", "--methods", "auto", "--csv", "--json"], "give one of them"),
+    "columns": (["compare", "--methods", "auto", "--columns", "labl"], "Did you mean 'label'?"),
+    "columns-csv": (["tune", "--columns", "lr", "--csv"], "--csv prints all numbers"),
+    "columns-tune": (["tune", "--columns", "lrr"], "Unknown column 'lrr'"),
     "data": (["compare", "--methods", "auto", "--data", "digit"], "Did you mean 'digits'?"),
     "full": (["compare", "--methods", "auto,scaffnew", "--cohort", "3"], "Cannot use scaffnew"),
     "rounds": (["compare", "--methods", "auto", "--rounds", "0"], "fit(rounds=...) must be"),
@@ -274,9 +289,11 @@ def options(*without):
 
 
 FORMS = {"--seeds", "--out", "--resume", "--jobs", "--markdown", "--csv", "--latex", "--json"}
+FORMS |= {"--columns"}
+NEW = {"--config", "--dry-run"}
 HELP = {
-    "compare": options("method", "seed", "set") | FORMS | {"--methods", "--target"},
-    "tune": options("seed") | FORMS | {"--grid", "--by", "--halving"},
+    "compare": options("method", "seed", "set") | FORMS | NEW | {"--methods", "--goal"},
+    "tune": options("seed") | FORMS | NEW | {"--grid", "--by", "--halving"},
 }
 
 

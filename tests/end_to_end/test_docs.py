@@ -2,11 +2,14 @@
 
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 import tunefree as tf
+from tunefree.cli import app
 from tunefree.clients import (
     ClientPart,
     Direction,
@@ -84,3 +87,53 @@ def test_every_field_of_a_record_is_in_the_reference(cls):
 def test_every_check_is_in_the_reference():
     found = re.findall(r"^\| `(check_\w+)` \|", PAGE, re.M)
     assert found == [check.__name__ for check in tf.testing.ALL]
+
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def test_the_readme_runs_as_it_is(capsys, tmp_path, monkeypatch):
+    """With a file of patients: two numbers, a text, the diagnosis, and the hospital."""
+    monkeypatch.chdir(tmp_path)
+    draw = torch.Generator().manual_seed(0)
+    lines = ["age,pressure,sex,diagnosis,hospital"]
+    for i in range(300):
+        age, pressure = (torch.randn(2, generator=draw) + 0.1 * (i % 6)).tolist()
+        sick = "sick" if age + pressure > 0.5 else "healthy"
+        lines.append(f"{age:.3f},{pressure:.3f},{'mf'[i % 2]},{sick},hospital {i % 6}")
+    (tmp_path / "patients.csv").write_text("\n".join(lines))
+    names = {"__name__": "readme"}
+    first, second = re.findall(r"^```python\n(.*?)^```", README, re.S | re.M)
+    assert len([line for line in first.splitlines() if line and "import" not in line]) == 5
+    exec(compile(first, "README.md", "exec"), names)
+    assert names["run"].summary["test_accuracy"] > 0.9
+    assert (tmp_path / "model.safetensors").is_file()
+    assert set(names["run"].predict(names["table"])) == {"sick", "healthy"}
+    exec(compile(second, "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert r"\toprule" in printed
+    assert r"mine & " in printed
+
+
+def test_the_commands_of_the_readme_are_known():
+    (block,) = re.findall(r"^```sh\n(.*?)^```", README, re.S | re.M)
+    for line in block.splitlines():
+        words = shlex.split(line.partition("#")[0])[1:]
+        command, *_ = app.parse_args(words, exit_on_error=False, print_error=False)
+        assert command.__module__.startswith("tunefree.cli.")
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_pages():
+    folder = Path(__file__).parents[2] / "docs"
+    catalogue, speed = ((folder / name).read_text() for name in ("catalogue.md", "speed.md"))
+    assert f"{len(tf.methods.names())} methods" in README
+    for method, mean in re.findall(r"`(\w+)`\s\.(\d{3})", README):
+        assert f"| {method} | 0.{mean} ± " in catalogue
+    assert len(re.findall(r"`(\w+)`\s\.(\d{3})", README)) == 4
+    ours, plain = re.search(
+        r"take ([\d.]+) ms per step of\nthe whole.* takes ([\d.]+) ms", README
+    ).groups()
+    assert re.search(rf"^\| mlp \|.* {ours} \([^|]*\| {plain} \(", speed, re.M)
+    ours, plain = re.search(r"take ([\d.]+) ms \(plain loop ([\d.]+) ms", README).groups()
+    row = re.search(rf"^\| cnn-pfl \|.*compiled \| ([\d.]+) .* {plain} \|", speed, re.M)
+    assert f"{float(row[1]):.1f}" == ours

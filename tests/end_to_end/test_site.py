@@ -73,6 +73,24 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(page, capsys, tmp_path,
             assert agrees(words, line), f"{page} says {words!r}, but it is {line!r}"
 
 
+NEEDS = {  # packages of blocks that are marked `py`: they are not part of the development set
+    "how-to/privacy.md": ("cryptography", "dp_accounting"),
+    "how-to/text-models.md": ("transformers",),
+}
+
+
+@pytest.mark.parametrize("page", [p for p in RUN if "```py\n" in WRITTEN[p]])
+def test_code_that_needs_further_packages_runs_where_they_are_installed(page, capsys):
+    for package in NEEDS[page]:
+        pytest.importorskip(package)
+    names = {"__name__": "page"}
+    for block in re.findall(r"^```py(?:thon)?\n(.*?)^```", WRITTEN[page], re.S | re.M):
+        exec(compile(block, page, "exec"), names)
+        said = re.findall(r"print\(.*\)  # (.*)$", block, re.M)
+        printed = capsys.readouterr().out.splitlines()
+        assert all(agrees(*pair) for pair in zip(said, printed, strict=True))
+
+
 def commands():
     for page in [*RUN, *(f"methods/{n}.md" for n in METHODS)]:
         for block in re.findall(r"^```sh\n(.*?)^```", {**WRITTEN, **MADE}[page], re.S | re.M):
@@ -223,3 +241,5 @@ def test_nothing_is_fetched_when_a_page_is_read():
     assert "font: false" in settings
     assert "http" not in settings
     assert "http" not in (DOCS / "assets" / "site.css").read_text()
+    (script,) = re.findall(r"polyfills: \[(.*iframe-worker.*)\]", settings)  # else it is fetched
+    assert "http" not in (DOCS / script).read_text()

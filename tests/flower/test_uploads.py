@@ -5,15 +5,18 @@ import math
 import struct
 import tracemalloc
 
+import pandas
 import pytest
 import torch
 
 import tunefree as tf
 from flower.local import CLIENTS, LocalTransport, settings, train
+from tunefree.core.errors import DataError
 from tunefree.core.layout import Layout
 from tunefree.core.plan import Plan, Round
 from tunefree.flower import check
 from tunefree.flower.exchange import TooFewError
+from tunefree.flower.node import Node
 from tunefree.flower.payload import EncodedArray, Payload, encode_dense, wrap_bytes
 from tunefree.models.problem import Problem
 from tunefree.testing._problem import net
@@ -241,3 +244,16 @@ def test_settings_are_checked():
     for bad in ({"minimum": 9}, {"minimum": 0}, {"lost": "zero"}, {"largest": 0}, {"rounds": 0}):
         with pytest.raises(ValueError):
             settings(FEDEXP, **bad)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ((torch.zeros(2, 3), ["a", "b"]), "targets must be integers 0, 1, ..., got 'a'"),
+        (pandas.DataFrame({"a": ["x", "y"], "label": [0, 1]}), "column 'a' has categories, of wh"),
+    ],
+)
+def test_nodes_cannot_number_classes_or_categories_alone(data, sentence, tmp_path):
+    node = Node(net, lambda config: data, {"partition-id": 0, "memory": str(tmp_path)})
+    with pytest.raises(DataError, match=sentence):
+        node.reply(Payload({"kind": "hello"}))

@@ -1,6 +1,7 @@
 """Runs that blow up, and clients that do: noticed at once, said, and nothing finite is lost."""
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -48,6 +49,7 @@ def fit(method, fed=None, **given):
 @pytest.mark.parametrize("name", tf.methods.names())
 def test_every_method_leaves_a_broken_client_out(name, caplog):
     """Or stops, where a method needs everybody."""
+    caplog.set_level(logging.INFO, "tunefree")
     method = tf.methods.get(name)
     run = fit(name, rounds=4)
     assert torch.isfinite(run.x).all()
@@ -60,6 +62,11 @@ def test_every_method_leaves_a_broken_client_out(name, caplog):
     refused = [row["round"] for row in run.history if row.get("refused")]
     assert refused
     assert all(f"Round {t}: client {BAD} is refused" in caplog.text for t in refused)
+    loud = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    (first, *summary) = [text for text in loud if "refused" in text]  # not a line a round
+    assert first.startswith(f"Round {refused[0]}: client {BAD} is refused")
+    said = f"In {len(refused)} rounds from {refused[0]} to {refused[-1]}, clients were refused"
+    assert [text.startswith(said) for text in summary] == [True] * (len(refused) > 1)
     assert {row["refused"] for row in run.history if "refused" in row} == {1}
 
 

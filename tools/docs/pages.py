@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 QUIET = {"Plain", "Everyone", "Dense", "Last"}  # parts that need no words on a method's page
 EQUATIONS = maths.equations()
 SETTINGS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())
+ESTIMATORS = ("FederatedClassifier", "FederatedRegressor")  # imported when they are used
 ERRORS = [n for n, v in vars(errors).items() if inspect.isclass(v) and issubclass(v, BaseException)]
 
 
@@ -249,6 +250,7 @@ def reference_index() -> str:
             out += [f"::: tunefree.{name}"]
         elif name == "__version__":
             out += ["## `tf.__version__`", "The version, as text."]
+    out += [f"::: tunefree.estimators.{name}" for name in ESTIMATORS]
     out += [
         "## Errors",
         *(f"::: tunefree.core.errors.{e}\n    options:\n      heading_level: 3" for e in ERRORS),

@@ -10,6 +10,7 @@ from rich.markup import escape
 from ..core.errors import TunefreeError
 from . import advise, flower, lists, report, run, study
 from .app import BAD_INPUT, INTERRUPTED, app, err
+from .config import expand_config
 
 
 def main(arguments: list[str] | None = None, app: App = app) -> None:
@@ -21,7 +22,8 @@ def main(arguments: list[str] | None = None, app: App = app) -> None:
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     try:
-        code = app(arguments, result_action="return_value", exit_on_error=True)
+        words = expand_config(sys.argv[1:] if arguments is None else arguments)
+        code = app(words, result_action="return_value", exit_on_error=True)
         sys.stdout.flush()
     except KeyboardInterrupt:
         err.print("Stopped.")

@@ -8,10 +8,8 @@ from cyclopts import Parameter
 from ..advice.advise import advise as find_methods
 from ..core.errors import ArgumentError
 from ..core.files import to_json
-from ..data import load
-from ..methods import Method
 from ..report.command import list_options
-from ..training.command import choose_cohort, make_federation, make_model
+from ..training.command import load_data, make_federation, make_model
 from .app import AsJson, app, print_line
 from .options import AdviseOptions, read_options
 
@@ -61,12 +59,12 @@ def advise(
             f"--sparse is --penalty l1:1e-4; give one of them, not {penalty!r} too."
         )
     command = read_options(options, AdviseOptions)
-    dataset = load(command.data, command.data_dir)
+    dataset = load_data(command)
     federation = make_federation(command, dataset)
     advice = find_methods(
         make_model(command, dataset),
         federation,
-        cohort=choose_cohort(command, federation.clients, Method()),
+        cohort=command.options["cohort"] or None,
         steps=command.options["steps"],
         epochs=command.options["epochs"],
         batch=command.options["batch"] or None,

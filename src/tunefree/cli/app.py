@@ -9,6 +9,7 @@ from rich.console import Console
 from ..report.terminal import make_table
 from ..version import __version__
 
+CONFIG = "config.toml"  # the options of a command, in its folder
 BAD_INPUT, DIVERGED, INTERRUPTED = 2, 3, 130  # exit codes
 
 app = App(
@@ -16,7 +17,7 @@ app = App(
     version=__version__,
     help="Federated learning with nothing to tune.",
     default_parameter=Parameter(negative=""),
-    help_epilogue="Start with `tunefree run`: it trains on embedded digits in a few seconds.",
+    help_epilogue="Start with `tunefree run`: it trains on embedded digits, without a download.",
 )
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -35,7 +36,10 @@ def print_facts(facts: Mapping[str, object]) -> None:
     out.print(make_table(rows, {"what": "what", "value": "value"}))
 
 
-def print_interrupted(command: str, folder: object) -> None:
-    """Print how to continue a command that Ctrl-C stopped."""
-    line = f"Stopped by Ctrl-C; continue with:  tunefree {command} --resume {folder}"
-    print_line(line, err)
+def print_interrupted(command: str, folder: object, *, repeat: bool = False) -> None:
+    """Print how to continue a command that Ctrl-C stopped.
+
+    A command that runs the user's own files is repeated, by the options in its folder.
+    """
+    words = f"--config {folder}/{CONFIG} --out {folder}" if repeat else f"--resume {folder}"
+    print_line(f"Stopped by Ctrl-C; continue with:  tunefree {command} {words}", err)

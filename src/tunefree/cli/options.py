@@ -9,11 +9,14 @@ from cyclopts import Parameter
 from ..training.command import CLI_OPTIONS, CommandConfig
 
 
-def make_options(*, hidden: tuple[str, ...] = (), **defaults: Any) -> Any:
+def make_options(
+    *, hidden: tuple[str, ...] = (), table_names: tuple[str, ...] = (), **defaults: Any
+) -> Any:
     """Return a dataclass of all options of a run, as cyclopts reads it.
 
     Args:
         hidden: Options that the command does not take.
+        table_names: Other names of `--table`; `--csv` is a form of the result for some commands.
         **defaults: Defaults that differ from those of `tunefree run`.
     """
     own = {
@@ -25,10 +28,13 @@ def make_options(*, hidden: tuple[str, ...] = (), **defaults: Any) -> Any:
         name: (m["cli"], m["cli_default"], m["cli_help"])
         for name, m in ((name, about.metadata) for name, about in CLI_OPTIONS.items())
     }
-    last = {"data_dir": own.pop("data_dir")}
+    file = (Path | None, None, "A TOML file with options by name; those typed here come first.")
+    last = {"data_dir": own.pop("data_dir"), "config": file}
     options = []
     for name, (kind, default, help) in (own | run | last).items():
         about = Parameter(parse=False) if name in hidden else Parameter(help=help)
+        if name == "table" and table_names:
+            about = Parameter(name=("--table", *table_names), help=help)
         options.append((name, Annotated[kind, about], field(default=defaults.get(name, default))))
     kind = make_dataclass("Options", options, frozen=True, kw_only=True)
     kind.__module__ = __name__  # cyclopts takes classes of the module `types` for built-in ones
@@ -41,17 +47,19 @@ if TYPE_CHECKING:
     TuneOptions = Any
     AdviseOptions = Any
 else:
-    RunOptions = make_options()
+    RunOptions = make_options(table_names=("--csv", "--parquet"))
     CompareOptions = make_options(hidden=("method", "set", "seed"))
     TuneOptions = make_options(hidden=("seed",), method="fedavg")
-    AdviseOptions = make_options(hidden=("method", "set"))
+    AdviseOptions = make_options(hidden=("method", "set"), table_names=("--csv", "--parquet"))
 
 
 def read_options(options: Any, kind: Any) -> CommandConfig:
     """Return the command of parsed options; None are the defaults."""
     given = kind() if options is None else options
-    found = {f.name: getattr(given, f.name) for f in fields(given)}
-    return CommandConfig().replace(**found)
+    found = {f.name: getattr(given, f.name) for f in fields(given) if f.name != "config"}
+    command = CommandConfig().replace(**found)
+    command.load_own()
+    return command
 
 
 def next_folder(name: str) -> Path:

@@ -7,9 +7,10 @@ from cyclopts import Parameter
 
 from ..core.errors import ArgumentError
 from ..report.collect import load_groups
-from ..report.figures import draw
+from ..report.figures import COLUMN, draw
 from ..report.page import write
 from ..report.watch import make_server
+from ..study import Comparison, Tuning, comparison, tuning
 from .app import app, err, out, print_line
 
 
@@ -20,10 +21,13 @@ def report(
     title: str | None = None,
     figures: Path | None = None,
     format: Literal["pdf", "svg", "png"] = "pdf",
+    width: float = COLUMN,
 ) -> int:
     """Write a page about runs: one HTML file that opens offline.
 
-    Runs that differ only in their seed share a curve, with a band around it.
+    Runs that differ only in their seed share a curve, with a band around it. The page of a
+    comparison's folder is that of `tunefree compare`: with the test's verdicts and the cost of
+    tuning, without the runs of the search.
 
     Examples:
 
@@ -34,7 +38,7 @@ def report(
     Parameters
     ----------
     runs: Path
-        Run folders, or folders that contain some.
+        Run folders, or folders that contain some; or the folder of one comparison or search.
     out_file: Path
         File of the page.
     title: str
@@ -43,14 +47,24 @@ def report(
         Also draw figures for a paper into this folder (needs matplotlib).
     format: str
         Format of the figures: pdf, svg or png.
+    width: float
+        Width of the figures in inches; by default that of a column of a two-column paper.
     """
     if not runs:
         raise ArgumentError("report needs at least one run folder, such as runs/digits-auto-1.")
-    groups = load_groups(runs)
-    drawn = [] if figures is None else draw(groups, figures, format)
-    for path in [write(groups, out_file, title=title), *drawn]:
+    found = _load_study(runs[0]) if len(runs) == 1 else None
+    groups = load_groups(runs) if found is None else found.groups
+    drawn = [] if figures is None else draw(groups, figures, format, width)
+    page = write(groups, out_file, title=title) if found is None else found.report(out_file, title)
+    for path in [page, *drawn]:
         print_line(f"Written: {path}")
     return 0
+
+
+def _load_study(folder: Path) -> Comparison | Tuning | None:
+    if (folder / comparison.FILE).is_file():
+        return Comparison.load(folder)
+    return Tuning.load(folder) if (folder / tuning.FILE).is_file() else None
 
 
 @app.command

@@ -16,7 +16,8 @@ from ..training.callbacks import Callback
 from ..training.command import CommandConfig, build_run
 from ..training.fit import train
 from ..training.folder import RunFolder
-from .app import DIVERGED, INTERRUPTED, app, err, out, print_facts, print_interrupted
+from .app import DIVERGED, INTERRUPTED, app, err, out, print_facts, print_interrupted, print_line
+from .config import KeepConfig, to_toml
 from .options import RunOptions, next_folder, read_options
 
 
@@ -40,6 +41,12 @@ def run(
 
     tunefree run --method fedavg --set lr=0.1 --set weights=samples
 
+    tunefree run --csv patients.csv --target diagnosis --owner hospital --test-size 0.2
+
+    tunefree run --model net.py:Net --loss net.py:loss
+
+    tunefree run --config run.toml --rounds 200
+
     tunefree run --log csv --log tensorboard
 
     tunefree run --resume runs/digits-auto-1
@@ -49,20 +56,21 @@ def run(
     out_dir: Path
         Run folder; by default the next free runs/DATA-METHOD-NUMBER.
     resume: Path
-        Continue the run in this folder with its own settings; takes no other option.
+        Continue the run in this folder with its own settings; only --rounds can be given with it,
+        for more rounds.
     log: list
         Also write the history as csv, parquet, tensorboard, mlflow or wandb (offline) into the run
         folder; may be repeated. All but csv need `pip install 'tunefree[tracking]'`. A resumed run
         continues those it has.
     dry_run: bool
-        Print what the run would cost (parameters, bytes, memory) and stop.
+        Print what the run would cost (parameters, bytes, memory) and its options as TOML, and stop.
     as_json: bool
         Print the result as one JSON object.
     """
     if resume is not None:
-        if options is not None or out_dir is not None:
-            raise ArgumentError("--resume takes the settings of the folder; give no other option.")
-        command, out_dir = _read_command(resume), resume
+        if out_dir is not None:
+            raise ArgumentError("--resume continues in its own folder; leave --out out.")
+        command, out_dir = _read_command(resume, options), resume
     else:
         command = read_options(options, RunOptions)
     config, model, federation = build_run(command)
@@ -70,18 +78,20 @@ def run(
         bound = bind(config.replace(compile=False), model, SimulatedClients(federation))
         costs = estimate_cost(bound)
         if as_json:
-            print(to_json(costs))
+            print(to_json({**costs, "config": command.to_json()}))
         else:
             is_size = {k: "bytes" in k or "memory" in k for k in costs}
             print_facts({k: format_bytes(v) if is_size[k] else v for k, v in costs.items()})
+            print_line("\n" + to_toml(command.to_json()))
         return 0
     ranks = init_ranks()
-    chosen = out_dir or next_folder(f"{command.data}-{command.method}")
+    chosen = out_dir or next_folder(f"{command.title}-{command.method.rpartition(':')[2]}")
     folder = Path(ranks.agreed(str(chosen)))
     callbacks: list[Callback] = []
-    if ranks.leads:
-        callbacks = [ProgressBar(config.rounds, err), *make_sinks(folder, log)]
     about = command.to_json()
+    if ranks.leads:
+        keep = KeepConfig(folder, about)
+        callbacks = [ProgressBar(config.rounds, err), keep, *make_sinks(folder, log)]
     try:
         result = train(config, model, federation, out=folder, callbacks=callbacks, command=about)
     except Interrupted as stop:
@@ -93,12 +103,18 @@ def run(
     else:
         out.print(make_summary(result))
     if result.status == "interrupted":
-        print_interrupted("run", folder)
+        print_interrupted("run", folder, repeat=bool(command.own))
         return INTERRUPTED
     return DIVERGED if result.status == "diverged" else 0
 
 
-def _read_command(folder: Path) -> CommandConfig:
+def _read_command(folder: Path, options: RunOptions | None = None) -> CommandConfig:
+    """Return the command that started the run in a folder, with the rounds that are given now."""
+    given, usual = read_options(options, RunOptions), read_options(None, RunOptions)
+    if given.replace(rounds=usual.rounds) != usual:
+        raise ArgumentError(
+            "--resume takes the settings of the folder; only --rounds can be given with it."
+        )
     if not RunFolder(folder).is_started:
         raise ArgumentError(f"--resume must be a run folder, got {str(folder)!r}, which is not.")
     found = RunFolder(folder).read_settings().get("command")
@@ -108,4 +124,5 @@ def _read_command(folder: Path) -> CommandConfig:
             f"--resume continues runs of this command; the one in {str(folder)!r} was started from "
             "Python: call fit again with the same arguments and out."
         )
-    return CommandConfig.from_json(found)
+    command = CommandConfig.from_json(found)
+    return command if options is None else command.replace(rounds=given.rounds)

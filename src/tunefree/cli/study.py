@@ -1,6 +1,6 @@
 """The commands `tunefree compare` and `tunefree tune`."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,20 +9,32 @@ from rich.console import Console
 
 from ..core.errors import ArgumentError, Interrupted, check_int
 from ..core.files import to_json
+from ..core.plugins import is_own
+from ..core.text import format_bytes, parse_value
 from ..report.terminal import make_table
 from ..study import Comparison, Tuning, comparison, tuning
-from ..study.candidates import make_candidate, make_seeds, parse_candidates, parse_seeds
+from ..study.candidates import (
+    Candidate,
+    load_own_methods,
+    make_candidate,
+    make_seeds,
+    parse_candidates,
+    parse_seeds,
+)
 from ..study.comparison import run_comparison
 from ..study.progress import TerminalProgress
 from ..study.source import CommandStudy
 from ..study.tasks import read_study
 from ..study.tuning import make_grid, parse_grid, run_search
+from ..training.bind import estimate_cost
 from ..training.command import CommandConfig
 from .app import DIVERGED, INTERRUPTED, app, err, out, print_interrupted, print_line
+from .config import KeepConfig, to_toml
 from .options import CompareOptions, TuneOptions, next_folder, read_options
 
 Seeds = Annotated[str | None, Parameter(name="--seeds")]
 Folder = Annotated[Path | None, Parameter(name="--out")]
+DryRun = Annotated[bool, Parameter(help="Print the number of runs and the options as TOML.")]
 Jobs = Annotated[int, Parameter(help="Processes, each with one run at a time and one thread.")]
 
 
@@ -32,30 +44,50 @@ class TableFormat:
 
     markdown: Annotated[bool, Parameter(help="Print the table in Markdown.")] = False
     csv: Annotated[bool, Parameter(help="Print comma-separated plain numbers.")] = False
-    latex: Annotated[bool, Parameter(help="Print the table as a LaTeX tabular.")] = False
+    latex: Annotated[
+        bool, Parameter(help="Print a LaTeX tabular (booktabs), the best values in bold.")
+    ] = False
     json: Annotated[bool, Parameter(help="Print as JSON.")] = False
+    columns: Annotated[
+        str | None,
+        Parameter(help="Columns of the table, such as label,final,against; not of --csv, --json."),
+    ] = None
 
     def __post_init__(self) -> None:
         if len(self.requested) > 1:
             names = " and ".join(f"--{name}" for name in self.requested)
             raise ArgumentError(f"{names} are forms of the same table; give one of them.")
+        if self.columns is not None and (self.csv or self.json):
+            form = f"--{self.requested[0]}"
+            raise ArgumentError(f"--columns chooses columns of a text; {form} prints all numbers.")
 
     @property
     def requested(self) -> list[str]:
         """The names of the requested forms."""
-        return [f.name for f in fields(self) if getattr(self, f.name)]
+        return [f.name for f in fields(self) if f.name != "columns" and getattr(self, f.name)]
+
+    def check(self, empty: Comparison | Tuning) -> None:
+        """Check that a result of this kind has the columns."""
+        empty.choose_columns(self._names)
+
+    @property
+    def _names(self) -> list[str] | None:
+        return None if self.columns is None else [c.strip() for c in self.columns.split(",")]
 
     def print(self, found: Comparison | Tuning) -> None:
         """Print the result of a study."""
         if self.json:
             print(to_json(found.json()))
+        elif self.csv:
+            print(found.csv())
         elif self.requested:
-            print(getattr(found, self.requested[0])())
+            print(getattr(found, self.requested[0])(self._names))
         else:
             if found.header:
                 print_line(found.header)
             wide = out if out.is_terminal else Console(highlight=False, width=max(out.width, 160))
-            wide.print(make_table(found.cells(), found.columns))  # files need no short lines
+            columns = found.choose_columns(self._names)
+            wide.print(make_table(found.cells(), columns))  # files need no short lines
             for sentence in found.sentences:
                 print_line(sentence)
 
@@ -71,8 +103,9 @@ def compare(
     seeds_: Seeds = None,
     out_dir: Folder = None,
     resume: Path | None = None,
-    target: float | None = None,
+    goal: float | None = None,
     jobs: Jobs = 1,
+    dry_run: DryRun = False,
     format: Format = None,
 ) -> int:
     """Train several methods on the same clients, cohorts, batches and starts; print one table.
@@ -97,25 +130,32 @@ def compare(
         Runs in it are not repeated.
     resume: Path
         Continue the comparison in this folder with its own settings.
-    target: float
+    goal: float
         Accuracy (or loss) up to which rounds, bytes and gradients are counted; by default 95 % of
-        the best method's final mean.
+        the best method's final mean. Without --table, --target is the same.
     """
     check_int("compare", "jobs", jobs)
     if resume is not None:
-        others = (options, methods, seeds_, out_dir, target)
+        others = (options, methods, seeds_, out_dir, goal)
         command = _read_command(resume, comparison.FILE, "comparison", *others)
         out_dir = resume
     elif methods is None:
         raise ArgumentError("compare needs --methods, such as --methods auto,fedavg,scaffold.")
     else:
+        options, goal = _read_goal(options, goal)
         shared = read_options(options, CompareOptions).to_json()
-        command = {"options": shared, "methods": methods, "seeds": seeds_ or "3", "target": target}
+        load_own_methods(methods)
+        command = {"options": shared, "methods": methods, "seeds": seeds_ or "3", "target": goal}
     base = CommandConfig.from_json(command["options"])
     candidates = parse_candidates([m for m in command["methods"].split(",") if m.strip()])
-    if base.options["cohort"] is None and any(c.method.full for c in candidates):
-        base = base.replace(cohort=0)  # the same cohorts for all
-    folder = out_dir or next_folder(f"{base.data}-compare")
+    format = format or TableFormat()
+    format.check(Comparison({}, [], tunings={c.label: {} for c in candidates if c.tuned}))
+    folder = out_dir or next_folder(f"{base.title}-compare")
+    keep = {n: v for n, v in command["options"].items() if n not in ("method", "set", "seed")}
+    keep |= {"methods": command["methods"], "seeds": command["seeds"], "goal": command["target"]}
+    if dry_run:
+        seeds = make_seeds(parse_seeds(command["seeds"]))
+        return _print_plan(CommandStudy(base), candidates, len(candidates) * len(seeds), keep)
     try:
         found = run_comparison(
             candidates,
@@ -130,9 +170,10 @@ def compare(
         interrupted = False
     except Interrupted as stop:
         found, interrupted = stop.run, True  # type: ignore[assignment]
-    (format or TableFormat()).print(found)
+    KeepConfig(folder, keep).write()
+    format.print(found)
     if interrupted:
-        print_interrupted("compare", folder)
+        print_interrupted("compare", folder, repeat=bool(base.own) or is_own(command["methods"]))
         return INTERRUPTED
     print_line(f"Page: {found.report(folder / 'report.html')}", err)
     return 0 if any(row["finished"] for row in found.table()) else DIVERGED
@@ -149,6 +190,7 @@ def tune(
     out_dir: Folder = None,
     resume: Path | None = None,
     jobs: Jobs = 1,
+    dry_run: DryRun = False,
     format: Format = None,
 ) -> int:
     """Search a method's settings over a grid, and count what that costs.
@@ -193,13 +235,20 @@ def tune(
     candidate = make_candidate(base.method, tuple(base.set or ()))
     if command["by"] == "test":
         print_line(tuning.WARNING, err)
-    folder = out_dir or next_folder(f"{base.data}-tune-{base.method}")
+    folder = out_dir or next_folder(f"{base.title}-tune-{base.method.rpartition(':')[2]}")
+    grid_values = parse_grid(base.method, command["grid"]) if command["grid"] else None
+    searched, format = make_grid(candidate, grid_values), format or TableFormat()
+    format.check(Tuning(base.method, searched, [], 1))
+    keep = {n: v for n, v in command["options"].items() if n != "seed"}
+    keep |= {n: command[n] for n in ("grid", "seeds", "by", "halving")}
+    if dry_run:
+        runs = len(searched) * len(make_seeds(parse_seeds(command["seeds"]), "tune"))
+        return _print_plan(CommandStudy(base), [candidate], runs, keep)
     try:
         with TerminalProgress(err) as listener:
-            grid_values = parse_grid(base.method, command["grid"]) if command["grid"] else None
             found = run_search(
                 candidate,
-                make_grid(candidate, grid_values),
+                searched,
                 make_seeds(parse_seeds(command["seeds"]), "tune"),
                 CommandStudy(base),
                 out=folder,
@@ -210,11 +259,32 @@ def tune(
                 command=command,
             )
     except Interrupted:
-        print_interrupted("tune", folder)
+        KeepConfig(folder, keep).write()
+        print_interrupted("tune", folder, repeat=bool(base.own))
         return INTERRUPTED
-    (format or TableFormat()).print(found)
+    KeepConfig(folder, keep).write()
+    format.print(found)
     print_line(f"Page: {found.report(folder / 'report.html')}", err)
     return 0 if found.ranked() else DIVERGED
+
+
+def _read_goal(options: Any, goal: float | None) -> tuple[Any, float | None]:
+    """Return the options and the goal: without a table, --target is the goal, not a column."""
+    if options is None or options.table is not None or options.target is None:
+        return options, goal
+    return replace(options, target=None), parse_value("--target", options.target, float)
+
+
+def _print_plan(
+    study: CommandStudy, candidates: list[Candidate], runs: int, options: dict[str, Any]
+) -> int:
+    """Print how many runs a study has, what one costs, and its options as TOML."""
+    bound = study.check(candidates, 0)
+    cost = estimate_cost(bound)
+    up = format_bytes(cost["total_bytes_up"])
+    print_line(f"{runs} runs of {cost['rounds']} rounds, {cost['clients']} clients, {up} up each.")
+    print_line("\n" + to_toml(options))
+    return 0
 
 
 def _read_command(folder: Path, file: str, kind: str, *others: object) -> dict[str, Any]:

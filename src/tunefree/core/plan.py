@@ -51,7 +51,7 @@ class Round:
 
 
 Who = Literal["cohort", "panel", "all", "held"]
-What = Literal["loss", "grad", "grad_sq"]
+What = Literal["loss", "grad", "grad_sq", "moments"]
 
 
 class Query(Protocol):

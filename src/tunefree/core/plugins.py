@@ -1,11 +1,19 @@
-"""Catalogues by name: built-in entries, and entries of other installed packages (entry points)."""
+"""Catalogues by name: built-in entries, and entries of other installed packages (entry points).
 
+The command line also takes objects of the user's own files, as PATH.py:NAME. Their code runs when
+`load_own` is called for a text that the user typed; a text that was read from a file (recorded
+settings, messages) never runs any.
+"""
+
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .errors import ArgumentError, TunefreeError, first_line
+from .errors import ArgumentError, TunefreeError, first_line, unknown_name
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -96,3 +104,55 @@ def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, tuple["EntryPo
 
 def _package(point: "EntryPoint") -> str:
     return point.dist.name if point.dist is not None else point.value.partition(":")[0]
+
+
+_OWN: dict[str, Any] = {}  # objects of the user's files, by the text that was typed
+_MODULES: dict[Path, ModuleType] = {}
+
+
+def is_own(text: object) -> bool:
+    """Return whether a text names an object of a file: PATH.py:NAME.
+
+    >>> is_own("net.py:Net"), is_own("fedavg")
+    (True, False)
+    """
+    return isinstance(text, str) and ".py:" in text
+
+
+def load_own(text: str) -> Any:
+    """Run the file of PATH.py:NAME, once, and return the object; `get_own` then knows it."""
+    file, _, name = text.rpartition(":")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise ArgumentError(f"{text!r} names an object of a file, but {file!r} is no file.")
+    if path not in _MODULES:
+        spec = importlib.util.spec_from_file_location(f"tunefree_own_{len(_MODULES)}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        sys.path.insert(0, str(path.parent))  # for files beside it
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            why = f"{type(error).__name__}: {first_line(error)}"
+            raise ArgumentError(f"{file} cannot be run ({why.rstrip('.')}).") from error
+        finally:
+            sys.path.remove(str(path.parent))
+        _MODULES[path] = module
+    module = _MODULES[path]
+    if not hasattr(module, name):
+        known = [n for n in vars(module) if not n.startswith("_")]
+        raise unknown_name(f"name in {file}", name, known)
+    _OWN[text] = getattr(module, name)
+    return _OWN[text]
+
+
+def get_own(text: str) -> Any:
+    """Return the object of a text that `load_own` was called for."""
+    if text not in _OWN:
+        raise ArgumentError(
+            f"{text!r} names code in a file, which a command line may do, but not a folder; to "
+            "continue, give --config FOLDER/config.toml --out FOLDER instead of --resume."
+        )
+    return _OWN[text]

@@ -1,4 +1,4 @@
-"""Convert and check users' data: arrays, lists and Datasets become tensors, or an error."""
+"""Convert and check users' data: arrays, lists, tables and Datasets become tensors, or an error."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -10,8 +10,11 @@ from torch import Tensor
 
 from ..core.errors import DataError, check_int
 from ..core.types import Inputs, Pair, list_tensors, map_inputs
+from .tables import tidy
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+Label: TypeAlias = str | int | bool
+"""A class as the user names it."""
 
 _SAMPLED = 256  # rows of each input that a digest reads
 
@@ -24,7 +27,7 @@ def refusal(name: str, rule: str, of: str = "") -> DataError:
 
 def as_pair(x: Any, y: Any, of: str = "") -> Pair:
     """Convert and check inputs and targets; `of` names their set, "" for the training data."""
-    inputs, target = _as_inputs(x, of), _as_tensor(y, "y", of)
+    inputs, target = as_inputs(x, of), _as_tensor(y, "y", of)
     if is_class(target):
         target = target.long()
     arrays = [*_named(inputs), ("y", target)]
@@ -51,8 +54,6 @@ def as_optional_pair(pair: Any, of: str, first: Pair) -> Pair | None:
     """Convert the test or held set, if any, and check that its samples match the training data."""
     if pair is None:
         return None
-    if not isinstance(pair, Sequence) or len(pair) != 2:
-        raise refusal(of, f"be a pair (x, y), got {type(pair).__name__}")
     out = as_pair(pair[0], pair[1], of)
     check_match(out, first, of, "the training data")
     return out
@@ -75,7 +76,7 @@ def check_match(a: Pair, b: Pair, a_name: str, b_name: str) -> None:
 
 def as_labels(owner: Any, name: str, rows: int) -> Array:
     """Return owners, integers or strings, as an array with one entry per sample."""
-    labels = owner.cpu().numpy() if isinstance(owner, Tensor) else np.asarray(owner)
+    labels = owner.cpu().numpy() if isinstance(owner, Tensor) else tidy(np.asarray(owner))
     if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat):
         labels = labels.astype(str)
     if labels.dtype.kind not in "iuU" or labels.ndim != 1:
@@ -97,6 +98,17 @@ def as_ids(labels: Array, clients: int) -> Array:
     return labels.astype(np.int64)
 
 
+def as_weights(given: Any, rows: int) -> Tensor:
+    """Return the weights of samples as float64, after checking them."""
+    weight = _as_tensor(given, "sample_weight", "").double()
+    if weight.shape != (rows,):
+        found = f"shape {tuple(weight.shape)} for {rows} samples"
+        raise refusal("sample_weight", f"be one number per sample, got {found}")
+    if not bool(((weight >= 0) & torch.isfinite(weight)).all()) or not bool(weight.any()):
+        raise refusal("sample_weight", "be finite numbers >= 0 of which some are positive")
+    return weight
+
+
 def is_class(y: Tensor) -> bool:
     """Return whether targets are class labels: integers in one axis."""
     is_int = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
@@ -115,28 +127,39 @@ def concatenate(pairs: Sequence[Pair]) -> Pair:
     return map_inputs(lambda _: next(joined), pairs[0][0]), torch.cat([y for _, y in pairs])
 
 
-def materialize(part: Any, of: str) -> Pair:
-    """Return all samples of a Dataset, or of a pair of arrays, as tensors."""
-    if isinstance(part, torch.utils.data.TensorDataset) and len(part.tensors) == 2:
-        part = part.tensors
-    if isinstance(part, tuple | list) and len(part) == 2:
-        return as_pair(part[0], part[1], of)
-    if not (hasattr(part, "__len__") and hasattr(part, "__getitem__")):
-        wanted = "a Dataset with a length or a pair (x, y)"
-        raise DataError(f"Federation.of: {of} must be {wanted}, got {type(part).__name__}.")
-    if len(part) == 0:
-        raise DataError(f"Federation.of: {of} has no samples; leave it out or give it one.")
-    samples = [part[i] for i in range(len(part))]
-    if not all(isinstance(sample, tuple | list) and len(sample) == 2 for sample in samples):
-        raise DataError(f"Federation.of: {of} must return a pair (x, y) for every sample.")
+def find_labels(targets: Sequence[Any]) -> tuple[Label, ...] | None:
+    """Return the sorted labels of targets that are text, bools or negative integers, else None.
+
+    Integers from 0 are classes as they are: a client may have few of them.
+    """
     try:
-        x, y = _stack([x for x, _ in samples]), _stack([y for _, y in samples])
-    except (ValueError, TypeError, RuntimeError, KeyError) as error:
-        raise DataError(
-            f"Federation.of: {of} must return samples of one form and shape, made of arrays, "
-            f"tensors or numbers ({error})."
-        ) from error
-    return as_pair(x, y, of)
+        arrays = [
+            tidy(y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)) for y in targets
+        ]
+    except ValueError:  # ragged; `as_pair` says so
+        return None
+    if any(a.ndim != 1 or not len(a) for a in arrays):
+        return None
+    kinds = {a.dtype.kind for a in arrays}
+    is_number = kinds <= set("iu") and any(int(a.min()) < 0 for a in arrays)
+    is_text = kinds == {"O"} and all(isinstance(v, str) for a in arrays for v in a)
+    if not (is_number or is_text or kinds == {"b"}):
+        return None
+    if kinds == {"b"}:
+        return (False, True)
+    return tuple(sorted(set().union(*(a.tolist() for a in arrays))))
+
+
+def number_labels(y: Any, labels: Sequence[Label], of: str = "") -> Tensor:
+    """Return the position of each target in the labels."""
+    given = y if isinstance(y, Tensor) else tidy(np.asarray(y))
+    place = {label: i for i, label in enumerate(labels)}
+    found = [place.get(value, -1) for value in given.tolist()] if given.ndim == 1 else [-1]
+    if -1 in found:
+        row = found.index(-1)
+        known = ", ".join(repr(label) for label in labels[:10]) + ("…" if len(labels) > 10 else "")
+        raise refusal("y", f"hold the labels {known}, but row {row} has {given[row]!r}", of)
+    return torch.tensor(found, dtype=torch.int64)
 
 
 def update_digest(total: "hashlib._Hash", pair: Pair | None) -> None:
@@ -160,8 +183,15 @@ def _as_tensor(value: Any, name: str, of: str) -> Tensor:
         array = np.asarray(value)
     except ValueError as error:
         raise refusal(name, f"have rows of one shape ({error})", of) from error
+    if array.dtype.kind == "O" and array.ndim == 1:
+        missing = [i for i, one in enumerate(array) if one is None or one != one]
+        if missing:
+            rule = f"have a value in every row, but row {missing[0]} has {array[missing[0]]!r}"
+            raise refusal(name, f"{rule}; drop or fill such rows first", of)
     if array.dtype.kind not in "fiub":
         remedy = "turn text into numbers and give every sample the same shape"
+        if name == "x" and array.ndim == 2:
+            remedy = "give columns of text or categories as a frame of pandas or polars"
         raise refusal(name, f"hold numbers, got an array of {array.dtype}; {remedy}", of)
     if array.dtype == np.longdouble or not array.dtype.isnative:
         kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
@@ -171,7 +201,8 @@ def _as_tensor(value: Any, name: str, of: str) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _as_inputs(value: Any, of: str) -> Inputs:
+def as_inputs(value: Any, of: str = "") -> Inputs:
+    """Convert inputs to tensors: an array, or a tuple or dict of them."""
     if isinstance(value, dict):
         return {str(k): _as_tensor(part, f"x[{k!r}]", of) for k, part in value.items()}
     if isinstance(value, tuple):
@@ -196,14 +227,3 @@ def all_finite(t: Tensor) -> bool:
     if not t.is_floating_point() or t.numel() == 0:
         return True
     return bool(torch.isfinite(torch.stack(t.aminmax())).all())
-
-
-def _stack(values: list[Any]) -> Any:
-    first = values[0]
-    if isinstance(first, dict):
-        return {name: _stack([value[name] for value in values]) for name in first}
-    if isinstance(first, tuple):
-        return tuple(_stack(list(column)) for column in zip(*values, strict=True))
-    if isinstance(first, Tensor):
-        return torch.stack(values)
-    return np.stack([np.asarray(value) for value in values])

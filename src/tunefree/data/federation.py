@@ -7,34 +7,46 @@ no padding.
 
 import copy
 import hashlib
-from collections.abc import Iterable
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError, check_between, check_int
+from ..core.errors import ArgumentError, DataError, check_between, check_int, check_known
 from ..core.random import bits, key
-from ..core.types import Pair, map_inputs
+from ..core.types import Inputs, Pair, map_inputs
 from . import _arrays
-from ._arrays import Array, refusal, select_rows
+from ._arrays import Array, Label, refusal, select_rows
+from ._samples import read_samples
+from .tables import Features, Table, read_table
+
+TestBy = Literal["rows", "clients"]
 
 
 class Federation:
     """Samples, and the client that owns each.
 
-    Integer targets in one axis are classes and are stored as int64, as torch's losses expect; other
-    tensors keep their dtype until `to`. Arrays already in client order are shared, not copied.
+    Inputs are arrays or tensors, tuples or dicts of them, or a table: a frame of pandas or polars,
+    or a Hugging Face dataset, whose columns of text or categories become columns of 0 and 1.
+    Targets in one axis that are text, bools or integers are classes; they are stored as int64, as
+    torch's losses expect, and `labels` holds their own names. Other tensors keep their dtype until
+    `to`. Arrays already in client order are shared, not copied.
 
     Args:
-        x: Inputs: an array or tensor, or a tuple or dict of them; first axis counts samples.
-        y: Targets, one row per sample; integers in one axis mean classes.
-        owner: Client of each sample, integers or strings; clients are sorted by it.
-        test: Inputs and targets of the common test set.
-        held: Inputs and targets that the server holds.
+        x: Inputs; the first axis counts samples. Without `owner`, one part per client, as in `of`.
+        y: Targets, one row per sample, or the name of their column (or of several) if x is a table.
+        owner: Client of each sample, integers or strings, or the name of their column; clients are
+            sorted by it.
+        test: The common test set: inputs and targets, or a table with the columns of x; or the
+            fraction of each client's rows that becomes it, as in `with_test`.
+        held: Inputs and targets that the server holds, in the same forms.
         test_owner: Owner of each test sample; one that owns no training samples becomes id -1.
-        classes: Number of classes; by default the largest label seen, plus 1.
+        sample_weight: Weight of each sample in training, or the name of their column; only ratios
+            matter.
+        classes: Number of classes, or their labels in the order of the model's outputs. By default
+            the largest integer seen, plus 1; text, bools and negative integers are sorted.
         clients: Number of clients N; owners must then be 0 .. N-1, each with a sample.
         name: The data's name in tables and reports.
 
@@ -42,32 +54,74 @@ class Federation:
         sizes: Samples of each client, (N,).
         starts: First row of each client, (N,).
         names: The owner label of each client.
+        labels: The label of each class, None if classes are 0 .. classes - 1 as given.
+        features: The columns of the table that x was, and how they are encoded.
 
-    >>> fed = Federation([[1.0], [2.0], [3.0]], [0, 1, 1], owner=["b", "a", "b"])
+    >>> fed = Federation([[1.0], [2.0], [3.0]], ["no", "yes", "yes"], owner=["b", "a", "b"])
     >>> fed.names, fed.sizes.tolist(), fed.x.flatten().tolist()
     (('a', 'b'), [1, 2], [2.0, 1.0, 3.0])
+    >>> fed.labels, fed.y.tolist()
+    (('no', 'yes'), [1, 0, 1])
     """
 
     def __init__(
         self,
         x: Any,
-        y: Any,
-        owner: Any,
+        y: Any = None,
+        owner: Any = None,
         *,
-        test: tuple[Any, Any] | None = None,
-        held: tuple[Any, Any] | None = None,
+        test: Any = None,
+        held: Any = None,
         test_owner: Any = None,
-        classes: int | None = None,
+        sample_weight: Any = None,
+        classes: int | Sequence[Label] | None = None,
         clients: int | None = None,
         name: str = "custom",
     ) -> None:
-        self.name = name
+        if owner is None:
+            is_named = y is None or isinstance(y, str)
+            others = (test_owner, sample_weight, clients)
+            has_parts = isinstance(x, Mapping | Sequence) and read_table(x) is None
+            if not (has_parts and is_named and all(one is None for one in others)):
+                rule = "name the client of each sample, got None, which is for one part per client"
+                raise refusal("owner", f"{rule}, as in Federation.of")
+            parts = {"test": test, "held": held, "classes": classes, "name": name}
+            self.__dict__.update(self.of(x, y=y, **parts).__dict__)
+            return
+        self.name, self.features = name, None
+        fraction = test if isinstance(test, float) else None
+        given = {"test": None if fraction is not None else test, "held": held}
+        if (table := read_table(x)) is not None:
+            y = table.target_name() if y is None else y
+            names = [v for v in (y, owner, sample_weight) if isinstance(v, str)]
+            values = {name: table.column(name, "x") for name in names}
+            names += [] if isinstance(y, str) or not table.has_names(y) else y
+            target = table.targets(y, "x")
+            self.features = Features.find(table, names)
+            tested = read_table(given["test"])
+            if tested is not None and test_owner is None and isinstance(owner, str):
+                test_owner = tested.column(owner, "test") if owner in tested.columns else None
+            given = {of: self._read_set(value, of, y) for of, value in given.items()}
+            x, y = self.features.encode(table), target
+            owner = values[owner] if isinstance(owner, str) else owner
+            if isinstance(sample_weight, str):
+                sample_weight = values[sample_weight]
+        pairs = {of: _as_two(value, of) for of, value in given.items() if value is not None}
+        self.labels = _as_label_list(classes)
+        if classes is None:
+            self.labels = _arrays.find_labels([y, *(pair[1] for pair in pairs.values())])
+        if self.labels is not None:
+            y, classes = _arrays.number_labels(y, self.labels), len(self.labels)
+            pairs = {
+                of: (pair[0], _arrays.number_labels(pair[1], self.labels, of))
+                for of, pair in pairs.items()
+            }
         self.x, self.y = x, y = _arrays.as_pair(x, y)
-        labels = _arrays.as_labels(owner, "owner", len(y))
+        owners = _arrays.as_labels(owner, "owner", len(y))
         if clients is None:
-            unique, ids = np.unique(labels, return_inverse=True)
+            unique, ids = np.unique(owners, return_inverse=True)
         else:
-            unique, ids = np.arange(clients), _arrays.as_ids(labels, clients)
+            unique, ids = np.arange(clients), _arrays.as_ids(owners, clients)
         sizes = torch.from_numpy(np.bincount(ids, minlength=len(unique)))
         if not bool(sizes.all()):
             empty = f"client {int((sizes == 0).nonzero()[0])} has no samples"
@@ -75,50 +129,109 @@ class Federation:
             raise refusal("owner", f"give every client a sample, but {empty}; {remedy}")
         self.sizes, self.starts = sizes, sizes.cumsum(0) - sizes
         self.names: tuple[int | str, ...] = tuple(unique.tolist())
-        self.test = _arrays.as_optional_pair(test, "test", (x, y))
-        self.held = _arrays.as_optional_pair(held, "held", (x, y))
-        self.classes = self._classes(classes)
+        self.test = _arrays.as_optional_pair(pairs.get("test"), "test", (x, y))
+        self.held = _arrays.as_optional_pair(pairs.get("held"), "held", (x, y))
+        self.classes = self._classes(classes)  # type: ignore[arg-type]
         self.test_owner = None if test_owner is None else self._test_ids(test_owner, unique)
+        self.sample_weight = None
+        if sample_weight is not None:
+            self.sample_weight = _arrays.as_weights(sample_weight, len(y))
         if (np.diff(ids) < 0).any():  # last, so that errors above name rows as they were given
-            self.x, self.y = select_rows((x, y), torch.from_numpy(np.argsort(ids, kind="stable")))
+            order = torch.from_numpy(np.argsort(ids, kind="stable"))
+            self.x, self.y = select_rows((x, y), order)
+            if self.sample_weight is not None:
+                self.sample_weight = self.sample_weight[order]
+        if fraction is not None:
+            self.__dict__.update(self.with_test(fraction).__dict__)
 
     @classmethod
     def of(
         cls,
-        parts: Iterable[Any],
+        parts: Iterable[Any] | Mapping[Any, Any],
         *,
+        y: str | None = None,
         test: Any = None,
         held: Any = None,
-        classes: int | None = None,
+        classes: int | Sequence[Label] | None = None,
         name: str = "custom",
     ) -> Self:
-        """Join one torch Dataset, or one pair (x, y) of arrays, per client.
+        """Join one part per client.
 
         Args:
-            parts: For each client a map-style Dataset of (x, y) samples, or a pair of arrays.
-            test: The common test set, in either form.
-            held: The server's own sample, in either form.
-            classes: Number of classes, as in the class itself.
+            parts: For each client a pair (x, y) of arrays, a table, a map-style Dataset or a
+                DataLoader of (x, y) samples; a list, or a dict by the clients' names.
+            y: The name of the column of targets, for tables and for samples that are dicts; by
+                default "label" or "labels".
+            test: The common test set, in any of these forms, or the fraction of each client's rows.
+            held: The server's own sample, in any of these forms.
+            classes: Number of classes, or their labels, as in the class itself.
             name: The data's name in tables and reports.
 
-        >>> Federation.of([([[1.0]], [0]), ([[2.0], [3.0]], [1, 0])]).sizes.tolist()
-        [1, 2]
+        >>> Federation.of({"a": ([[1.0]], ["no"]), "b": ([[2.0], [3.0]], ["yes", "no"])}).names
+        ('a', 'b')
         """
-        pairs = [_arrays.materialize(part, f"client {i}") for i, part in enumerate(parts)]
-        if not pairs:
+        names: tuple[int | str, ...] | None = None
+        if isinstance(parts, Mapping):
+            names = tuple(n if isinstance(n, int | str) else str(n) for n in parts)
+        values = list(parts.values() if isinstance(parts, Mapping) else parts)
+        titles = [f"client {i if names is None else repr(names[i])}" for i in range(len(values))]
+        if not values:
             raise DataError("Federation.of(parts=...) must hold at least one client, got none.")
-        for i, pair in enumerate(pairs):
-            _arrays.check_match(pair, pairs[0], f"client {i}", "client 0")
-        x, y = _arrays.concatenate(pairs)
-        return cls(
-            x,
-            y,
-            owner=np.repeat(np.arange(len(pairs)), [len(pair[1]) for pair in pairs]),
-            test=None if test is None else _arrays.materialize(test, "test"),
-            held=None if held is None else _arrays.materialize(held, "held"),
-            classes=classes,
-            name=name,
-        )
+        read = [read_samples(v, title, y) for v, title in zip(values, titles, strict=True)]
+        tables = [part for part in read if isinstance(part, Table)]
+        pairs = [part for part in read if not isinstance(part, Table)]
+        sizes = [len(part) if isinstance(part, Table) else len(part[1]) for part in read]
+        owner = np.repeat(np.arange(len(read)), sizes)
+        target: Any = y
+        framed = [table for pair in pairs if (table := read_table(pair[0])) is not None]
+        if framed and len(framed) == len(read):  # pairs (table, targets)
+            target = np.concatenate([np.asarray(pair[1]) for pair in pairs])
+            tables, pairs = framed, []
+        if tables or framed:
+            if pairs:
+                raise DataError(
+                    "Federation.of(parts=...) must hold tables for all clients or none."
+                )
+            more: dict[str, Any] = {"test": test, "held": held, "classes": classes, "name": name}
+            fed = cls(Table.concatenate(tables), target, owner, **more)
+        else:
+            fed = cls._join(pairs, titles, owner, {"test": test, "held": held}, y, classes, name)
+        return fed if names is None else fed._with(names=names)
+
+    @classmethod
+    def _join(
+        cls,
+        pairs: list[tuple[Any, Any]],
+        titles: list[str],
+        owner: Array,
+        others: dict[str, Any],
+        y: str | None,
+        classes: int | Sequence[Label] | None,
+        name: str,
+    ) -> Self:
+        """Join one pair (x, y) per client; targets are numbered first, so that errors name it."""
+        sets: dict[str, Any] = {}
+        for of, value in others.items():
+            is_read = value is None or isinstance(value, float)
+            sets[of] = value if is_read else read_samples(value, of, y)
+            if isinstance(sets[of], Table):
+                raise DataError(f"Federation.of: {of} must be as the clients' data, got a table.")
+        targets = [p[1] for p in (*pairs, *sets.values()) if isinstance(p, tuple)]
+        labels = _arrays.find_labels(targets) if classes is None else _as_label_list(classes)
+
+        def convert(pair: tuple[Any, Any], of: str) -> Pair:
+            target = pair[1] if labels is None else _arrays.number_labels(pair[1], labels, of)
+            return _arrays.as_pair(pair[0], target, of)
+
+        read = [convert(pair, title) for pair, title in zip(pairs, titles, strict=True)]
+        for pair, title in zip(read, titles, strict=True):
+            _arrays.check_match(pair, read[0], title, titles[0])
+        sets = {of: convert(p, of) if isinstance(p, tuple) else p for of, p in sets.items()}
+        count = classes if labels is None else len(labels)
+        x, target = _arrays.concatenate(read)
+        fed = cls(x, target, owner, **sets, classes=count, name=name)
+        fed.labels = labels
+        return fed
 
     @property
     def clients(self) -> int:
@@ -155,18 +268,52 @@ class Federation:
     def picture(self, limit: int = 100) -> dict[str, list[Any]]:
         """Return sizes and label counts of at most `limit` evenly spaced clients, as plain lists.
 
-        `clients` are their ids, `sizes` their numbers of samples, and `labels` (for classification
-        only) how often each has each class.
+        `clients` are their names, `sizes` their numbers of samples, and `labels` (for
+        classification only) how often each has each class.
         """
         count = min(limit, self.clients)
         ids = torch.arange(count) * (self.clients - 1) // max(count - 1, 1)
-        out = {"clients": ids.tolist(), "sizes": self.sizes[ids].tolist()}
+        names = [self.names[i] for i in ids.tolist()]
+        out: dict[str, list[Any]] = {"clients": names, "sizes": self.sizes[ids].tolist()}
         if self.classes is not None:
-            targets = (self.client(i)[1] for i in out["clients"])
+            targets = (self.client(i)[1] for i in ids.tolist())
             out["labels"] = [torch.bincount(y, minlength=self.classes).tolist() for y in targets]
         return out
 
-    def hold_out(self, fraction: float, seed: int = 0) -> tuple["Federation", Pair]:
+    def with_test(self, fraction: float, by: TestBy = "rows", seed: int = 0) -> Self:
+        """Return the federation with a test set that is split off its training samples.
+
+        Args:
+            fraction: Fraction of the rows, or of the clients.
+            by: "rows" takes the fraction of each client's rows, as `hold_out` does; "clients" takes
+                all rows of that fraction of the clients, which then are not in training.
+            seed: Seed of the choice.
+
+        >>> fed = Federation([[float(i)] for i in range(9)], [0, 1, 0] * 3, list("aaabbbccc"))
+        >>> fed.with_test(0.3).test_owner.tolist(), fed.with_test(0.3, by="clients").clients
+        ([0, 1, 2], 2)
+        """
+        check_between("Federation.with_test", "fraction", fraction, 0, 1)
+        check_known("by", by, get_args(TestBy))
+        if self.test is not None:
+            raise DataError("Federation.with_test splits off a test set, but there is one already.")
+        if by == "rows":
+            taken = self._choose_rows(fraction, seed)
+            rest, owner = self._take(~taken), self.owners()[taken]
+        else:
+            count = min(max(round(fraction * self.clients), 1), self.clients - 1)
+            if count < 1:
+                raise DataError(
+                    "Federation.with_test(by='clients') needs at least two clients, got one."
+                )
+            chosen = torch.argsort(bits(key(seed, "test"), torch.arange(self.clients)))[:count]
+            taken = torch.isin(self.owners(), chosen)
+            rest, owner = self._take(~taken), None
+        return rest._with(
+            test=select_rows((self.x, self.y), taken.nonzero()[:, 0]), test_owner=owner
+        )
+
+    def hold_out(self, fraction: float, seed: int = 0) -> tuple[Self, Pair]:
         """Split a validation set off every client's samples; return the rest and the set.
 
         Each client gives round(fraction * n_i) of its samples but keeps at least one. The choice
@@ -178,11 +325,16 @@ class Federation:
         ([3, 2], 5)
         """
         check_between("Federation.hold_out", "fraction", fraction, 0, 1)
+        taken = self._choose_rows(fraction, seed)
+        return self._take(~taken), select_rows((self.x, self.y), taken.nonzero().squeeze(1))
+
+    def _choose_rows(self, fraction: float, seed: int) -> Tensor:
+        """Return which rows are taken if every client gives a fraction of its own."""
         give = (self.sizes.double() * fraction).round().long().minimum(self.sizes - 1)
         if not bool(give.any()):
             raise DataError(
-                f"Federation.hold_out(fraction={fraction!r}) takes no sample from any of the "
-                f"{self.clients} clients; use a larger fraction."
+                f"A fraction of {fraction!r} takes no sample from any of the {self.clients} "
+                "clients; use a larger one."
             )
         ids = self.owners()
         position = torch.arange(self.samples, device=ids.device) - self.starts[ids]
@@ -191,14 +343,22 @@ class Federation:
         order = order[torch.argsort(ids[order], stable=True)]  # shuffled within each client
         taken = torch.zeros_like(ids, dtype=torch.bool)
         taken[order] = position < give[ids]
-        sizes = self.sizes - give
-        x, y = select_rows((self.x, self.y), (~taken).nonzero().squeeze(1))
-        rest = self._with(x=x, y=y, sizes=sizes, starts=sizes.cumsum(0) - sizes)
-        return rest, select_rows((self.x, self.y), taken.nonzero().squeeze(1))
+        return taken
+
+    def _take(self, rows: Tensor) -> Self:
+        """Return the federation of some rows; clients without any are left out."""
+        sizes = torch.bincount(self.owners()[rows], minlength=self.clients)
+        kept = sizes > 0
+        x, y = select_rows((self.x, self.y), rows.nonzero().squeeze(1))
+        names = tuple(n for n, keeps in zip(self.names, kept.tolist(), strict=True) if keeps)
+        weight = None if self.sample_weight is None else self.sample_weight[rows]
+        sizes = sizes[kept]
+        starts = sizes.cumsum(0) - sizes
+        return self._with(x=x, y=y, sizes=sizes, starts=starts, names=names, sample_weight=weight)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> "Federation":
+    ) -> Self:
         """Return the same data on a device, with every floating tensor in `dtype`.
 
         `sizes`, `starts` and `test_owner` stay on the CPU.
@@ -217,9 +377,47 @@ class Federation:
             held=move_pair(self.held),
         )
 
-    def with_names(
-        self, names: tuple[int | str, ...], test_owner: Tensor | None = None
-    ) -> "Federation":
+    def with_numbers(self) -> Self:
+        """Return the federation with integer targets as they were given, instead of classes."""
+        if self.labels is None or not all(type(label) is int for label in self.labels):
+            return self
+        values = torch.tensor(self.labels, device=self.y.device)
+        return self._map_targets(lambda y: values[y], labels=None, classes=None)
+
+    def with_classes(self, count: int) -> Self:
+        """Return the federation with its integer labels numbered in order, if there are `count`.
+
+        Otherwise, and if they are below `count`, they are classes as they are.
+        """
+        if self.classes is None or self.labels is not None or self.classes <= count:
+            return self
+        pairs = [pair for pair in (self.test, self.held) if pair is not None]
+        found = np.unique(np.concatenate([y.cpu() for y in (self.y, *(p[1] for p in pairs))]))
+        if len(found) != count:
+            return self
+        order = torch.from_numpy(found)
+        return self._map_targets(
+            lambda y: torch.searchsorted(order.to(y.device), y),
+            labels=tuple(found.tolist()),
+            classes=count,
+        )
+
+    def _map_targets(self, f: Callable[[Tensor], Tensor], **changes: Any) -> Self:
+        pairs = {"test": self.test, "held": self.held}
+        moved = {n: None if p is None else (p[0], f(p[1])) for n, p in pairs.items()}
+        return self._with(y=f(self.y), **moved, **changes)
+
+    def map_x(self, f: Callable[[Inputs], Inputs]) -> Self:
+        """Return the federation with `f` applied to the inputs of all its sets."""
+        pairs = {"test": self.test, "held": self.held}
+        moved = {n: None if p is None else (f(p[0]), p[1]) for n, p in pairs.items()}
+        return self._with(x=f(self.x), **moved)
+
+    def with_x(self, x: Inputs) -> Self:
+        """Return the federation with other training inputs."""
+        return self._with(x=x)
+
+    def with_names(self, names: tuple[int | str, ...], test_owner: Tensor | None = None) -> Self:
         """Return the same data with other client names, and owners of the test rows as ids."""
         assert len(names) == self.clients
         return self._with(names=names, test_owner=test_owner)
@@ -234,6 +432,8 @@ class Federation:
         for pair in ((self.x, self.y), self.test, self.held):
             _arrays.update_digest(total, pair)
         total.update(str(self.sizes.tolist()).encode())
+        if self.sample_weight is not None:
+            total.update(self.sample_weight.numpy().tobytes())
         return total.hexdigest()[:16]
 
     def __repr__(self) -> str:
@@ -242,7 +442,19 @@ class Federation:
         facts = f"{self.clients} clients, {self.samples} samples, {kind}, {tested}"
         return f"Federation({self.name!r}, {facts})"
 
-    def _with(self, **changes: Any) -> "Federation":
+    def _read_set(self, value: Any, of: str, y: Any) -> Any:
+        """Return another set of a federation whose inputs are a table, as a pair."""
+        assert self.features is not None
+        if (table := read_table(value)) is not None:
+            if not table.has_names(y):
+                raise refusal(of, "be a pair (table, targets), as y is no column's name")
+            return self.features.encode(table), table.targets(y, of)
+        if isinstance(value, Sequence) and len(value) == 2:
+            inside = read_table(value[0])
+            return (value[0] if inside is None else self.features.encode(inside)), value[1]
+        return value
+
+    def _with(self, **changes: Any) -> Self:
         other = copy.copy(self)
         other.__dict__.update(changes)
         return other
@@ -278,3 +490,20 @@ class Federation:
             raise refusal("test_owner", f"use the labels of owner, but {problem}")
         place = np.searchsorted(unique, labels).clip(max=len(unique) - 1)
         return torch.from_numpy(np.where(unique[place] == labels, place, -1).astype(np.int64))
+
+
+def _as_two(pair: Any, of: str) -> tuple[Any, Any]:
+    if not isinstance(pair, Sequence) or len(pair) != 2:
+        raise refusal(of, f"be a pair (x, y), got {type(pair).__name__}")
+    return pair[0], pair[1]
+
+
+def _as_label_list(classes: int | Sequence[Label] | None) -> tuple[Label, ...] | None:
+    """Return the labels of the classes if they were given, None for a number of classes."""
+    if classes is None or isinstance(classes, int | np.integer):
+        return None
+    labels = tuple(classes) if isinstance(classes, Sequence | np.ndarray) else ()
+    if not labels or isinstance(classes, str) or len(set(labels)) < len(labels):
+        rule = "be a number of classes, or a list of different labels"
+        raise refusal("classes", f"{rule}, got {classes!r}")
+    return labels

@@ -101,10 +101,17 @@ def read_probe(
 ) -> tuple[list[Tensor], float]:
     """Return a client's measurement at each point, one row each, and its number of gradients."""
     names = [f"point {j}" for j in range(len(points))]
-    vectors = set(names) if what == "grad" else set()
+    vectors = set(names) if what in ("grad", "moments") else set()
+    if what == "moments":
+        points, largest = [x.new_zeros(2 * len(x) + 1) for x in points], math.inf
     _check_names(payload, vectors, set(names) - vectors)
     pairs = zip(names, points, strict=True)
-    return [_read_row(payload, n, x, largest) for n, x in pairs], read_passes(payload)
+    rows = [_read_row(payload, n, x, largest) for n, x in pairs]
+    if what == "moments":
+        for (row,) in rows:
+            if float(row[0]) <= 0 or bool((row[1 + len(row) // 2 :] < 0).any()):
+                raise RefusedError("its moments have no samples, or a sum of squares below zero")
+    return rows, read_passes(payload)
 
 
 def _check_names(payload: Payload, vectors: set[str], scalars: set[str]) -> None:

@@ -23,6 +23,7 @@ from ..methods import Method
 from ..rounds import ClientPool, QueryRequest, RoundResult, init_client_memory
 from ..server.aggregate import client_weights
 from ..simulation.context import WORK_COUNTS, ClientContext, work_costs
+from ..simulation.moments import MomentSums, from_digits
 from ..wire import Ledger
 from .check import Upload, Work, read_passes, read_probe, read_upload, read_work
 from .exchange import Exchange, Request
@@ -50,7 +51,7 @@ class FlowerClients(ClientPool):
     """The clients of a federation, one per node; the server does not have their gradients.
 
     `start` is the first model, from which clients' first memories are made; `held` evaluates on the
-    server's own sample, if it has one.
+    server's own sample, if it has one; `scaling` is how inputs are standardised, if they are.
     """
 
     def __init__(
@@ -61,10 +62,12 @@ class FlowerClients(ClientPool):
         start: Vector,
         exchange: Exchange,
         held: ClientContext | None = None,
+        scaling: Tensor | None = None,
     ) -> None:
         self.method, self.plan = method, plan
         self._shares = client_weights(method.weights, sizes)
         self._start, self._exchange, self._held = start, exchange, held
+        self._scaling = scaling
         self._settings, self._secure = exchange.settings, exchange.settings.secure
         self._aggregate = self._settings.aggregation
         if self._secure is not None:
@@ -91,6 +94,8 @@ class FlowerClients(ClientPool):
                 )
             return [self._held.probe(x, t, None, what)[0] for x in at]
         clients, version = request.ids(self.plan.clients).tolist(), new_version(t)
+        is_moments = what == "moments"
+        shares = client_weights("uniform", self._shares) if is_moments else self._shares
         need = self._min_answers(len(clients), t)
         points = {f"point {j}": x for j, x in enumerate(at)}
         arrays = {name: encode_dense(x) for name, x in points.items()}
@@ -98,21 +103,29 @@ class FlowerClients(ClientPool):
         def write(i: int) -> Payload:
             self._count_down(ledger, points)
             header = self._exchange.header("probe", i, t, version)
-            return Payload(header | {"what": what}, arrays)
+            scaling = {} if is_moments else self._encode_scaling(ledger)
+            return Payload(header | {"what": what}, arrays | scaling)
 
         def read(payload: Payload) -> tuple[list[Tensor], float]:
             return read_probe(payload, what, at, self._settings.largest)
 
         if self._secure is not None:
-            shapes = probe_shapes(at[0], what, len(at))
-            terms = SecAggTerms.create(self._secure, len(clients), shapes, what)
+            shapes = probe_shapes(len(at[0]), what, len(at))
+            secure = self._secure.for_digits() if is_moments else self._secure
+            terms = SecAggTerms.create(secure, len(clients), shapes, what)
             masked = Request(t, version, ledger, need, write, read_passes)
-            session = SecAggSession(terms, self._shares, clients, self._exchange, masked)
+            session = SecAggSession(terms, shares, clients, self._exchange, masked)
             self._passes += sum(session.run().values())
             hidden = session.means(at[0])
-            return [hidden[name] for name in points]
+            return [from_digits(hidden[n]) if is_moments else hidden[n] for n in points]
         found = self._exchange.run(clients, Request(t, version, ledger, need, write, read))
         answered = [i for i in clients if i in found]
+        if is_moments:
+            sums = MomentSums(self._aggregate, len(clients), len(at[0]))
+            for i in answered:
+                sums.add(found[i][0][0])
+                ledger.send_up(what, found[i][0][0].nbytes)
+            return [sums.decode(sums.result()[what])]
         weight = float(self._shares[answered].sum())
         means = [self._aggregate(weight, t, f"probe {j}") for j in range(len(at))]
         for i in answered:
@@ -196,6 +209,7 @@ class FlowerClients(ClientPool):
         if self._versions.needs_start(i, t.index):
             parts["start.x"] = encode_dense(self._start)
             self._count_down(ledger, {"start": self._start})
+        parts |= self._encode_scaling(ledger)
         header = self._exchange.header("train", i, t.index, training.version)
         header |= {"base": self._versions.current.get(i, FIRST)}
         header |= {"fraction": t.fraction, "factor": t.factor}
@@ -203,6 +217,13 @@ class FlowerClients(ClientPool):
             header["echo"] = self._versions.unconfirmed[i]
             parts |= self._encode_means(self._versions.unconfirmed[i], ledger)
         return Payload(header, parts, scalars)
+
+    def _encode_scaling(self, ledger: Ledger) -> dict[str, EncodedArray]:
+        """Return how inputs are standardised, if they are."""
+        if self._scaling is None:
+            return {}
+        self._count_down(ledger, {"scale": self._scaling})
+        return {"scale": encode_dense(self._scaling)}
 
     def _encode_means(self, version: str, ledger: Ledger) -> dict[str, EncodedArray]:
         means = self._versions.means[version]

@@ -19,6 +19,7 @@ from ..core.errors import ArgumentError, DataError
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector, map_inputs, select_prefix
 from ..data.federation import Federation
+from ..data.moments import column_moments, count_columns
 from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import LOSSES, Loss, Problem, are_labels
@@ -32,12 +33,14 @@ from ..rounds import (
 )
 from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext, count_work
+from ..simulation.moments import to_digits
 from ..wire import Ledger
 from .payload import (
     EncodedArray,
     HeaderValue,
     Number,
     Payload,
+    decode_dense,
     encode_dense,
     pack_channels,
     unpack_channels,
@@ -82,14 +85,27 @@ class Node:
 
     @cached_property
     def _data(self) -> Federation:
-        return Federation.of([self._load(self._config)])
+        fed = Federation.of([self._load(self._config)])
+        if fed.labels not in (None, (False, True)):
+            raise DataError(
+                "A node numbers its classes as all other nodes do, so its targets must be integers "
+                f"0, 1, ..., got {fed.labels[0]!r}."
+            )
+        for one in () if fed.features is None else fed.features.each:
+            if one.categories is not None:
+                raise DataError(
+                    f"The column {one.name!r} has categories, of which other nodes may have "
+                    "others; turn it into numbers in the same way on all nodes."
+                )
+        return fed
 
     def reply(self, payload: Payload) -> Payload:
         """Process a message and return the answer."""
         header = payload.header
         kind = header.get("kind")
         if kind == "hello":
-            return Payload({"client": self.client, "samples": self._data.samples})
+            known = {"client": self.client, "samples": self._data.samples}
+            return Payload({**known, "columns": count_columns(self._data.x)})
         if header.get("client") != self.client:
             raise DataError(f"This is client {self.client}, not {header.get('client')!r}.")
         if kind not in ("train", "probe", "keep", "keys", "shares", "opened"):
@@ -110,11 +126,12 @@ class Node:
         config = terms.config
         model = self._model if isinstance(self._model, nn.Module) else self._model()
         labelled = are_labels(self._data.y)
-        problem = Problem(model, self._choose_loss(terms, labelled), config.dtype, device, "fp32")
+        problem = Problem(model, self._choose_loss(terms), config.dtype, device, "fp32")
         terms.check(problem)
         fed = copy.copy(self._data.to(device, config.dtype))
         few = map_inputs(lambda t: t[:2], fed.x)
-        problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None)
+        problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None, fed.y)
+        fed = fed.map_x(problem.prepare) if problem.casts else fed
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
         cut, seed, augment = config.batch_plan, config.seed, config.augmentation
@@ -129,10 +146,8 @@ class Node:
             store=MemoryStore(self._home, run, self.client),
         )
 
-    def _choose_loss(self, terms: RunTerms, labelled: bool) -> str | Loss:
-        if terms.loss == "auto":
-            return "cross_entropy" if labelled else "mse"
-        if terms.loss in LOSSES:
+    def _choose_loss(self, terms: RunTerms) -> str | Loss:
+        if terms.loss in (*LOSSES, "auto"):
             return terms.loss
         if self._loss is None:
             raise ArgumentError(
@@ -166,6 +181,7 @@ class _NodeRun:
     def reply(self, payload: Payload) -> Payload:
         """Process a message and return the answer."""
         self._apply_means(payload)
+        self._apply_scaling(payload)
         kind = payload.header["kind"]
         if kind == "train":
             return self._train(payload)
@@ -181,18 +197,35 @@ class _NodeRun:
     def _probe(self, payload: Payload) -> Payload:
         """Measure a quantity at each of the server's points."""
         context, what, t = self.context, payload.header["what"], int(payload.header["round"])
-        if what not in ("loss", "grad", "grad_sq"):
-            raise DataError(f"A probe must ask for loss, grad or grad_sq, got {what!r}.")
+        if what not in ("loss", "grad", "grad_sq", "moments"):
+            raise DataError(f"A probe must ask for loss, grad, grad_sq or moments, got {what!r}.")
         context.passes, found = 0, {}
-        points = {n: array for n, array in payload.arrays.items() if n != "message"}
-        for name, x in unpack_channels(points, {}, self.like).items():
-            found[name] = context.probe(x, t, self.ids, what)[0]  # type: ignore[arg-type]
+        points = {n: array for n, array in payload.arrays.items() if n.startswith("point ")}
+        like = self._shift if what == "moments" else self.like
+        for name, x in unpack_channels(points, {}, like).items():
+            if what == "moments":
+                sums = column_moments(context.batches.fed, self.ids, x)
+                found[name] = (to_digits(sums) if "secure" in payload.header else sums)[0]
+            else:
+                found[name] = context.probe(x, t, self.ids, what)[0]  # type: ignore[arg-type]
         metrics: dict[str, Number] = {"passes": float(context.passes)}
         if "secure" in payload.header:
             rows = {name: value[None] for name, value in found.items()}
             return self._mask_answer(payload, rows, metrics)
         arrays, scalars = pack_channels(found)
         return Payload(_reply_header(payload.header), arrays, scalars, metrics)
+
+    @property
+    def _shift(self) -> Tensor:
+        """Zeros for each column of the inputs, in float64."""
+        columns = count_columns(self.context.batches.fed.x)
+        return torch.zeros(columns, dtype=torch.float64, device=self.like.device)
+
+    def _apply_scaling(self, payload: Payload) -> None:
+        """Standardise the inputs as the server says."""
+        if (array := payload.arrays.get("scale")) is not None:
+            zeros = self._shift.to(self.like.dtype).expand(2, -1)
+            self.context.batches.problem.scaling = decode_dense("scale", array, zeros)
 
     def _train(self, payload: Payload) -> Payload:
         """Do a round's local work, and write a version of the memory that the server may commit."""
@@ -237,7 +270,9 @@ class _NodeRun:
 
     def _secagg_client(self, payload: Payload) -> SecAggClient:
         header, preparing = payload.header, int(payload.header["round"]) < 0
-        terms = SecAggTerms.from_text(header["secure"], self.method, self.like, preparing)
+        terms = SecAggTerms.from_text(
+            header["secure"], self.method, self.like, preparing, len(self._shift)
+        )
         return SecAggClient(self.store.path, self.client, terms, self.least)
 
     def _encode(self, name: str, rows: Tensor, own: State, t: Round) -> EncodedArray:

@@ -44,6 +44,7 @@ class NodeRegistry:
         self._unresponsive: dict[int, tuple[int, int]] = {}
         self._discoveries = 0
         self.sizes: dict[int, int] = {}  # samples of each client, as first reported
+        self.columns: int | None = None  # of the clients' tables; 0 for other inputs
 
     def pause(self) -> None:
         """Sleep before nodes are looked for again."""
@@ -67,13 +68,16 @@ class NodeRegistry:
             if isinstance(reply, str):
                 log.warning("Node %d did not identify itself: %s", node, reply.rstrip("."))
                 continue
-            self._register(node, reply.header.get("client"), reply.header.get("samples"))
+            named = ("client", "samples", "columns")
+            self._register(node, *(reply.header.get(name) for name in named))
 
-    def _register(self, node: int, client: object, samples: object) -> None:
+    def _register(self, node: int, client: object, samples: object, columns: object) -> None:
         if type(client) is not int or not 0 <= client < self._clients:
             reason = f"client {client!r} is none of the {self._clients} clients"
         elif type(samples) is not int or not 1 <= samples <= MAX_SAMPLES:
             reason = f"client {client} with {samples!r} samples is invalid"
+        elif type(columns) is not int or self.columns not in (None, columns):
+            reason = f"client {client} has {columns!r} columns, others have {self.columns}"
         elif self.sizes.get(client, samples) != samples:
             reason = (
                 f"client {client} had {self.sizes[client]} samples when the run began, now it has "
@@ -82,7 +86,7 @@ class NodeRegistry:
         elif (other := self._nodes.get(client)) is not None and self._is_responding(other):
             reason = f"client {client} is on node {other} already, which answers"
         else:
-            self.sizes[client] = samples
+            self.sizes[client], self.columns = samples, columns
             self._nodes[client] = node
             return
         log.warning("Node %d is refused: %s.", node, reason)

@@ -14,6 +14,7 @@ from ..core.files import write_atomically
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import Channel, ProtocolClient, ProtocolError, ProtocolTerms, Quantizer, Secure
+from ..simulation.moments import DIGITS
 
 MEASURED = {"measured loss": "loss", "measured lr": "lr"}  # for the history; masked like channels
 FILE = "session.json"
@@ -50,13 +51,16 @@ class SecAggTerms:
         )
 
     @classmethod
-    def from_text(cls, text: object, method: Method, x: Vector, preparing: bool) -> "SecAggTerms":
-        """Undo `to_text`, with the channels that this node derives from the method."""
+    def from_text(
+        cls, text: object, method: Method, x: Vector, preparing: bool, columns: int = 0
+    ) -> "SecAggTerms":
+        """Undo `to_text`, with the channels that this node derives from the method and its data."""
         try:
             found = json.loads(str(text))
             bounds, what = found["bounds"], str(found["what"])
             if what:
-                shapes = probe_shapes(x, what, len(bounds))
+                size = columns if what == "moments" else x.numel()
+                shapes = probe_shapes(size, what, len(bounds))
             else:
                 shapes = training_shapes(method, x, preparing)
             channels = tuple(Channel(n, s, float(bounds[n])) for n, s in shapes.items())
@@ -76,10 +80,10 @@ def _bound_of(secure: Secure, name: str) -> float:
     return secure.bound[name]
 
 
-def probe_shapes(x: Vector, what: str, points: int) -> Shapes:
-    """Return the shapes of what a client answers to a query at some points."""
-    shape = tuple(x.shape) if what == "grad" else ()
-    return {f"point {j}": shape for j in range(points)}
+def probe_shapes(size: int, what: str, points: int) -> Shapes:
+    """Return the shapes of what a client answers to a query at some points of this size."""
+    lengths = {"grad": (size,), "moments": (len(DIGITS) * (2 * size + 1),)}
+    return {f"point {j}": lengths.get(what, ()) for j in range(points)}
 
 
 def training_shapes(method: Method, x: Vector, preparing: bool) -> Shapes:

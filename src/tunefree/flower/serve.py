@@ -14,7 +14,7 @@ from ..core.errors import CheckpointError, ResumeError, convert_errors
 from ..core.files import write_atomically
 from ..core.lock import lock_folder
 from ..core.plan import Plan
-from ..core.types import Vector
+from ..core.types import Vector, map_inputs
 from ..data._arrays import as_pair
 from ..data.batches import batch_width
 from ..data.federation import Federation
@@ -39,7 +39,7 @@ from .terms import RunTerms, digest_method, digest_model, name_method
 log = logging.getLogger("tunefree")
 
 SERVER_LOCK = "server.lock"  # held from the first contact with the nodes
-NODES = "nodes.json"  # the run's id and the clients' sizes
+NODES = "nodes.json"  # the run's id, and the clients' sizes and columns
 LOG = "federation.log"  # which clients were absent, lost or refused in a round, and why
 
 
@@ -63,14 +63,14 @@ def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -
         run_id = secrets.token_hex(16)
         sizes = [registry.sizes[i] for i in range(settings.clients)]
     else:
-        run_id, sizes = known
+        run_id, sizes, registry.columns = known
         registry.sizes = dict(enumerate(sizes))
     source = NodeSource(settings, torch.tensor(sizes), run_id, registry)
     run = bind(settings, settings.model, source)
     if settings.secure is not None:
         run = replace(run, settings=run.settings | {"secure": repr(settings.secure)})
     if folder is not None and not (folder.path / NODES).exists():
-        text = json.dumps({"run": run_id, "sizes": sizes})
+        text = json.dumps({"run": run_id, "sizes": sizes, "columns": registry.columns})
         write_atomically(folder.path / NODES, text.encode())
     with _log_to_folder(folder):
         callbacks = [*settings.callbacks, _log_round]
@@ -105,8 +105,8 @@ def _log_to_folder(folder: RunFolder | None) -> Iterator[None]:
         handler.close()
 
 
-def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int]] | None:
-    """Return what was fixed when a run started: its id, and the clients' sizes."""
+def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int], int] | None:
+    """Return what was fixed when a run started: its id, the clients' sizes, and their columns."""
     if folder is None or not (folder.is_started or (folder.path / NODES).exists()):
         return None
     path, name = folder.path / NODES, str(folder.path)
@@ -115,12 +115,13 @@ def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int]]
     with convert_errors(f"{path} is damaged", CheckpointError):
         found = json.loads(path.read_text())
         run, sizes = str(found["run"]), [int(n) for n in found["sizes"]]
+        columns = int(found["columns"])
     if not all(0 < n < 2**63 for n in sizes):
         raise CheckpointError(f"{path} is damaged: a client has no such number of examples.")
     if len(sizes) != clients:
         reason = f"The run in {name!r} has {len(sizes)} clients, not {clients}"
         raise ResumeError(f"{reason}; choose another folder for a new run.")
-    return run, sizes
+    return run, sizes, columns
 
 
 class NodeSource:
@@ -134,17 +135,16 @@ class NodeSource:
         """Number of clients N."""
         return self._settings.clients
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether the server's own targets are class labels; True if it has none."""
-        s = self._settings
-        seen = s.held if s.test is None else s.test
-        return seen is None or are_labels(as_pair(*seen)[1])
-
     def load(self, config: RunConfig, problem: Problem) -> ClientData:
         """Return what the server knows of the data."""
         s, sizes = self._settings, self._sizes
         shown = min(s.clients, 100)
+        if (seen := s.held if s.test is None else s.test) is not None:
+            x, y = prepare_pair(problem, as_pair(*seen))
+            highest = int(y.max()) if are_labels(y) else None
+            problem.check(map_inputs(lambda t: t[:2], x), y[:2], highest, y)
+        elif config.loss == "auto":
+            problem.set_loss("cross_entropy")
         return ClientData(
             sizes=sizes,
             description={
@@ -155,6 +155,7 @@ class NodeSource:
             },
             has_held=s.held is not None,
             test=None if s.test is None else prepare_pair(problem, as_pair(*s.test)),
+            columns=self._registry.columns or 0,
         )
 
     def create_pool(
@@ -181,4 +182,4 @@ class NodeSource:
             own = BatchSource(problem, fed, batches, s.seed, None, padded=width)
             held = ClientContext(method, own, LoopEngine(problem))
         exchange = Exchange(self._registry, s, self._run, terms.text())
-        return FlowerClients(method, plan, self._sizes, start, exchange, held)
+        return FlowerClients(method, plan, self._sizes, start, exchange, held, problem.scaling)

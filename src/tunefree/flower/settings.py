@@ -19,7 +19,7 @@ from ..training.config import Engine, RunConfig, option
 # Options of a simulation that need all data in one process.
 UNSUPPORTED = (
     *("compile", "start", "validation", "patience", "keep_best", "per_client", "heterogeneity"),
-    *("backend", "chunk", "faults", "attack"),
+    *("backend", "chunk", "faults", "attack", "class_weight"),
 )
 
 

@@ -133,6 +133,20 @@ def register_method(
     return register
 
 
+def add_own_method(text: str, found: Any) -> None:
+    """Add a method of the user's own file, a `Method` or a factory, under its text PATH.py:NAME."""
+    if text in CATALOGUE.loaded:
+        return
+    registered = {e.make: e for e in CATALOGUE.loaded.values()}
+    if not isinstance(found, Method) and not callable(found):
+        raise ArgumentError(f"{text!r} must be a Method, or a function that returns one.")
+    known = None if isinstance(found, Method) else registered.get(found)
+    make = (lambda: found) if isinstance(found, Method) else found
+    file = text.rpartition(":")[0]
+    entry = known or MethodEntry(make, file, package=file)
+    CATALOGUE.add(text, entry)
+
+
 def _package_of(factory: Callable[..., Any]) -> str | None:
     """Return the top-level package of a factory, None for this one."""
     top = factory.__module__.partition(".")[0]

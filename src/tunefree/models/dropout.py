@@ -8,28 +8,32 @@ Differences from nn.Dropout: only the source of the bits. A client's mask theref
 on the other clients of its chunk, on the device, or on the number of trials of a line search.
 
 Layers are replaced by `with_counter_dropout`. Models of other libraries also call F.dropout and
-F.scaled_dot_product_attention in their forward pass, where there is no module to replace. Inside
-`CounterDropoutMode` such calls become
+F.scaled_dot_product_attention in their forward pass, and PyTorch's own layers have dropout inside,
+where there is no module to replace. Inside `CounterDropoutMode` such calls become
 
     dropout:    counter-based masks, as `CounterDropout` draws them
     attention:  dropout(softmax(q k^T scale + bias)) v, in plain products; 0 where all is masked
+    nn.MultiheadAttention: its own function, with these two
+    nn.LSTM, nn.GRU, nn.RNN: `recurrent.run_layers`, where clients are batched or dropout is on
 
-which have a batching rule on every device and can be repeated. Calls inside PyTorch's own functions
-(F.multi_head_attention_forward) cannot be replaced.
+which have a batching rule on every device and can be repeated.
 """
 
 import copy
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
 
 from ..core.errors import ArgumentError
 from ..core.random import mix, stream
 from ..core.types import Inputs, list_tensors
+from .recurrent import CELLS, is_plain, quiet_weights, run_layers
 
 _FEATURES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _REFUSED = (nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -131,8 +135,8 @@ def _reset_calls(module: nn.Module, args: Any) -> None:
 def draws_random_numbers(module: nn.Module, inputs: Inputs) -> bool:
     """Return whether a forward pass in training mode draws from PyTorch's own generator.
 
-    Runs of such a model (F.dropout, nn.RReLU, the dropout inside nn.MultiheadAttention) could not
-    be repeated. Neither the model nor the generator is changed.
+    Runs of such a model (nn.RReLU, torch.rand) could not be repeated. Neither the model nor the
+    generator is changed.
 
     >>> draws_random_numbers(nn.Dropout(0.5), torch.ones(2, 3))
     True
@@ -157,7 +161,7 @@ def _generators(gpus: list[int]) -> list[Tensor]:
 
 
 class CounterDropoutMode(TorchFunctionMode):
-    """Replace F.dropout and F.scaled_dot_product_attention inside this context.
+    """Replace dropout, attention and recurrent layers inside this context.
 
     Args:
         key: Determines the masks (int64, scalar; under vmap one for each client).
@@ -168,6 +172,7 @@ class CounterDropoutMode(TorchFunctionMode):
         self.key = key
         self.used = False  # whether any call was replaced
         self.drops = 0  # calls so far that drew a mask
+        self.recurrent = False  # whether any of them is a recurrent layer
 
     def __torch_function__(
         self,
@@ -176,12 +181,32 @@ class CounterDropoutMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Replace the two functions; call all others."""
+        """Replace these functions; call all others."""
         if func is F.dropout:
             return self._dropout(*args, **(kwargs or {}))
         if func is F.scaled_dot_product_attention:
             return self._attention(*args, **(kwargs or {}))
+        if func is F.multi_head_attention_forward:
+            return self._multi_head(*args, **(kwargs or {}))
+        if func in CELLS and is_plain(*args):
+            return self._recurrent(func, *args)
         return func(*args, **(kwargs or {}))
+
+    def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
+        """Call PyTorch's own function with the dropout and attention of this mode."""
+        names = {"dropout": self._dropout, "scaled_dot_product_attention": self._attention}
+        names["has_torch_function"] = lambda tensors: False  # which would come back here
+        code = F.multi_head_attention_forward.__code__
+        defaults = F.multi_head_attention_forward.__defaults__
+        return FunctionType(code, vars(F) | names, argdefs=defaults)(*args, **kwargs)
+
+    def _recurrent(self, func: Callable[..., Any], *args: Any) -> Any:
+        dropout, train = args[5:7]
+        self.used = self.recurrent = True
+        if not (train and dropout) and peek_interpreter_stack() is None:  # no vmap: faster as it is
+            with quiet_weights(args[0].device):
+                return func(*args)
+        return run_layers(CELLS[func], self._dropout, *args)
 
     def _dropout(
         self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False

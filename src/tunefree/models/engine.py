@@ -54,7 +54,8 @@ def select_engine(
             raise ArgumentError(
                 f"fit(engine='vmap') cannot batch this model: {reason} Use engine='loop'."
             ) from error
-        log.warning("This model cannot be batched over clients (%s); clients run in turn.", reason)
+        said = "This model cannot be batched over clients (%s); clients run in turn."
+        log.warning(said, _shorten(reason))
         return LoopEngine(problem)
     if compile and not enabled:
         log.info("%s=plain: running without compilation.", VARIABLE)
@@ -71,6 +72,11 @@ def select_engine(
                 fast.value(y, probe)
             return fast
         except Exception as error:  # no C++ compiler, or an operation it cannot lower
-            reason = first_line(error)
+            reason = _shorten(first_line(error))
             log.warning("Compilation is not available here (%s); running without it.", reason)
     return VmapEngine(problem)
+
+
+def _shorten(reason: str) -> str:
+    """Return the beginning of a reason; PyTorch's own may fill the screen."""
+    return reason if len(reason) <= 160 else reason[:160].rsplit(" ", 1)[0] + " ..."

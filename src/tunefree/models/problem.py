@@ -21,22 +21,80 @@ from ..core.layout import Layout
 from ..core.types import Inputs, Vector, list_tensors, map_inputs
 from .dropout import CounterDropoutMode, draws_random_numbers, with_counter_dropout
 from .norms import refuse_batchnorm
+from .recurrent import quiet_weights
+from .scaling import fold_scaling, standardise
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Precision = Literal["auto", "fp32", "tf32", "bf16"]
+WEIGHT = "sample_weight"  # name of the samples' weights in a dict batch
+
+
+IGNORED = -100  # target of a position of a sequence that does not count, as in torch
 
 
 def _mse(output: Tensor, target: Tensor) -> Tensor:
-    if output.shape != target.shape and output.numel() == target.numel():
-        output = output.reshape(target.shape)  # (B, 1) against (B,)
-    return (output - target).square()
+    return (_like(output, target) - target.to(output.dtype)).square()
+
+
+def _bce(output: Tensor, target: Tensor) -> Tensor:
+    wanted = target.to(output.dtype)
+    return nn.functional.binary_cross_entropy_with_logits(
+        _like(output, target), wanted, reduction="none"
+    )
 
 
 def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(output, target, reduction="none")
+    each = nn.functional.cross_entropy(class_axis(output, target), target, reduction="none")
+    if target.ndim == 1:
+        return each
+    counts = (target != IGNORED).flatten(1).sum(1).clamp(min=1)
+    return each.flatten(1).sum(1) / counts
 
 
-LOSSES: dict[str, Loss] = {"cross_entropy": _cross_entropy, "mse": _mse}
+LOSSES: dict[str, Loss] = {"cross_entropy": _cross_entropy, "bce": _bce, "mse": _mse}
+
+
+def _like(output: Tensor, target: Tensor) -> Tensor:
+    if output.shape != target.shape and output.numel() == target.numel():
+        return output.reshape(target.shape)  # (B, 1) against (B,)
+    return output
+
+
+def class_axis(output: Tensor, target: Tensor) -> Tensor:
+    """Return scores with the classes in axis 1, as torch has them: (B, V, L) from (B, L, V).
+
+    >>> class_axis(torch.zeros(2, 5, 7), torch.zeros(2, 5)).shape
+    torch.Size([2, 7, 5])
+    """
+    is_last = output.ndim == target.ndim + 1 > 2 and output.shape[:-1] == target.shape
+    return output.movedim(-1, 1) if is_last else output
+
+
+def guess_loss(output: Tensor, target: Tensor) -> str:
+    """Return the name of the loss for a model's outputs and the targets of all samples.
+
+    Raises:
+        ArgumentError: If several losses are possible; it names them.
+    """
+    one_each = output.shape[1:].numel() == target.shape[1:].numel()
+    is_binary = bool(((target == 0) | (target == 1)).all())
+    if target.is_floating_point():
+        if is_binary and one_each and float(target.max()) > float(target.min()):
+            raise ArgumentError(
+                "The targets are floats that are all 0 or 1, so say what they mean: loss='bce' if "
+                "they are classes or labels, loss='mse' if they are numbers."
+            )
+        return "mse"
+    if not one_each:
+        return "cross_entropy"
+    if is_binary:
+        return "bce"
+    many, high = tuple(target.shape[1:]), int(target.max())
+    raise ArgumentError(
+        f"The targets are integers and the model returns one number for each of them, so give "
+        f"loss='mse' if they are numbers; for classes in 0..{high}, give the last layer "
+        f"{high + 1} outputs" + (f" for each of the {many} targets." if many else ".")
+    )
 
 
 def extract_logits(output: Any) -> Any:
@@ -63,7 +121,8 @@ class Problem:
     Args:
         module: Any module; it is copied, not changed. It returns a tensor, or an object or dict
             with a tensor `logits`, as Hugging Face's models do.
-        loss: A name ("cross_entropy", "mse") or f(output, target) -> loss of each sample.
+        loss: A name ("cross_entropy", "bce", "mse"), f(output, target) -> loss of each sample, or
+            "auto", for which `check` takes one by the outputs and targets.
         dtype: torch.float32 or torch.float64.
         device: Where the constants live.
         precision: Precision of products. "fp32": that of the dtype. "tf32": 10 bits of mantissa
@@ -86,15 +145,16 @@ class Problem:
             wanted = "torch.float32 or torch.float64"
             raise ArgumentError(f"fit(dtype=...) must be {wanted}, got {dtype}.")
         refuse_batchnorm(module)
-        if not callable(loss):
-            check_known("loss", loss, LOSSES)
-        self.loss = loss if callable(loss) else LOSSES[loss]
-        self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__name__", "custom")
+        self.set_loss(loss)
+        self.weighted = False  # whether batches end with the weights of their samples
+        self.casts = False  # whether integer inputs become floats; set by `check`
         self.dtype, self.device = dtype, torch.device(device)
         self.precision = _precision(precision, dtype, self.device)
+        self.scaling: Tensor | None = None  # mean and scale of each column of the inputs
         self._original, self._title = copy.deepcopy(module), f"The model {type(module).__name__}"
         twin, self._key_names = with_counter_dropout(module)
         self._functional = False  # whether forward calls F.dropout or attention; set by `check`
+        self.has_recurrent = False  # whether it has recurrent layers of PyTorch; set by `check`
         self._module = twin.to(device=self.device, dtype=dtype).train()
         trainable = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
         if not trainable:
@@ -105,6 +165,19 @@ class Problem:
         self.start: Vector = self.layout.join([p.detach() for p in trainable.values()])
         if not bool(torch.isfinite(self.start).all()):
             raise ArgumentError("fit(model=...) must start from finite parameters, got NaN or Inf.")
+
+    def standardise_inputs(self, columns: int) -> Tensor:
+        """Standardise inputs by a tensor (2, columns), which is filled in place later."""
+        zero = torch.zeros(columns, dtype=self.dtype, device=self.device)
+        self.scaling = torch.stack([zero, zero + 1])
+        return self.scaling
+
+    def set_loss(self, loss: str | Loss) -> None:
+        """Set the loss, by its name or as a function."""
+        if not callable(loss):
+            check_known("loss", loss, (*LOSSES, "auto"))
+        self.loss = loss if callable(loss) else LOSSES.get(loss, _cross_entropy)
+        self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__name__", "custom")
 
     @property
     def has_dropout(self) -> bool:
@@ -144,6 +217,9 @@ class Problem:
 
     def _call(self, params: Sequence[Tensor], inputs: Inputs, extra: dict[str, Tensor]) -> Tensor:
         named = dict(zip(self.layout.names, params, strict=True)) | extra
+        if self.scaling is not None:
+            assert isinstance(inputs, Tensor)
+            inputs = standardise(inputs, self.scaling)
         if isinstance(inputs, dict):
             output = functional_call(self._module, named, (), dict(inputs))
         else:
@@ -155,6 +231,7 @@ class Problem:
     ) -> Tensor:
         """Return one client's training loss, the mean over the samples that are not padding."""
         extra = dict.fromkeys(self._key_names, key)
+        inputs, factor = self._split_weight(inputs)
         with CounterDropoutMode(key) if self._functional else nullcontext():
             if self.precision == "bf16":
                 with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
@@ -163,13 +240,23 @@ class Problem:
                 output = self._call(params, inputs, extra)
         each = self.sample_losses(output, target)
         weight = mask.to(each.dtype)
+        if factor is not None:
+            each = each * factor.to(each.dtype)
         return (each * weight).sum() / weight.sum()
+
+    def _split_weight(self, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
+        """Return the inputs, and the weights of the samples if they come with them."""
+        if not self.weighted:
+            return inputs, None
+        if isinstance(inputs, dict):
+            return {n: t for n, t in inputs.items() if n != WEIGHT}, inputs[WEIGHT]
+        return (inputs[:-1] if len(inputs) > 2 else inputs[0]), inputs[-1]
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
         self._module.eval()
         try:
-            with self.precision_context():
+            with self.precision_context(), quiet_weights(self.device):
                 yield
         finally:
             self._module.train()
@@ -182,6 +269,8 @@ class Problem:
     def gradient(self, x: Vector, inputs: Inputs, target: Tensor, weight: Tensor) -> Vector:
         """Return the gradient of the weighted sum of losses, in evaluation mode."""
         point = x.detach().requires_grad_()
+        inputs, factor = self._split_weight(inputs)
+        weight = weight if factor is None else weight * factor.to(weight.dtype)
         with self._evaluating():
             each = self.sample_losses(self._call(self.layout.split(point), inputs, {}), target)
             (grad,) = torch.autograd.grad((each * weight).sum(), [point])
@@ -194,14 +283,30 @@ class Problem:
 
     def is_classification(self, output: Tensor, target: Tensor) -> bool:
         """Return whether outputs are scores of classes, so that accuracy is defined."""
-        scores = output.ndim == target.ndim + 1 and output.shape[1] > 1
+        scores = (
+            output.ndim == target.ndim + 1 and output.shape[1:].numel() > target.shape[1:].numel()
+        )
         return are_labels(target) and scores and self.loss is not _mse
+
+    def accuracy(self, output: Tensor, target: Tensor) -> Tensor | None:
+        """Return the share of correct classes or labels of each sample (B,), None if undefined."""
+        if self.loss is _bce:
+            right = (_like(output, target) > 0) == (target > 0.5)
+            return right.to(torch.float64).reshape(len(target), -1).mean(1)
+        if not self.is_classification(output, target):
+            return None
+        right = (class_axis(output, target).argmax(1) == target).to(torch.float64)
+        right = right.reshape(len(target), -1)
+        if target.ndim == 1:
+            return right.mean(1)
+        return right.sum(1) / (target != IGNORED).reshape(len(target), -1).sum(1).clamp(min=1)
 
     def prepare(self, inputs: Inputs) -> Inputs:
         """Move a batch to the device, and its floating-point tensors to the problem's dtype."""
 
         def move(t: Tensor) -> Tensor:
-            return t.to(self.device, self.dtype if t.is_floating_point() else None)
+            is_float = t.is_floating_point() or self.casts
+            return t.to(self.device, self.dtype if is_float else None)
 
         return map_inputs(move, inputs)
 
@@ -215,14 +320,21 @@ class Problem:
         return total.hexdigest()[:16]
 
     def module_at(self, x: Vector) -> nn.Module:
-        """Return a copy of the user's module with parameters `x`, in evaluation mode."""
+        """Return a copy of the user's module with parameters `x`, in evaluation mode.
+
+        It takes raw inputs: if they are standardised, `fold_scaling` says where that goes.
+        """
         module = copy.deepcopy(self._original).to(self.dtype)
         named = dict(module.named_parameters())
         parts = self.layout.split(x.detach().to("cpu"))
         with torch.no_grad():
             for name, part in zip(self.layout.names, parts, strict=True):
                 named[name].copy_(part)
-        return module.eval()
+        return (
+            module.eval()
+            if self.scaling is None
+            else fold_scaling(module, self.scaling, extract_logits)
+        )
 
     def vector_of(self, module: nn.Module) -> Vector:
         """Return a module's parameters, which must have this layout, as a flat vector."""
@@ -236,10 +348,19 @@ class Problem:
         parts = [named[n].detach().to(self.device, self.dtype) for n in self.layout.names]
         return self.layout.join(parts)
 
-    def check(self, inputs: Inputs, target: Tensor, highest: int | None) -> None:
+    def check(
+        self, inputs: Inputs, target: Tensor, highest: int | None, every: Tensor | None = None
+    ) -> None:
         """Run a few samples through model and loss, and raise an error that explains what fails.
 
-        `highest` is the largest label of the dataset, None if targets are real numbers.
+        The loss "auto" is replaced by one that fits, and integer inputs are cast from now on if the
+        model takes only floats.
+
+        Args:
+            inputs: Inputs of a few samples.
+            target: Their targets.
+            highest: The largest label of the dataset, None if targets are real numbers.
+            every: The targets of all samples, by which the loss is chosen.
         """
         shapes = ", ".join(str(tuple(t.shape[1:])) for t in list_tensors(inputs))
         if isinstance(inputs, dict):
@@ -247,20 +368,32 @@ class Problem:
         trial = CounterDropoutMode(torch.zeros((), dtype=torch.int64, device=self.device))
         message = f"{self._title} does not accept samples of shape {shapes}"
         with convert_errors(message, ArgumentError), trial:
-            output = self._call(self.layout.split(self.start), inputs, {})
+            try:
+                output = self._call(self.layout.split(self.start), inputs, {})
+            except (RuntimeError, TypeError) as error:  # a layer that takes no integers, or worse
+                floats = map_inputs(lambda t: t.to(self.dtype), inputs)
+                if all(t.is_floating_point() for t in list_tensors(inputs)):
+                    raise
+                try:
+                    output = self._call(self.layout.split(self.start), floats, {})
+                except Exception:
+                    raise error from None
+                inputs, self.casts = floats, True
         if not isinstance(output, Tensor) or output.shape[:1] != target.shape[:1]:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ArgumentError(
                 f"{self._title} must return one tensor with a row per sample, or an object or dict "
                 f"whose `logits` are one, got {got} for {target.shape[0]} samples."
             )
-        self._functional = trial.used
+        self._functional, self.has_recurrent = trial.used, trial.recurrent
         self._check_draws(trial, inputs)
+        if self.loss_name == "auto":
+            self.set_loss(guess_loss(output, target if every is None else every))
         if self.loss is _cross_entropy:
             self._check_classes(output, target, highest)
-        if self.loss is _mse and output.numel() != target.numel():
+        if self.loss in (_mse, _bce) and output.numel() != target.numel():
             raise ArgumentError(
-                f"fit(loss='mse') compares numbers one by one, but the model returns "
+                f"fit(loss={self.loss_name!r}) compares numbers one by one, but the model returns "
                 f"{tuple(output.shape[1:])} per sample and the targets have "
                 f"{tuple(target.shape[1:])}; give the last layer as many outputs as targets."
             )
@@ -274,6 +407,15 @@ class Problem:
                 f"fit(loss=...) must return one loss per sample, so {target.shape[0]} rows, got "
                 f"{got}; use reduction='none'."
             )
+
+    def count_outputs(self, inputs: Inputs) -> int | None:
+        """Return the number of outputs per sample, None if the model does not accept the inputs."""
+        for batch in (inputs, map_inputs(lambda t: t.to(self.dtype), inputs)):
+            try:
+                return int(self.outputs(self.start, batch).shape[1:].numel())
+            except Exception:  # `check` says what is wrong
+                continue
+        return None
 
     def _check_draws(self, trial: CounterDropoutMode, inputs: Inputs) -> None:
         with trial:
@@ -294,9 +436,22 @@ class Problem:
         if highest is None:
             raise ArgumentError(
                 "fit(loss='cross_entropy') needs whole-number labels, got targets of dtype "
-                f"{target.dtype}; use loss='mse' for regression."
+                f"{target.dtype}; use loss='mse' for regression, loss='bce' for targets 0 and 1."
             )
-        if output.ndim < 2 or output.shape[1] <= highest:
+        if target.ndim > 1 and output.ndim != target.ndim + 1:
+            shapes = f"{tuple(output.shape[1:])} per sample and the targets have "
+            shapes += f"{tuple(target.shape[1:])}"
+            raise ArgumentError(
+                "fit(loss='cross_entropy') needs a score of each class for each target, but the "
+                f"model returns {shapes}; give classes in one axis, such as y[:, 0]."
+            )
+        if target.ndim > 1 and output.shape[:-1] == target.shape == output[:, 0].shape:
+            raise ArgumentError(
+                f"The model returns {tuple(output.shape[1:])} per sample for targets of "
+                f"{tuple(target.shape[1:])}, so either axis may hold the classes; give loss=... a "
+                "function that says which."
+            )
+        if output.ndim < 2 or class_axis(output, target).shape[1] <= highest:
             raise ArgumentError(
                 f"The model returns outputs of shape {tuple(output.shape[1:])} per sample, but "
                 f"labels go up to {highest}; give the last layer {highest + 1} outputs."

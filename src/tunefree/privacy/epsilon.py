@@ -53,7 +53,7 @@ def epsilon(
     cohort: int,
     delta: float,
     cohorts: Cohorts = "known",
-    prepares: bool = False,
+    prepares: int = 0,
     memory: bool = False,
 ) -> float:
     """Return epsilon of (epsilon, delta)-differential privacy for the replacement of one client.
@@ -65,7 +65,8 @@ def epsilon(
         cohort: Clients in a round S.
         delta: Probability with which the promise may fail, in (0, 1); well below 1 / N.
         cohorts: Whether those who see the models know who took part.
-        prepares: Whether the method lets everybody send once before round 0.
+        prepares: How often everybody sends before round 0: 1 if the method prepares, and 1 if the
+            columns of a table are standardised.
         memory: Whether clients remember anything between rounds.
     """
     check_nonnegative("epsilon", "noise", noise)
@@ -88,14 +89,14 @@ def epsilon(
 
 
 def _sampled(
-    multiplier: float, rounds: int, clients: int, cohort: int, delta: float, prepares: bool
+    multiplier: float, rounds: int, clients: int, cohort: int, delta: float, prepares: int
 ) -> float:
     dp, rdp = _import_dp("dp_accounting"), _import_dp("dp_accounting.rdp")
     accountant = rdp.RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_ONE)
     one = dp.GaussianDpEvent(multiplier)
     accountant.compose(dp.SampledWithoutReplacementDpEvent(clients, cohort, one), rounds)
     if prepares:
-        accountant.compose(one)
+        accountant.compose(one, int(prepares))
     return float(accountant.get_epsilon(delta))
 
 

@@ -111,14 +111,12 @@ class Privacy:
         if self.delta is not None:
             self.cost(1)  # raise errors now, not after a round
 
-    def cost(
-        self, rounds: int, *, prepares: bool = False, memory: bool = False
-    ) -> dict[str, float]:
+    def cost(self, rounds: int, *, prepares: int = 0, memory: bool = False) -> dict[str, float]:
         """Return the epsilon of a run, for the history; an empty dict without a delta.
 
         Args:
             rounds: Number of rounds.
-            prepares: Whether all clients sent once before round 0.
+            prepares: How often all clients sent before round 0.
             memory: Whether clients have a memory between rounds.
         """
         if self.delta is None:

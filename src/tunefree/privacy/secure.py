@@ -11,7 +11,7 @@ sums; in a federation each `ProtocolClient` runs on its node.
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -133,6 +133,10 @@ class Secure:
     def __call__(self, weight: float, round: int | None = None, what: str = "") -> SecureMean:
         """Return the aggregator of a sum."""
         return SecureMean(weight, bound=self.bound, bits=self.bits, threshold=self.threshold)
+
+    def for_digits(self) -> "Secure":
+        """Return the settings for integers below 2^32, whose sums are exact."""
+        return replace(self, bound=2.0**32, bits=64)
 
     def new_terms(self, quantizer: Quantizer) -> ProtocolTerms:
         """Return the parameters of a new session of as many clients as the quantizer allows."""

@@ -1,6 +1,25 @@
 """Output for people: progress and tables in the terminal, the HTML report, figures for papers."""
 
+import importlib
+import logging
+
+from ..training.callbacks import Callback
 from ..training.run import register_report
 from .page import render_notebook, write_run
+from .payload import describe_run
 
-register_report(write=write_run, render=render_notebook)
+
+def make_progress(rounds: int) -> Callback | None:
+    """Return a callback that shows a run's progress in a terminal or a notebook; None elsewhere."""
+    try:
+        terminal = importlib.import_module(f"{__name__}.terminal")
+    except ImportError:  # rich is not installed
+        logging.getLogger("tunefree").debug("No progress bar: rich cannot be imported.")
+        return None
+    bar: Callback | None = terminal.make_bar(rounds)
+    return bar
+
+
+register_report(
+    write=write_run, render=render_notebook, describe=describe_run, progress=make_progress
+)

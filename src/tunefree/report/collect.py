@@ -20,11 +20,17 @@ SEEDED = ("seed", "start", "frozen", "data.digest", "data.picture")  # settings 
 SEED_FOLDER = re.compile(r"seed-\d+")
 RUNNING_SECONDS = 60.0  # an unfinished run counts as running this long after its last write
 MAX_DEPTH = 4
+COMPARISON, SEARCHES = "compare.json", "tuning"  # of a comparison: its file, its folder of searches
 
 
-def find_run_folders(root: Path) -> Iterator[Path]:
-    """Yield the run folders at or below a folder, in natural order of their names."""
-    for name, subfolders, _ in os.walk(root):
+def find_run_folders(root: Path, searches: bool = True) -> Iterator[Path]:
+    """Yield the run folders at or below a folder, in natural order of their names.
+
+    Without `searches`, the runs that tuned a method of a comparison are left out.
+    """
+    for name, subfolders, files in os.walk(root):
+        if not searches and COMPARISON in files and SEARCHES in subfolders:
+            subfolders.remove(SEARCHES)
         subfolders.sort(key=_natural_order)
         folder = Path(name)
         if (folder / "settings.json").is_file():
@@ -106,7 +112,7 @@ def load_groups(folders: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run
     found: dict[Path, Run] = {}
     for name in folders:
         folder = Path(name)
-        here = {path.resolve(): path for path in find_run_folders(folder)}
+        here = {path.resolve(): path for path in find_run_folders(folder, searches=False)}
         if not here:
             why = f"{str(name)!r} " + ("holds none" if folder.is_dir() else "is no folder")
             raise ArgumentError(f"report takes run folders, or folders that contain some; {why}.")

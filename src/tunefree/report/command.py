@@ -28,7 +28,8 @@ def list_options(asked: Mapping[str, Any], always: Sequence[str] = ()) -> list[s
     >>> list_options({"clients": 9, "batch": 50, "keep_best": True})
     ['--clients', '9', '--keep-best']
     """
-    names = [name for name in DEFAULTS if name != "set"]
+    hidden = ("set", "data") if asked.get("table") else ("set",)
+    names = [name for name in DEFAULTS if name not in hidden]
     names.insert(names.index("method") + 1, "set")  # the method's settings follow its name
     words: list[str] = []
     for name in names:

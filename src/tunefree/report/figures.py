@@ -7,6 +7,7 @@ white; text in pdf and svg stays text. The same data give the same file, byte fo
 import importlib
 import io
 import itertools
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ArgumentError, unknown_name
+from ..core.errors import check_at_least, import_optional, unknown_name
 from ..core.files import check_writable
 from ..training.run import Run
 from .payload import HistoryTable, build_pictures, mean_over_runs, spread_over_runs, tabulate
 
 FORMATS = ("pdf", "svg", "png")
+COLUMN = 3.25  # inches: a column of ICML's style; IEEE's has 3.5
 CURVES = {"test_accuracy": "Test accuracy", "test_loss": "Test loss", "train_loss": "Training loss"}
 AXES = {"rounds": "Rounds", "bytes": "Bytes sent, up and down"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -54,21 +56,20 @@ def paper_style() -> Iterator[Any]:
     Raises:
         ArgumentError: matplotlib is not installed.
     """
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-        canvas = importlib.import_module("matplotlib.figure").Figure
-    except ImportError:
-        hint = "pip install 'tunefree[plots]'"
-        raise ArgumentError(f"Figures need matplotlib, which is not installed; {hint}.") from None
+    matplotlib = import_optional("matplotlib", "Figures", "matplotlib", extra="plots")
+    canvas = importlib.import_module("matplotlib.figure").Figure
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
         yield canvas
 
 
-def render(figure: Any, format: str) -> bytes:
-    """Return the content of a figure's file, without a date; lengths in svg have two decimals."""
+def render(figure: Any, format: str, *, crop: bool = True) -> bytes:
+    """Return the content of a figure's file, without a date; lengths in svg have two decimals.
+
+    Without `crop` the figure keeps its width.
+    """
     metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[format]
     out = io.BytesIO()
-    figure.savefig(out, format=format, bbox_inches="tight", metadata=metadata)
+    figure.savefig(out, format=format, bbox_inches="tight" if crop else None, metadata=metadata)
     content = out.getvalue()
     return re.sub(rb"(\d\.\d\d)\d+", rb"\1", content) if format == "svg" else content
 
@@ -118,17 +119,24 @@ def set_log_scale(ax: Any) -> None:
 
 
 def draw(
-    groups: Mapping[str, Sequence[Run]], folder: str | os.PathLike[str], format: str = "pdf"
+    groups: Mapping[str, Sequence[Run]],
+    folder: str | os.PathLike[str],
+    format: str = "pdf",
+    width: float = COLUMN,
 ) -> list[Path]:
     """Write the figures into a folder and return their paths.
+
+    Lines are means over seeds, bands reach from the lowest to the highest seed.
 
     Args:
         groups: Labels, each with one run per seed.
         folder: Created if it does not exist.
         format: "pdf", "svg" or "png".
+        width: Of each figure, in inches, >= 2.
     """
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
+    check_at_least("figures", "width", width, 2)
     target = Path(folder)
     tables = {label: tabulate(runs) for label, runs in groups.items() if runs}
     drawn = {}
@@ -136,16 +144,18 @@ def draw(
         with check_writable("Figures must go to a folder", folder):
             target.mkdir(parents=True, exist_ok=True)
         for name, axis in itertools.product(CURVES, AXES):
-            if (figure := _curves(canvas, tables, name, axis)) is not None:
+            if (figure := _curves(canvas, tables, name, axis, width)) is not None:
                 drawn[f"{name}-{axis}"] = figure
         for picture in build_pictures(groups)[:1]:
-            drawn["clients"] = _clients(canvas, picture)
+            drawn["clients"] = _clients(canvas, picture, width)
         for name, figure in drawn.items():
-            (target / f"{name}.{format}").write_bytes(render(figure, format))
+            (target / f"{name}.{format}").write_bytes(render(figure, format, crop=False))
     return [target / f"{name}.{format}" for name in drawn]
 
 
-def _curves(canvas: Any, tables: Mapping[str, HistoryTable], name: str, axis: str) -> Any | None:
+def _curves(
+    canvas: Any, tables: Mapping[str, HistoryTable], name: str, axis: str, width: float
+) -> Any | None:
     shown = [
         (i, label, found)
         for i, (label, found) in enumerate(tables.items())
@@ -154,8 +164,11 @@ def _curves(canvas: Any, tables: Mapping[str, HistoryTable], name: str, axis: st
     ]
     if not shown:
         return None
-    beside = len(shown) > 5  # the legend
-    figure = canvas(figsize=(4.8 if beside else 3.5, 2.5), layout="constrained")
+    below = len(shown) > 5  # the legend
+    longest = max(len(label) for _, label, _ in shown)
+    beside = max(1, int(width / (0.5 + 0.065 * longest)))  # names in a row of the legend, in inches
+    room = 0.18 * math.ceil(len(shown) / beside) if below else 0.0
+    figure = canvas(figsize=(width, 0.7 * width + room), layout="constrained")
     ax = figure.add_subplot()
     share = 100 if name.endswith("accuracy") else 1
     for i, label, found in shown:
@@ -171,8 +184,10 @@ def _curves(canvas: Any, tables: Mapping[str, HistoryTable], name: str, axis: st
     if axis == "bytes":
         ticks = importlib.import_module("matplotlib.ticker")
         ax.xaxis.set_major_formatter(ticks.EngFormatter("B"))
-    if len(shown) > 1:
-        ax.legend(**({"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if beside else {}))
+    if below:
+        figure.legend(loc="outside lower center", ncols=beside, columnspacing=1.0)
+    elif len(shown) > 1:
+        ax.legend()
     return figure
 
 
@@ -182,11 +197,10 @@ def _along(found: HistoryTable, axis: str) -> Any:
     return mean_over_runs(found.cumulative("bytes_up") + found.cumulative("bytes_down"))
 
 
-def _clients(canvas: Any, picture: Mapping[str, Any]) -> Any:
+def _clients(canvas: Any, picture: Mapping[str, Any], wide: float) -> Any:
     sizes, counts = np.array(picture["sizes"]), picture.get("labels")
     place = np.arange(len(sizes))
     classes = len(counts[0]) if counts else 0
-    wide = min(7.0, 2.0 + 0.12 * len(sizes))
     tall = min(6.0, 0.8 + 0.16 * classes) if classes else 0.0
     figure = canvas(figsize=(wide, tall + 1.1), layout="constrained")
     heights = [tall, 1.1] if classes else [1.1]

@@ -22,7 +22,7 @@ from ..training.run import Run
 from ..version import __version__
 from .payload import build_payload, method_name, summary_rows
 
-SCRIPTS = ("look.js", "curves.js", "sections.js", "ledger.js", "page.js")
+SCRIPTS = ("look.js", "save.js", "curves.js", "sections.js", "ledger.js", "page.js")
 
 
 def write(
@@ -31,6 +31,7 @@ def write(
     *,
     title: str | None = None,
     tuning: Sequence[Mapping[str, Any]] | None = None,
+    comparison: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the page of groups of runs.
 
@@ -40,9 +41,11 @@ def write(
         title: The page's heading; by default the method or the number of groups, and the data.
         tuning: The cost of tuning, one dict per label: label, accuracy, and for each cost
             (gradients, bytes_up, seconds) the cost of one run, and tuning_<cost>.
+        comparison: What a comparison found: columns (headings by key), rows (texts by label and
+            key) beside the results, and lines below them.
     """
     target = Path(path)
-    text = render(build_payload(groups, title=title, tuning=tuning))
+    text = render(build_payload(groups, title=title, tuning=tuning, comparison=comparison))
     with check_writable("A report must go to a file", path):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, "utf-8")
@@ -97,11 +100,12 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def render_frame(groups: Mapping[str, Sequence[Run]]) -> str:
-    """Return the page as an iframe, for notebooks."""
-    page = html.escape(render(build_payload(groups)))
+def render_frame(groups: Mapping[str, Sequence[Run]], **facts: Any) -> str:
+    """Return the page as an iframe, for notebooks; `facts` are further arguments of `write`."""
+    page = html.escape(render(build_payload(groups, **facts)))
     style = "width: 100%; height: 640px; border: 1px solid #8884"
-    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
+    allowed = "allow-scripts allow-downloads"
+    return f'<iframe sandbox="{allowed}" style="{style}" srcdoc="{page}"></iframe>'
 
 
 def render_notebook(run: Run) -> str:

@@ -212,8 +212,17 @@ def summary_rows(run: Run, measures: Sequence[str] = MEASURES) -> list[tuple[str
     up, down = format_bytes(found["bytes_up"]), format_bytes(found["bytes_down"])
     rows = [("method", method_name(run)), ("rounds", f"{found['rounds']} ({found['status']})")]
     rows += [(n.replace("_", " "), f"{found[n]:.4f}") for n in measures if found.get(n) is not None]
+    if found.get("worst_client") and "client_worst" in measures:
+        rows.append(("worst client", str(found["worst_client"])))
     rows += [("sent up / down", f"{up} / {down}"), ("seconds", f"{found['seconds']:.1f}")]
     return rows + ([("run folder", str(run.path))] if run.path is not None else [])
+
+
+def describe_run(run: Run) -> str:
+    """Return a run's totals and last measurements as lines of text."""
+    rows = summary_rows(run)
+    width = max(len(name) for name, _ in rows) + 2
+    return "\n".join(f"{name:<{width}}{text}" for name, text in rows)
 
 
 def build_group(label: str, runs: Sequence[Run]) -> dict[str, Any]:
@@ -256,12 +265,18 @@ def _build_picture(picture: Mapping[str, Any], data: Mapping[str, Any]) -> dict[
     at = space_evenly(len(picture["sizes"]), MAX_CLIENTS)
     columns = [k for k in ("clients", "sizes", "labels") if picture.get(k)]
     out = {k: [picture[k][i] for i in at] for k in columns}
+    labels = data.get("classes")
+    out |= {"classes": [str(label) for label in labels]} if isinstance(labels, list) else {}
     return {"clients": at.tolist(), **out, "of": data.get("clients", len(picture["sizes"]))}
 
 
 @convert_errors("These runs cannot be shown: settings or histories are damaged", CheckpointError)
 def build_payload(
-    groups: Groups, *, title: str | None = None, tuning: Sequence[Mapping[str, Any]] | None = None
+    groups: Groups,
+    *,
+    title: str | None = None,
+    tuning: Sequence[Mapping[str, Any]] | None = None,
+    comparison: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return all data of the page; the arguments are those of `page.write`."""
     groups = {label: list(runs) for label, runs in groups.items() if runs}
@@ -274,4 +289,5 @@ def build_payload(
         "groups": [build_group(label, runs) for label, runs in groups.items()],
         "pictures": build_pictures(groups),
         "tuning": [dict(item) for item in tuning or ()],
+        "comparison": None if comparison is None else dict(comparison),
     }

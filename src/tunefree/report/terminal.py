@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
+from rich.errors import LiveError
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -12,8 +14,10 @@ from rich.table import Table
 from ..core.text import format_bytes
 from ..training.callbacks import Event
 from ..training.run import Run
+from .notebook import NotebookBar, in_notebook
 from .payload import MEASURES, summary_rows
 
+MEASURED = {"test_accuracy": "accuracy", "test_loss": "test loss"}  # the first there is, in words
 ENGINES = {"vmap": "batched", "vmap, compiled": "batched and compiled", "loop": "each by itself"}
 
 
@@ -34,12 +38,18 @@ def describe_engine(settings: dict[str, Any]) -> str:
 
 
 class ProgressBar:
-    """A callback that draws a progress bar; without a terminal it prints about ten lines."""
+    """A callback that draws a progress bar, in a terminal or a notebook.
 
-    def __init__(self, rounds: int, console: Console) -> None:
-        self._rounds, self._console = rounds, console
+    With `lines`, it prints how clients are trained, and about ten lines where it can draw no bar.
+    """
+
+    def __init__(self, rounds: int, console: Console, *, lines: bool = True) -> None:
+        self._rounds, self._console, self._lines = rounds, console, lines
+        self._prints_lines = lines and not console.is_terminal
         self._bytes, self._rounds_seen, self._start = 0, 0, time.perf_counter()
-        self._accuracy: float | None = None
+        self._measured: str | None = None
+        self._notebook = NotebookBar() if in_notebook() else None
+        self._text = ""
         self._bar = Progress(
             TextColumn("[bold]round"),
             MofNCompleteColumn(),
@@ -53,28 +63,47 @@ class ProgressBar:
 
     def begin(self, settings: dict[str, Any], history: list[dict[str, Any]]) -> None:
         """Print how clients will be trained, and show the bar."""
-        self._console.print(describe_engine(settings), markup=False, soft_wrap=True)
-        self._bar.start()
+        if self._lines:
+            self._console.print(describe_engine(settings), markup=False, soft_wrap=True)
+        with suppress(LiveError):  # another bar is being drawn: this one is not
+            self._bar.start()
 
     def end(self, run: Run | None) -> None:
         """Leave the bar as it is."""
         self._bar.stop()
+        if self._notebook is not None and self._rounds_seen:
+            self._notebook.show(self._done, self._rounds, self._text, last=True)
 
     def __call__(self, event: Event) -> None:
         """Show one more round."""
         row = event.row
         self._rounds_seen += 1
         self._bytes += row["bytes_up"] + row["bytes_down"]
-        self._accuracy = row.get("test_accuracy", self._accuracy)
+        for name, title in MEASURED.items():
+            if row.get(name) is not None:
+                self._measured = f"{title} {row[name]:.4f}"
+                break
         rate = self._rounds_seen / (time.perf_counter() - self._start)
-        words = [f"loss {row['train_loss']:.4f}"]
-        if self._accuracy is not None:
-            words.append(f"accuracy {self._accuracy:.4f}")
+        words = [f"loss {row['train_loss']:.4f}", *([self._measured] if self._measured else [])]
         words += [format_bytes(self._bytes), f"{rate:.1f} rounds/s"]
-        done = event.round + 1
+        self._done = done = event.round + 1
         self._bar.update(self._task, completed=done, values="  ".join(words))
-        if not self._console.is_terminal and done % max(1, self._rounds // 10) == 0:
-            self._console.print(f"round {done}/{self._rounds}  " + "  ".join(words), soft_wrap=True)
+        self._text = f"round {done}/{self._rounds}  " + "  ".join(words)
+        if self._notebook is not None:
+            self._notebook.show(done, self._rounds, self._text)
+        elif self._prints_lines and done % max(1, self._rounds // 10) == 0:
+            self._console.print(self._text, soft_wrap=True)
+
+
+def make_bar(rounds: int) -> ProgressBar | None:
+    """Return the progress bar of `fit`; None where there is neither a terminal nor a notebook."""
+    console = Console(stderr=True, highlight=False)
+    return ProgressBar(rounds, console, lines=False) if can_draw(console) else None
+
+
+def can_draw(console: Console) -> bool:
+    """Return whether a progress bar can be drawn."""
+    return console.is_terminal or in_notebook()
 
 
 def make_summary(run: Run) -> Table:

@@ -10,6 +10,7 @@ from .client import (
     wire_for_round,
 )
 from .pool import ClientPool, NoClientsError, QueryRequest, RoundResult
+from .scaling import exchange_moments
 from .server import ServerState, init_server_state, output_model, run_round
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "QueryRequest",
     "RoundResult",
     "ServerState",
+    "exchange_moments",
     "init_client_memory",
     "init_server_state",
     "local_update",

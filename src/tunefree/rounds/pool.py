@@ -17,13 +17,17 @@ class RoundResult:
 
     mean: Channels  # weighted means of the uploaded channels
     loss: float  # mean training loss; a measurement, not traffic
-    measured: dict[str, float]  # further measurements for the history
+    measured: dict[str, Any]  # further measurements for the history
     fraction: float | None = None  # weight of the clients that answered; None if all did
 
 
 @dataclass(frozen=True)
 class QueryRequest:
-    """A query within a round, as `core.plan.Query` makes it."""
+    """A query within a round, as `core.plan.Query` makes it.
+
+    "moments" are a client's number of samples and the sums of the columns of x - point and of their
+    squares, in one vector; all clients count alike in their mean.
+    """
 
     cohort: Tensor  # ids
     t: int  # the round
@@ -44,6 +48,8 @@ class QueryRequest:
 
     def zero_answer(self, x: Vector) -> Tensor:
         """Return an answer of zeros at x."""
+        if self.what == "moments":
+            return x.new_zeros(2 * len(x) + 1)
         return torch.zeros_like(x) if self.what == "grad" else x.new_zeros(())
 
 
@@ -105,6 +111,10 @@ class ClientPool(Protocol):
     def describe(self) -> dict[str, Any]:
         """Return what was chosen (engine, chunk size, ...) for `settings.json`."""
         return {}
+
+    def summarize_refused(self) -> str | None:
+        """Return a sentence about clients that were left out of several rounds, if there are."""
+        return None
 
     def measure(self, x: Vector) -> dict[str, float]:
         """Return how much the clients' gradients differ at x; empty if that cannot be known."""

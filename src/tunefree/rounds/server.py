@@ -76,10 +76,18 @@ def output_model(method: Method, now: ServerState) -> Vector:
 
 
 def run_round(
-    method: Method, plan: Plan, now: ServerState, pool: ClientPool, ids: Tensor
+    method: Method,
+    plan: Plan,
+    now: ServerState,
+    pool: ClientPool,
+    ids: Tensor,
+    ledger: Ledger | None = None,
 ) -> tuple[ServerState, dict[str, Any]]:
-    """Run one round with the cohort `ids`; return the state after it and its row of the history."""
-    t, ledger = now.round, Ledger()
+    """Run one round with the cohort `ids`; return the state after it and its row of the history.
+
+    `ledger` has bytes that the round's row is to include.
+    """
+    t, ledger = now.round, Ledger() if ledger is None else ledger
     before: dict[str, float] = {}
     if t == 0 and method.prepares:
         now, before = _prepare(method, plan, now, pool, ledger)

@@ -133,7 +133,8 @@ class BatchSource:
         spots = torch.arange(index.shape[1], device=batch.key.device)
         sample_keys = bits(batch.key[:, None], spots)  # (m, B)
         augment = self.augment
-        inputs = map_inputs(lambda t: augment(t, sample_keys), batch.inputs)
+        change = lambda t: t if t.ndim == 2 else augment(t, sample_keys)  # noqa: E731  (weights)
+        inputs = map_inputs(change, batch.inputs)
         return replace(batch, inputs=inputs)
 
     def _gather_rows(self, source: Pair, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:

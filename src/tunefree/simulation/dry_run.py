@@ -1,6 +1,7 @@
 """Clients that do no work: what a round would cost, before anyone trains."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,7 +76,7 @@ class DryRun(ClientPool):
             request.count_down(clients, ledger)
         answers = [request.zero_answer(x) for x in request.at]
         for answer in answers:
-            self.gradients += 0 if request.what == "loss" else clients * self._batches
+            self.gradients += 0 if request.what in ("loss", "moments") else clients * self._batches
             if request.who != "held":
                 ledger.send_up(request.what, answer.nbytes * clients)
         return answers
@@ -105,6 +106,26 @@ class DryRun(ClientPool):
         if not t.preparing:
             ledger.send_down({f"mean {n}": mean[n] for n in self._method.echo}, len(ids))
         return RoundResult(mean, 0.0, {})
+
+
+def reads_rounds(method: Method, plan: Plan, x: Vector) -> bool:
+    """Return whether the planned number of rounds decides anything in a method's rounds."""
+    reads = 0
+
+    class Watched(Plan):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal reads
+            reads += name == "rounds"
+            return super().__getattribute__(name)
+
+    watched = Watched(**{f.name: getattr(plan, f.name) for f in fields(Plan)})
+    now, pool = init_server_state(method, x, watched), DryRun(method, watched, x)
+    for _ in range(2):
+        reads -= 1  # `run_round` reads it for the schedule
+        now, _ = run_round(method, watched, now, pool, torch.arange(plan.cohort))
+    last = plan.rounds - 1
+    factors = [method.rates.factor(last, rounds) for rounds in (plan.rounds, 2 * plan.rounds)]
+    return reads > 0 or factors[0] != factors[1]
 
 
 @dataclass(frozen=True)

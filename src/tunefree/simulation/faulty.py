@@ -36,6 +36,7 @@ class FaultyClients:
         self._plan, self._method = simulation.plan, simulation.method
         self.weight_of, self.describe = simulation.weight_of, simulation.describe
         self.measure, self.gradient = simulation.measure, simulation.gradient
+        self.summarize_refused = simulation.summarize_refused
         if faults.stale:
             _check_stale(self._method, self._plan, simulation.problem.start, simulation.aggregate)
         self._queue = DelayQueue(self._method.channels())
@@ -146,7 +147,7 @@ class FaultyClients:
 
     def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
         """Return the means over the clients that answer; the points are sent to all."""
-        if request.who == "held":
+        if request.who == "held" or request.t < 0:  # before round 0 nobody fails
             return self.simulation.query(request, ledger)
         ids = self.simulation.without_refused(request.ids(self._plan.clients), request.t)
         request.count_down(len(ids), ledger)

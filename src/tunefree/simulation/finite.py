@@ -17,7 +17,7 @@ from ..core.types import Channels, Rows, State
 
 log = logging.getLogger("tunefree")
 
-SHOWN = 10  # client ids in a log message
+SHOWN = 10  # clients in a log message
 MISSING = "missing"  # channel whose mean is the weight of the clients with non-finite answers
 
 
@@ -52,8 +52,9 @@ def mask_nonfinite(what: str, rows: Rows) -> tuple[Channels, Rows]:
 class PendingChecks:
     """Checksums of query answers that have not been read from the device yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, refused: "RefusedClients") -> None:
         self._found: list[tuple[int, Tensor, Rows]] = []
+        self._refused = refused
 
     def add(self, t: int, ids: Tensor, sums: Rows) -> None:
         """Add the checksums of these clients' answers in round t."""
@@ -72,7 +73,8 @@ class PendingChecks:
         self._found = []
         for t, who in bad.items():
             if who:
-                log_refused(t, torch.tensor(sorted(who)), "the answer to a query is NaN or Inf")
+                why = "the answer to a query is NaN or Inf"
+                self._refused.log(t, torch.tensor(sorted(who)), why)
 
 
 def _checksum(v: Rows) -> Rows:
@@ -113,10 +115,40 @@ def _at(rows: Rows, places: Tensor) -> Rows:
     return rows.index_select(0, places.to(rows.device))
 
 
-def log_refused(t: int, ids: Tensor, why: str) -> None:
-    """Log which clients are left out of a round."""
-    some = ", ".join(str(i) for i in ids[:SHOWN].tolist())
-    who = f"client {some} is" if len(ids) == 1 else f"clients {some} are"
-    if len(ids) > SHOWN:
-        who = f"clients {some} and {len(ids) - SHOWN} others are"
-    log.warning("Round %d: %s refused: %s.", t, who, why)
+class RefusedClients:
+    """Logs clients that are left out: the first time at once, all further ones in one summary."""
+
+    def __init__(self, names: Sequence[int | str]) -> None:
+        self._names = names
+        self._rounds: dict[int, set[int]] = {}  # of each client
+
+    def log(self, t: int, ids: Tensor, why: str) -> None:
+        """Note, and log, which clients are left out of a round."""
+        level = logging.INFO if self._rounds else logging.WARNING
+        for i in ids.tolist():
+            self._rounds.setdefault(i, set()).add(t)
+        verb, who = "is" if len(ids) == 1 else "are", [self._names[i] for i in ids.tolist()]
+        log.log(level, "Round %d: %s %s refused: %s.", t, name_clients(who), verb, why)
+
+    def summary(self) -> str | None:
+        """Return who was left out, and how often, if that happened in several rounds."""
+        rounds = sorted(set().union(*self._rounds.values()))
+        if len(rounds) < 2:
+            return None
+        often = sorted(self._rounds, key=lambda i: (-len(self._rounds[i]), i))
+        return (
+            f"In {len(rounds)} rounds from {rounds[0]} to {rounds[-1]}, clients were refused whose "
+            f"numbers were NaN or Inf: {name_clients([self._names[i] for i in often])}."
+        )
+
+
+def name_clients(ids: Sequence[int | str]) -> str:
+    """Return clients as text, the first ten by name.
+
+    >>> name_clients(range(12))
+    'clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 others'
+    """
+    some = ", ".join(map(str, ids[:SHOWN]))
+    if len(ids) == 1:
+        return f"client {some}"
+    return f"clients {some}" + (f" and {len(ids) - SHOWN} others" if len(ids) > SHOWN else "")

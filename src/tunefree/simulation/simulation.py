@@ -16,6 +16,7 @@ from ..core.types import Channels, Rows, State, Vector, map_inputs
 from ..core.vectors import row_sq
 from ..data.batches import BatchPlan, plan_steps
 from ..data.federation import Federation
+from ..data.moments import column_moments
 from ..rounds import (
     QueryRequest,
     RoundResult,
@@ -33,14 +34,16 @@ from .engine import SimulationConfig, choose_engine
 from .finite import (
     MISSING,
     PendingChecks,
+    RefusedClients,
     find_nonfinite,
-    log_refused,
     mask_nonfinite,
     positions_without,
     select_clients,
 )
 from .memory import ClientMemory
+from .moments import MomentSums
 
+MOMENT_CLIENTS = 1024  # whose moments are computed at once
 ROWS = 4096  # samples per call in `gradient`, where clients do not matter
 
 
@@ -78,7 +81,8 @@ class Simulation:
         self.memory = ClientMemory(first, plan.clients, most=most)
         self._next: Tensor | None = None  # first chunk of the next round
         self._pending: MemoryRows = []  # memory after a round that is not committed
-        self._checks = PendingChecks()
+        self.refused = RefusedClients(federation.names)
+        self._checks = PendingChecks(self.refused)
         self._refused: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
 
     def sample_cohort(self, t: int) -> Tensor:
@@ -116,8 +120,10 @@ class Simulation:
         ids, passes, sent = self.behaviour.order(ids), self.context.passes, Ledger()
         result, memory, bad = self._train_once(ids, down, t, sent, aggregate)
         if len(bad):
+            names = [self.federation.names[i] for i in bad.tolist()]
             if self.ranks.leads:
-                log_refused(t.index, bad, "the loss, or what is sent or remembered, is NaN or Inf")
+                why = "the loss, or what is sent or remembered, is NaN or Inf"
+                self.refused.log(t.index, bad, why)
             if 2 * len(bad) >= len(ids) or self.method.full or t.preparing:
                 result = replace(result, loss=math.nan)  # the method diverged, not some clients
             else:
@@ -125,7 +131,11 @@ class Simulation:
                 result, memory, _ = self._train_once(ids, down, t, again, aggregate, bad)
                 again.send_up("refused", sent.bytes_up - again.bytes_up, 0.0)
                 ids, sent = ids[positions_without(ids, bad)], again
-                result = replace(result, measured=result.measured | {"refused": len(bad)})
+                who: dict[str, Any] = {
+                    "refused": len(bad),
+                    "refused_clients": ", ".join(map(str, names)),
+                }
+                result = replace(result, measured=result.measured | who)
         ledger.add(sent)
         if self.method.echo and not t.preparing:
             ledger.send_down({f"mean {n}": result.mean[n] for n in self.method.echo}, len(ids))
@@ -259,6 +269,8 @@ class Simulation:
         ids = self.without_refused(request.ids(self.plan.clients), request.t)
         ids = self.behaviour.order(ids)
         request.count_down(len(ids), ledger)
+        if request.what == "moments":
+            return [self._query_moments(shift, ids, ledger) for shift in request.at]
         answers = []
         for j, x in enumerate(request.at):
             answer = self._query_point(request, ids, x, f"probe {j}")
@@ -285,6 +297,16 @@ class Simulation:
         nothing = {what: request.zero_answer(x), MISSING: x.new_zeros(())}
         found = self.ranks.totals((what, MISSING), mean.result(), nothing)
         return found[what] / (1 - found[MISSING]) if MISSING in found else found[what]
+
+    def _query_moments(self, shift: Tensor, ids: Tensor, ledger: Ledger) -> Tensor:
+        sums = MomentSums(self.aggregate, self.plan.clients, len(shift))
+        self.behaviour.start(ids)
+        for part in torch.split(self.ranks.mine(ids), MOMENT_CLIENTS):
+            rows = {"moments": column_moments(self.federation, part, shift)}
+            sums.add(self.behaviour.change_vectors(part, rows, -1, "probe")["moments"])
+        found = self.ranks.totals(("moments",), sums.result(), sums.zeros(shift))["moments"]
+        ledger.send_up("moments", len(ids) * found.nbytes)
+        return sums.decode(found)
 
     def without_refused(self, ids: Tensor, t: int) -> Tensor:
         """Return these clients without those that were refused in round t."""
@@ -326,6 +348,10 @@ class Simulation:
         processes = {} if self.ranks.size == 1 else {"processes": self.ranks.size}
         memory = {"memory": self.memory.place} if self.memory.bytes else {}
         return {"engine": self.losses.name, "chunk": self.chunks.size, **processes, **memory}
+
+    def summarize_refused(self) -> str | None:
+        """Return a sentence about the clients that were left out, if they were several times."""
+        return self.refused.summary()
 
     def state(self) -> dict[str, Tensor]:
         """Return the clients' memory for a checkpoint."""

@@ -154,6 +154,8 @@ class Parquet(_TableSink):
             values = [row.get(name) for row in rows]
             is_int = all(isinstance(v, int | None) for v in values)
             kind = self._arrow.int64() if is_int else self._arrow.float64()
+            if any(isinstance(v, str) for v in values):
+                kind, values = self._arrow.string(), [None if v is None else str(v) for v in values]
             columns[name] = self._arrow.array(values, kind)
         buffer = self._arrow.BufferOutputStream()
         self._parquet.write_table(self._arrow.table(columns), buffer)

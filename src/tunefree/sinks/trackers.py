@@ -27,7 +27,10 @@ from ..training.run import Run
 Row = dict[str, Any]
 Numbers = dict[str, int | float]
 MLFLOW_BATCH, MLFLOW_TEXT = 100, 6000  # parameters per request, and characters of one
-MLFLOW_STATUS = {"finished": "FINISHED", "stopped early": "FINISHED", "interrupted": "KILLED"}
+MLFLOW_STATUS = {
+    **dict.fromkeys(("finished", "stopped early", "unstable"), "FINISHED"),
+    "interrupted": "KILLED",
+}
 
 
 def finite_numbers(row: Mapping[str, Any]) -> Numbers:
@@ -219,7 +222,7 @@ class WandB(Tracker):
 
     def _close(self, status: str) -> None:
         self._run.summary["status"] = status
-        self._run.finish(exit_code=0 if status in ("finished", "stopped early") else 1)
+        self._run.finish(exit_code=0 if MLFLOW_STATUS.get(status) == "FINISHED" else 1)
 
 
 class MLflow(Tracker):

@@ -10,6 +10,8 @@ from ..core.errors import CheckpointError, Interrupted, check_finite, convert_er
 from ..core.text import format_bytes
 from ..methods import Method
 from ..report import page
+from ..report.collect import COMPARISON, SEARCHES
+from ..training.run import Run
 from . import measures, tables
 from .candidates import Candidate, folder_name, make_seeds, parse_candidates
 from .execute import make_progress, run_all
@@ -28,7 +30,7 @@ from .tasks import (
 )
 from .tuning import Tuning, make_grid, run_search
 
-FILE = "compare.json"
+FILE = COMPARISON
 KEYS = ("labels", "seeds", "target", "tunings", "failures", "command")
 VERDICTS = ("best", "worse", "not told apart", "not tested")
 COLUMNS = {
@@ -45,7 +47,7 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(tables.StudyResult):
     """The result of `compare`.
 
@@ -59,6 +61,7 @@ class Comparison(tables.StudyResult):
         path: The comparison's folder, or None.
     """
 
+    IMPORTANT = ("label", "final", "against", "rounds", "choose", "tuning")
     runs: dict[str, list[Outcome]]
     seeds: list[int]
     target: float | None = None
@@ -82,6 +85,11 @@ class Comparison(tables.StudyResult):
         return measures.make_rows(self.runs, self.measure, self.goal, self.tunings)
 
     @property
+    def groups(self) -> dict[str, list[Run]]:
+        """The runs of each method by its label, without those that failed."""
+        return measures.select_runs(self.runs)
+
+    @property
     def columns(self) -> dict[str, str]:
         """The headings of the table as text, by key."""
         columns = COLUMNS | {"final": self.measure.removeprefix("test_").replace("_", " ")}
@@ -94,13 +102,8 @@ class Comparison(tables.StudyResult):
     def _format_row(self, row: Mapping[str, Any]) -> dict[str, str]:
         score = tables.format_mean(row["final"], row["final_sd"])
         lost = f" ({row['lost']})" if score and row["lost"] else row["lost"]
-        difference, p = row["difference"], row["p"]
-        against = "best" if row["verdict"] == "best" else ""
-        if difference is not None:
-            against = f"{'−' if difference < 0 else '+'}{abs(difference):.4f}"
-            against += "" if p is None else f" ({tables.format_p(p)})"
-            against += " *" if row["verdict"] == "worse" else ""
         tuning = row["tuning_gradients"]
+        searched = f", {row['tuning_runs']} runs" if row["tuning_runs"] else ""
         up, gradients = row["bytes_up_to_target"], row["gradients_to_target"]
         return {
             "label": row["label"],
@@ -111,16 +114,36 @@ class Comparison(tables.StudyResult):
             "gradients": "–" if gradients is None else f"{gradients:,.0f}",
             "seconds": "" if row["seconds"] is None else f"{row['seconds']:.1f}",
             "choose": row["choose"],
-            "tuning": "" if tuning is None else f"{tuning:,.0f} gradients",
-            "against": against,
+            "tuning": "" if tuning is None else f"{tuning:,.0f} gradients{searched}",
+            "against": tables.format_verdict(row),
         }
+
+    @property
+    def bold(self) -> set[tuple[int, str]]:
+        """The best mean of each column that has one; the fewest rounds, bytes and gradients.
+
+        A method that lost seeds has none of them while another has all of its seeds.
+        """
+        rows = self.table()
+        whole = {i for i, row in enumerate(rows) if row["finished"] == row["seeds"]}
+        best = max if measures.is_higher_better(self.measure) else min
+        columns = {"final": ("final", best), "best": ("best", best)}
+        names = ("rounds", "bytes_up", "gradients")
+        columns |= {name: (f"{name}_to_target", min) for name in names}
+        out = set()
+        for key, (source, choose) in columns.items():
+            found = {i: v for i, row in enumerate(rows) if (v := row[source]) is not None}
+            found = {i: v for i, v in found.items() if i in whole or not whole}
+            if len(rows) > 1 and found:
+                out |= {(i, key) for i, v in found.items() if v == choose(found.values())}
+        return out
 
     @property
     def header(self) -> str:
         """What was compared, and what the columns up to the target mean."""
         seeds = ", ".join(map(str, self.seeds))
         parts = []
-        if groups := measures.select_runs(self.runs):
+        if groups := self.groups:
             known = next(iter(groups.values()))[0].settings
             data, steps = known["data"], known["steps"]
             local = f"{known['epochs']} epochs" if steps is None else f"{steps} local steps"
@@ -163,8 +186,8 @@ class Comparison(tables.StudyResult):
         return out
 
     def _repr_html_(self) -> str:
-        runs = measures.select_runs(self.runs)
-        return super()._repr_html_() + (page.render_frame(runs) if runs else "")
+        runs = self.groups
+        return super()._repr_html_() + (page.render_frame(runs, **self._facts()) if runs else "")
 
     def json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -179,15 +202,27 @@ class Comparison(tables.StudyResult):
             "path": None if self.path is None else str(self.path),
         }
 
-    def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write an HTML page that shows the runs side by side."""
+    def _facts(self) -> dict[str, Any]:
+        """Return what the page says beyond the runs: verdicts, choices, the cost of tuning."""
+        columns = {k: v for k, v in self.columns.items() if k in ("against", "choose", "tuning")}
+        if self.goal is not None:
+            share = f"{self.goal:.2%}" if self.measure.endswith("accuracy") else f"{self.goal:.4g}"
+            columns["rounds"] = f"rounds to {share.replace('%', ' %')}"
+        rows = {cells["label"]: {k: cells[k] for k in columns} for cells in self.cells()}
+        if self.measure.endswith("accuracy"):  # the page shows accuracy in percent
+            for row in self.table():
+                rows[row["label"]]["against"] = tables.format_verdict(row, points=True)
         costs = [
             measures.make_page_row(row["label"], row, self.tunings.get(row["label"], {}), "final")
             for row in self.table()
             if row["finished"]
         ]
-        runs = measures.select_runs(self.runs)
-        return page.write(runs, Path(path), tuning=costs if self.tunings else None)
+        found = {"columns": columns, "rows": rows, "lines": self.sentences}
+        return {"comparison": found, "tuning": costs if self.tunings else None}
+
+    def report(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
+        """Write an HTML page that shows the runs side by side, with what the test found."""
+        return page.write(self.groups, Path(path), title=title, **self._facts())
 
     @staticmethod
     @convert_errors("This comparison cannot be read: its folder is damaged", CheckpointError)
@@ -298,7 +333,7 @@ def run_comparison(
     try:
         with listener:
             for label, points in grids.items():
-                folder = None if out is None else out / "tuning" / folder_name(label)
+                folder = None if out is None else out / SEARCHES / folder_name(label)
                 tuning = run_search(
                     ready[label], points, seeds[:1], study, out=folder, listener=listener, jobs=jobs
                 )

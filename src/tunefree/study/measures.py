@@ -210,6 +210,7 @@ def make_rows(
             **summarise_seeds(group, measure, target),
             "choose": describe_choices(group, tuning),
             "tuning_gradients": None if tuning is None else tuning["gradients"],
+            "tuning_runs": None if tuning is None else tuning.get("runs"),
             "note": "; ".join(describe_lost_seeds(group)),
             "difference": difference,
             "p": p,

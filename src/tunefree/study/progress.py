@@ -7,12 +7,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from ..report.notebook import NotebookBar, in_notebook
 from .measures import MEASURES, final_value
 from .tasks import FailedRun, Outcome, ProgressListener, RunTask
 
 
 class TerminalProgress(ProgressListener):
-    """Progress bars on a terminal; otherwise one line per finished run.
+    """Progress bars on a terminal, one bar in a notebook; otherwise one line per finished run.
 
     Args:
         console: Where to print; standard error by default.
@@ -28,8 +29,9 @@ class TerminalProgress(ProgressListener):
             console=self._console,
             disable=not self._console.is_terminal,
         )
+        self._notebook = NotebookBar() if in_notebook() else None
         self._all = self._bar.add_task("runs", total=0, status="")
-        self._total = 0  # rounds of all runs
+        self._total = self._done = 0  # rounds of all runs
         self._bars: dict[RunTask, TaskID] = {}  # of the current runs
         self._left: dict[RunTask, int] = {}  # rounds still to be trained
         self._ended = self._planned = self._read = 0  # runs
@@ -40,6 +42,9 @@ class TerminalProgress(ProgressListener):
 
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
+        if self._notebook is not None:
+            text = f"{self._ended} of {self._planned} runs"
+            self._notebook.show(self._done, self._total, text, last=True)
         if self._read:
             self.on_message(f"{self._read} of {self._planned} runs were there already.")
 
@@ -69,6 +74,11 @@ class TerminalProgress(ProgressListener):
         self._left[task] -= 1
         self._bar.update(self._bars[task], completed=done, status="  ".join(parts))
         self._bar.advance(self._all)
+        self._done += 1
+        if self._notebook is not None:
+            name = f"{task.label}, seed {task.seed}"
+            text = "  ".join([f"{self._ended} of {self._planned} runs", name, *parts])
+            self._notebook.show(self._done, self._total, text)
 
     def on_end(self, task: RunTask, outcome: Outcome, trained: bool) -> None:
         """Remove the bar of a run and print its outcome."""
@@ -76,10 +86,9 @@ class TerminalProgress(ProgressListener):
         self._add_rounds(-self._left.pop(task, 0))
         if task in self._bars:
             self._bar.remove_task(self._bars.pop(task))
-        if trained or isinstance(outcome, FailedRun):
+        if isinstance(outcome, FailedRun) or (trained and self._notebook is None):
             self.on_message(f"{task.label}, seed {task.seed}: {describe_outcome(task, outcome)}")
-        else:
-            self._read += 1
+        self._read += not (trained or isinstance(outcome, FailedRun))
 
     def on_message(self, text: str) -> None:
         """Print a line above the bars."""

@@ -88,13 +88,17 @@ class CommandStudy(Study):
             self.built.clear()  # keeps the data of one seed only
             self.built[task.seed] = built
         shared = self.built[task.seed]
-        config = make_config(command, shared.federation.clients).replace(
-            cohort=shared.config.cohort  # the same for all methods of a seed
-        )
+        config = make_config(command)
         return RunInputs(config, shared.model, shared.federation, command=command.to_json())
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"built": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the study in another process, which runs the user's files, too."""
+        self.__dict__.update(state)
+        for name in {name for name, _ in self.methods.values()} or {self.config.method}:
+            self.config.replace(method=name).load_own()
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,18 @@
 import csv
 import html
 import io
+import os
 import re
+import shutil
+import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..core.errors import unknown_name
+from ..report.figures import COLUMN, draw
+from ..training.run import Run
 
 Rows = Sequence[Mapping[str, Any]]
 MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~$&])")
@@ -53,13 +61,21 @@ def to_markdown(rows: Rows, columns: Mapping[str, str]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def to_latex(rows: Rows, columns: Mapping[str, str]) -> str:
-    """Return rows as a LaTeX tabular that needs no package."""
-    ends = " \\\\\n"
-    lines = [" & ".join(escape_latex(h) for h in columns.values()) + ends + "\\hline\n"]
-    lines += [" & ".join(escape_latex(r.get(key, "")) for key in columns) + ends for r in rows]
+def to_latex(rows: Rows, columns: Mapping[str, str], bold: Container[tuple[int, str]] = ()) -> str:
+    """Return rows as a LaTeX tabular of the package booktabs; `bold` has rows' numbers and keys."""
+
+    def line(texts: Iterable[str]) -> str:
+        return " & ".join(texts) + " \\\\\n"
+
+    def cell(number: int, key: str) -> str:
+        text = escape_latex(rows[number].get(key, ""))
+        return rf"\textbf{{{text}}}" if (number, key) in bold and text else text
+
+    head = line(escape_latex(heading) for heading in columns.values())
+    body = "".join(line(cell(i, key) for key in columns) for i in range(len(rows)))
     form = "l" + "r" * (len(columns) - 1)
-    return f"\\begin{{tabular}}{{{form}}}\n\\hline\n{''.join(lines)}\\hline\n\\end{{tabular}}"
+    begin, end = f"\\begin{{tabular}}{{{form}}}\n\\toprule\n", "\\bottomrule\n\\end{tabular}"
+    return f"{begin}{head}\\midrule\n{body}{end}"
 
 
 def to_csv(rows: Rows) -> str:
@@ -70,6 +86,30 @@ def to_csv(rows: Rows) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue().rstrip("\n")
+
+
+def to_text(rows: Rows, columns: Mapping[str, str], width: int, most: int = 30) -> str:
+    """Return rows as aligned text of at most `width` characters and `most` rows.
+
+    Columns that do not fit are left out, from the right, but the first two are always there.
+    """
+    texts = {
+        key: [heading, *(str(row.get(key, "")) for row in rows[:most])]
+        for key, heading in columns.items()
+    }
+    sizes = {key: max(map(len, column)) for key, column in texts.items()}
+    shown = list(columns)
+    while len(shown) > 2 and sum(sizes[key] + 2 for key in shown) - 2 > width:
+        shown.pop()
+    out = [
+        "  ".join(texts[key][i].ljust(sizes[key]) for key in shown).rstrip()
+        for i in range(min(len(rows), most) + 1)
+    ]
+    if len(rows) > most:
+        out.append(f"… {len(rows) - most} more rows")
+    if missing := [columns[key] for key in columns if key not in shown]:
+        out.append(textwrap.fill(f"Not shown: {', '.join(missing)}; table() has all.", width))
+    return "\n".join(out)
 
 
 def to_html(rows: Rows, columns: Mapping[str, str], below: Sequence[str] = ()) -> str:
@@ -96,11 +136,11 @@ def format_mean(mean: float | None, sd: float | None, digits: int = 4) -> str:
 
 
 def format_rounds(row: Mapping[str, Any]) -> str:
-    """Return the rounds to the target, or how many seeds did not reach it."""
+    """Return the rounds to the target, or how many of the seeds reached it."""
     if row["rounds_to_target"] is not None:
         return f"{row['rounds_to_target']:.4g}"
-    missed = row["seeds"] - row["reached"]
-    return f"not reached ({missed} of {row['seeds']})" if row["reached"] else "not reached"
+    reached, seeds = row["reached"], row["seeds"]
+    return f"only {reached} of {seeds} seeds reached it" if reached else "not reached"
 
 
 def format_p(p: float) -> str:
@@ -108,8 +148,24 @@ def format_p(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
+def format_verdict(row: Mapping[str, Any], points: bool = False) -> str:
+    """Return a method's difference to the best one, its p, and * where it is beyond chance.
+
+    With `points`, the difference is in percentage points.
+    """
+    difference = row["difference"]
+    if difference is None:
+        return "best" if row["verdict"] == "best" else ""
+    size = f"{100 * abs(difference):.2f} points" if points else f"{abs(difference):.4f}"
+    p = "" if row["p"] is None else f" ({format_p(row['p'])})"
+    star = " *" if row["verdict"] == "worse" else ""
+    return f"{'−' if difference < 0 else '+'}{size}{p}{star}"
+
+
 class StudyResult(ABC):
     """The text formats of a study's result; subclasses define its table and sentences."""
+
+    IMPORTANT: ClassVar[tuple[str, ...]] = ()  # keys of columns that are shown where room is short
 
     @abstractmethod
     def table(self) -> list[dict[str, Any]]:
@@ -118,6 +174,11 @@ class StudyResult(ABC):
     @abstractmethod
     def cells(self) -> list[dict[str, str]]:
         """Return the rows of the table as text."""
+
+    @property
+    @abstractmethod
+    def groups(self) -> dict[str, list[Run]]:
+        """The runs by label, without those that failed."""
 
     @property
     @abstractmethod
@@ -137,10 +198,25 @@ class StudyResult(ABC):
     def _lines(self) -> list[str]:
         return [*([self.header] if self.header else []), *self.sentences]
 
-    def markdown(self) -> str:
-        """Return the table in Markdown, with the header above and the sentences below."""
+    def choose_columns(self, columns: Sequence[str] | None = None) -> dict[str, str]:
+        """Return the headings of some columns, in the order of these keys; None takes all."""
+        for name in columns or ():
+            if name not in self.columns:
+                raise unknown_name("column", name, list(self.columns))
+        return self.columns if columns is None else {name: self.columns[name] for name in columns}
+
+    @property
+    def bold(self) -> set[tuple[int, str]]:
+        """The cells of the best values: numbers of rows, and keys."""
+        return set()
+
+    def markdown(self, columns: Sequence[str] | None = None) -> str:
+        """Return the table in Markdown, with the header above and the sentences below.
+
+        `columns` has the keys of the columns to show, in this order.
+        """
         lines = [escape_markdown(line) for line in self._lines()]
-        table = to_markdown(self.cells(), self.columns)
+        table = to_markdown(self.cells(), self.choose_columns(columns))
         above = 1 if self.header else 0
         return "\n\n".join([*lines[:above], table, *lines[above:]])
 
@@ -148,10 +224,40 @@ class StudyResult(ABC):
         """Return the table as comma-separated plain numbers."""
         return to_csv(self.table())
 
-    def latex(self) -> str:
-        """Return the table as a LaTeX tabular; header and sentences are comments."""
-        comments = [f"% {_join_lines(line)}" for line in self._lines()]
-        return "\n".join([*comments, to_latex(self.cells(), self.columns)])
+    def latex(self, columns: Sequence[str] | None = None) -> str:
+        """Return the table as a LaTeX tabular with the best values in bold.
+
+        It needs the package booktabs; header and sentences are comments. `columns` has the keys of
+        the columns to show, in this order.
+        """
+        comments = [f"% {_join_lines(line)}" for line in ("\\usepackage{booktabs}", *self._lines())]
+        table = to_latex(self.cells(), self.choose_columns(columns), self.bold)
+        return "\n".join([*comments, table])
+
+    def figures(
+        self, folder: str | os.PathLike[str], format: str = "pdf", width: float = COLUMN
+    ) -> list[Path]:
+        """Draw the curves as figures for a paper, and return their paths; needs matplotlib.
+
+        Lines are means over seeds, bands reach from the lowest to the highest seed.
+
+        Args:
+            folder: Where they are written; created if it does not exist.
+            format: "pdf", "svg" or "png".
+            width: Of a figure, in inches; the default is a column of a two-column paper.
+        """
+        return draw(self.groups, folder, format, width)
+
+    def __str__(self) -> str:
+        wide = shutil.get_terminal_size((100, 24)).columns
+        first = [key for key in self.IMPORTANT if key in self.columns]
+        columns = {key: self.columns[key] for key in [*first, *self.columns]}
+        lines = [textwrap.fill(line, wide) for line in self._lines()]
+        lines.insert(1 if self.header else 0, to_text(self.cells(), columns, wide))
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self.groups) or 'no runs'}>"
 
     def _repr_html_(self) -> str:
         return to_html(self.cells(), self.columns, self._lines())

@@ -29,7 +29,7 @@ from .candidates import folder_name
 
 log = logging.getLogger("tunefree")
 
-GOOD = ("finished", "stopped early")
+GOOD = ("finished", "stopped early", "unstable")
 NOT_RUN = "not run yet"
 
 

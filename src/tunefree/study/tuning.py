@@ -86,7 +86,7 @@ class GridPoint:
         return None if None in found else measures.mean_and_sd(found)[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuning(tables.StudyResult):
     """The result of `tune`.
 
@@ -147,6 +147,11 @@ class Tuning(tables.StudyResult):
     def runs(self) -> list[Run]:
         """The runs of the best point, one per seed; trained without the validation data."""
         return [run for run in self.best.runs if isinstance(run, Run)]
+
+    @property
+    def groups(self) -> dict[str, list[Run]]:
+        """The runs of each point by its label, without those that failed."""
+        return measures.select_runs({p.candidate.label: p.runs for p in self.points})
 
     @property
     def cost(self) -> dict[str, float]:
@@ -227,6 +232,11 @@ class Tuning(tables.StudyResult):
         }
 
     @property
+    def bold(self) -> set[tuple[int, str]]:
+        """The score of the settings that were chosen."""
+        return {(i, "score") for i, row in enumerate(self.table()) if row["chosen"]}
+
+    @property
     def sentences(self) -> list[str]:
         """The best settings, warnings about them, and the cost."""
         out = []
@@ -257,15 +267,15 @@ class Tuning(tables.StudyResult):
             "path": None if self.path is None else str(self.path),
         }
 
-    def report(self, path: str | os.PathLike[str]) -> Path:
+    def report(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
         """Write an HTML page that shows the settings side by side."""
-        groups = measures.select_runs({p.candidate.label: p.runs for p in self.points})
         cost = [
             measures.make_page_row(point.candidate.label, row, self.cost)
             for point, row in zip(self.points, self.table(), strict=True)
             if row["chosen"]
         ]
-        return page.write(groups, Path(path), title=f"Tuning {self.name}", tuning=cost)
+        title = title or f"Tuning {self.name}"
+        return page.write(self.groups, Path(path), title=title, tuning=cost)
 
     @staticmethod
     @convert_errors("This search cannot be read: its folder is damaged", CheckpointError)

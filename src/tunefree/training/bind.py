@@ -6,8 +6,11 @@ runs. The source is a federation in this process (`SimulatedClients`) or the nod
 """
 
 import hashlib
+import logging
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,24 +18,45 @@ import torch
 from torch import Tensor, nn
 
 from ..core.device import find_device
-from ..core.errors import ArgumentError, DataError, check_argument
+from ..core.errors import (
+    ArgumentError,
+    DataError,
+    Interrupted,
+    cannot_use,
+    check_argument,
+    check_known,
+    check_nonnegative,
+)
 from ..core.plan import Plan
-from ..core.types import Pair, Vector, list_tensors, map_inputs
+from ..core.types import Inputs, Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
 from ..data.batches import batch_width, plan_steps
 from ..data.federation import Federation
+from ..data.moments import column_spread, count_columns
 from ..faults import PartialPlan
 from ..methods import Method
-from ..models.problem import Problem, are_labels
+from ..models.problem import WEIGHT, Problem, are_labels
 from ..privacy import Privacy
 from ..robust import Robust
-from ..rounds import ClientPool, init_client_memory, init_server_state, run_round
+from ..rounds import (
+    ClientPool,
+    exchange_moments,
+    init_client_memory,
+    init_server_state,
+    run_round,
+)
 from ..simulation import DryRun, FaultyClients, Simulation, SimulationConfig
+from ..simulation.moments import is_too_noisy
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
+from ..wire import Ledger
 from .config import RunConfig
-from .evaluate import Evaluation, measure_regularity, per_client
+from .evaluate import Evaluation, clients_with_tests, measure_regularity, per_client
 from .run import Run, check_frozen
+
+log = logging.getLogger("tunefree")
+
+MAX_SPREAD = 100.0  # of the columns' ranges; beyond it a run that does not standardise warns
 
 
 @dataclass(frozen=True)
@@ -49,6 +73,9 @@ class ClientData:
     test: Pair | None = None
     validation: Pair | None = None
     client_weights: Tensor | None = None
+    client_names: tuple[int | str, ...] = ()  # of the rows of `client_weights`
+    columns: int = 0  # of the inputs, if they are a table (2-D floats)
+    spread: float = 1.0  # largest over smallest range of the columns, if known
 
 
 class ClientSource(Protocol):
@@ -59,13 +86,8 @@ class ClientSource(Protocol):
         """Number of clients N."""
         ...
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether the targets are class labels."""
-        ...
-
     def load(self, config: RunConfig, problem: Problem) -> ClientData:
-        """Check the data against the model and move it to the device."""
+        """Check the data against the model, choose the loss and move the data to the device."""
         ...
 
     def create_pool(
@@ -93,8 +115,18 @@ class BoundRun:
     validation: Evaluation | None
     settings: dict[str, Any]
     ranks: Ranks
+    asks_moments: bool = False  # whether clients send moments of their columns before round 0
 
-    def evaluate(self, x: Vector) -> dict[str, float]:
+    def standardise(self, pool: ClientPool) -> Ledger:
+        """Let clients send the moments of their columns, if asked for; return the bytes."""
+        ledger, scaling = Ledger(), self.problem.scaling
+        if self.asks_moments:
+            assert scaling is not None
+            once = isinstance(self.config.aggregate, Privacy)
+            scaling.copy_(exchange_moments(pool, self.plan.clients, scaling, ledger, once))
+        return ledger
+
+    def evaluate(self, x: Vector) -> dict[str, Any]:
         """Return all measurements of a model that were asked for, by name."""
         row = {} if self.test is None else self.test.measure(x)
         if (penalty := self.method.penalty) is not None:
@@ -112,7 +144,8 @@ class BoundRun:
         if not isinstance(aggregate, Privacy):
             return {}
         memory = bool(init_client_memory(self.method, self.start, self.plan))
-        return aggregate.cost(rounds, prepares=self.method.prepares, memory=memory)
+        before = self.method.prepares + self.asks_moments
+        return aggregate.cost(rounds, prepares=before, memory=memory)
 
 
 def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
@@ -121,16 +154,14 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     Raises:
         ArgumentError: If an option is out of range or does not fit the others.
         DataError: If the data cannot be used.
+        Interrupted: After Ctrl-C while compiling; its run has no round yet.
     """
     method, ranks = config.resolve_method(), init_ranks()
     if config.cohort is not None:
         most = f"at most the number of clients, {source.clients}"
         check_argument("fit", "cohort", config.cohort, most, config.cohort <= source.clients)
-    loss = config.loss
-    if loss == "auto":
-        loss = "cross_entropy" if source.has_labels else "mse"
     device, precision = find_device(config.device), config.engine_options.precision
-    problem = Problem(model, loss, config.dtype, device, precision)
+    problem = Problem(model, config.loss, config.dtype, device, precision)
     data = source.load(config, problem)
     plan = _make_plan(config, problem, data)
     if (faults := config.scenario.parsed_faults) is not None:
@@ -139,10 +170,14 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     if isinstance(config.aggregate, Robust):
         config.aggregate.check(plan.cohort)
     start = problem.start if config.start is None else _read_start(problem, config.start)
-    pool = source.create_pool(config, method, problem, plan, start)
+    is_scaled = _is_scaled(config, data)
+    if is_scaled:
+        scaling = problem.standardise_inputs(data.columns)
+        if isinstance(config.start, Run) and config.start.scaling is not None:
+            scaling.copy_(config.start.scaling)
     test, metrics = None, dict(config.evaluate.metrics or {})
     if data.test is not None:
-        test = Evaluation(problem, data.test, metrics, data.client_weights)
+        test = Evaluation(problem, data.test, metrics, data.client_weights, data.client_names)
     elif metrics:
         raise ArgumentError("Evaluate(metrics=...) needs a test set; give Federation(test=...).")
     settings = {
@@ -157,12 +192,17 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         **config.record(),
         "device": str(problem.device),
         "method": method.describe(),
+        "scale": "standard" if is_scaled else None,
         "cohort": plan.cohort,
         "steps": config.batch_plan.steps,
         "loss": problem.loss_name,
         "precision": problem.precision,
-        **pool.describe(),
     }
+    try:
+        pool = source.create_pool(config, method, problem, plan, start)
+    except KeyboardInterrupt:  # while compiling
+        run = Run(start, start, [], settings, "interrupted", None, problem)
+        raise Interrupted("Stopped by Ctrl-C before round 0.", run) from None
     return BoundRun(
         config=config,
         method=method,
@@ -173,8 +213,9 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         start=start,
         test=test,
         validation=None if data.validation is None else Evaluation(problem, data.validation),
-        settings=settings,
+        settings=settings | pool.describe(),
         ranks=ranks,
+        asks_moments=is_scaled and config.start is None,
     )
 
 
@@ -191,6 +232,46 @@ def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
         batch=config.batch,
         held=data.has_held,
     )
+
+
+def _is_scaled(config: RunConfig, data: ClientData) -> bool:
+    """Return whether inputs are standardised; refuse what cannot be, warn of unequal columns."""
+    given, start, private = config.scale, config.start, config.aggregate
+    is_noisy = isinstance(private, Privacy) and is_too_noisy(private, data.columns)
+    found = start.scaling if isinstance(start, Run) else None
+    if found is not None and (given is None or found.shape != (2, data.columns)):
+        why = f"a run whose inputs are standardised by the scales of its {found.shape[1]} columns"
+        rest = "leave scale out" if given is None else "give a table with the same columns"
+        raise ArgumentError(f"fit(start=...) is {why}; {rest}.")
+    if given == "standard":
+        if not data.columns:
+            why = "needs a table: one tensor of floats, a row per sample and a column per feature"
+            raise ArgumentError(f"fit(scale='standard') {why}; leave scale out.")
+        if is_noisy:
+            why = f"the noise is too large for {data.columns} columns of so few clients"
+            use = "divide the columns by ranges that are publicly known"
+            raise cannot_use("fit(scale='standard')", "tf.privacy.Privacy", f"{why}; {use}")
+        if start is not None and found is None:
+            why = "has parameters for inputs that are not standardised; leave scale out"
+            raise ArgumentError(f"fit(scale='standard', start=...) {why}.")
+    is_wanted = given == "standard" or (given == "auto" and config.method == "auto")
+    if found is not None or (is_wanted and start is None and not is_noisy and data.columns):
+        return True
+    if given is not None and data.spread >= MAX_SPREAD:
+        use = "scale='standard' standardises them"
+        if is_noisy:
+            use = "the budget's noise is too large to learn them, so divide by public ranges"
+        _warn_of_spread(data.spread, use)
+    return False
+
+
+@cache
+def _warn_of_spread(spread: float, use: str) -> None:
+    """Log that columns differ in scale; once in a process, since studies have many runs."""
+    said = (
+        "The columns of the inputs differ in scale by a factor of %.0e: %s; scale=None keeps them."
+    )
+    log.warning(said, spread, use)
 
 
 def _read_start(problem: Problem, start: nn.Module | Run) -> Vector:
@@ -217,14 +298,9 @@ class SimulatedClients:
         """Number of clients N."""
         return self._original.clients
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether the targets are class labels."""
-        return are_labels(self._original.y)
-
     def load(self, config: RunConfig, problem: Problem) -> ClientData:
         """Hold out the validation set, move the data to the device and check it."""
-        fed, held_out = self._original, None
+        fed, held_out = self._fit_targets(problem), None
         if config.evaluate.validation is not None:
             fed, held_out = fed.hold_out(config.evaluate.validation, config.seed)
         fed = fed.to(problem.device, problem.dtype)
@@ -232,24 +308,56 @@ class SimulatedClients:
             if pair is not None:
                 _check_finite(pair, problem.dtype)
         labels = [fed.y] if fed.test is None else [fed.y, fed.test[1]]
-        highest = max(int(y.max()) for y in labels) if self.has_labels else None
-        problem.check(map_inputs(lambda t: t[:2], fed.x), fed.y[:2], highest)
-        self._federation = fed
+        highest = max(int(y.max()) for y in labels) if are_labels(fed.y) else None
+        problem.check(map_inputs(lambda t: t[:2], fed.x), fed.y[:2], highest, fed.y)
+        if problem.casts:
+            fed = fed.map_x(problem.prepare)
+        nbytes = sum(t.numel() * t.element_size() for t in (*list_tensors(fed.x), fed.y))
+        description: dict[str, Any] = {
+            "name": fed.name,
+            "clients": fed.clients,
+            "samples": fed.samples,
+            "digest": self._original.digest(),
+            "picture": fed.picture(),
+            "classes": fed.classes if fed.labels is None else list(fed.labels),
+            "target": list(fed.y.shape[1:]),
+            "casts": problem.casts or None,
+            "features": None if fed.features is None else fed.features.to_json(),
+        }
+        test, weights = fed.test, per_client(fed) if config.evaluate.per_client else None
+        self._federation = _add_weights(fed, config, problem)
         return ClientData(
             sizes=fed.sizes,
-            description={
-                "name": fed.name,
-                "clients": fed.clients,
-                "samples": fed.samples,
-                "digest": self._original.digest(),
-                "picture": fed.picture(),
-            },
-            nbytes=sum(t.numel() * t.element_size() for t in (*list_tensors(fed.x), fed.y)),
+            description=description,
+            nbytes=nbytes,
             has_held=fed.held is not None,
-            test=fed.test,
+            test=test,
             validation=None if held_out is None else prepare_pair(problem, held_out),
-            client_weights=per_client(fed) if config.evaluate.per_client else None,
+            client_weights=weights,
+            client_names=() if weights is None else clients_with_tests(fed),
+            columns=count_columns(fed.x),
+            spread=column_spread(fed.x),
         )
+
+    def _fit_targets(self, problem: Problem) -> Federation:
+        """Return the federation with targets as the loss and the model's outputs need them."""
+        fed = self._original
+        if problem.loss_name not in ("auto", "cross_entropy", "bce"):
+            return fed.with_numbers()
+        if fed.classes is None:
+            return fed
+        few = problem.prepare(map_inputs(lambda t: t[:2], fed.x))
+        outputs = problem.count_outputs(few)
+        if outputs is None:
+            return fed
+        fed = fed.with_classes(max(outputs, 2))
+        if fed.labels is not None and outputs != 1 and outputs < len(fed.labels):
+            some = ", ".join(map(repr, fed.labels[:10])) + ("…" if len(fed.labels) > 10 else "")
+            raise ArgumentError(
+                f"The model returns {outputs} outputs per sample, but there are {len(fed.labels)} "
+                f"classes ({some}); give the last layer {len(fed.labels)} outputs."
+            )
+        return fed
 
     def create_pool(
         self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
@@ -276,6 +384,40 @@ class SimulatedClients:
         return simulation if faults is None else FaultyClients(simulation, faults)
 
 
+def _add_weights(fed: Federation, config: RunConfig, problem: Problem) -> Federation:
+    """Return the federation with the weight of each sample as its last input, if there are any.
+
+    Weights have mean 1, so that the mean loss of all samples is the weighted one.
+    """
+    weight = fed.sample_weight
+    if (given := config.class_weight) is not None:
+        if fed.classes is None:
+            raise ArgumentError("fit(class_weight=...) needs class labels, but y has none.")
+        each = _class_weights(fed, given)[fed.y.cpu()]
+        weight = each if weight is None else weight * each
+    if weight is None:
+        return fed
+    problem.weighted = True
+    own = (weight / weight.mean()).to(problem.device, problem.dtype)
+    x: Inputs = {**fed.x, WEIGHT: own} if isinstance(fed.x, dict) else (*list_tensors(fed.x), own)
+    return fed.with_x(x)
+
+
+def _class_weights(fed: Federation, given: str | Mapping[Any, float]) -> Tensor:
+    """Return the weight of each class (classes,)."""
+    assert fed.classes is not None
+    labels = [str(label) for label in fed.labels or range(fed.classes)]
+    if isinstance(given, Mapping):
+        named = {str(label): float(value) for label, value in given.items()}
+        for label, value in named.items():
+            check_known("label in fit(class_weight=...)", label, labels)
+            check_nonnegative("fit", "class_weight", value)
+        return torch.tensor([named.get(label, 1.0) for label in labels], dtype=torch.float64)
+    check_argument("fit", "class_weight", given, "'balanced' or a dict", given == "balanced")
+    counts = torch.bincount(fed.y.cpu(), minlength=fed.classes).double()
+    return counts.sum() / (fed.classes * counts.clamp(min=1))
+
+
 def prepare_pair(problem: Problem, pair: Pair) -> Pair:
     """Return inputs and targets on the problem's device and in its dtype."""
     inputs, target = problem.prepare(pair[0]), problem.prepare(pair[1])
@@ -297,7 +439,7 @@ def estimate_cost(run: BoundRun) -> dict[str, Any]:
     passes = -(-sizes // batch_width(sizes, run.config.batch_plan))  # batches in a pass over n_i
     pool = DryRun(run.method, plan, run.start, float(passes.double().mean()))
     ids, state = torch.arange(plan.cohort), init_server_state(run.method, run.start, plan)
-    state, first = run_round(run.method, plan, state, pool, ids)
+    state, first = run_round(run.method, plan, state, pool, ids, run.standardise(pool))
     first_gradients = pool.gradients
     _, later = run_round(run.method, plan, state, pool, ids)
     gradients = first_gradients + (plan.rounds - 1) * (pool.gradients - first_gradients)

@@ -4,6 +4,7 @@ A `CommandConfig` can be written to JSON, sent to another process and read back;
 it into a configuration, a model and a federation.
 """
 
+import inspect
 import types
 import typing
 from collections.abc import Mapping
@@ -15,11 +16,19 @@ import torch
 from torch import nn
 
 from .. import methods
-from ..core.errors import ArgumentError, CheckpointError, check_known, convert_errors
+from ..core.errors import (
+    ArgumentError,
+    CheckpointError,
+    check_between,
+    check_known,
+    convert_errors,
+)
+from ..core.plugins import get_own, is_own, load_own
 from ..core.text import parse_value
 from ..core.types import list_tensors
 from ..data import Dataset, Federation, load, partition
 from ..methods import Method
+from ..methods.registry import add_own_method
 from ..models import nets
 from .config import OPTIONS, RunConfig
 
@@ -39,14 +48,37 @@ class CommandConfig:
     have their defaults.
     """
 
-    data: str = _option("digits", "Dataset name; `tunefree datasets` lists them.")
+    data: str = _option(
+        "digits", "Dataset name (`tunefree datasets` lists them), or FILE.py:NAME of your own."
+    )
+    table: Path | None = _option(
+        None, "A table as data instead: a CSV file with a header, or Parquet."
+    )
+    target: str | None = _option(None, "The table's column of targets.")
+    owner: str | None = _option(
+        None, "The table's column with the client of each row; without it, rows are split."
+    )
+    sample_weight: str | None = _option(
+        None, "The table's column with the weight of each row in training."
+    )
+    drop: tuple[str, ...] | None = _option(
+        None, "A column of the table that is no feature; may be repeated."
+    )
+    test_size: float | None = _option(
+        None, "Fraction that becomes the test set, if the data has none; 0.2 for tables."
+    )
+    test_by: Literal["rows", "clients"] = _option(
+        "rows", "Whether that fraction is of each client's rows or of the clients."
+    )
     split: str = _option(
         "auto",
         "iid, dirichlet:ALPHA, dirichlet:ALPHA:balanced, shards:K or owner; auto is owner where "
         "the data has owners, else dirichlet:0.3.",
     )
     clients: int | None = _option(None, "Number of clients; 20 unless the split is by owner.")
-    model: str = _option("auto", "Network name; auto picks one that fits the data.")
+    model: str = _option(
+        "auto", "Network name, or FILE.py:NAME of your own; auto picks one that fits the data."
+    )
     set: tuple[str, ...] | None = _option(
         None, "A setting of the method, such as lr=0.1 or weights=samples; may be repeated."
     )
@@ -60,6 +92,35 @@ class CommandConfig:
             check_known("option", name, CLI_OPTIONS)
         defaults = {n: about.metadata["cli_default"] for n, about in CLI_OPTIONS.items()}
         object.__setattr__(self, "options", defaults | dict(self.options))
+        if self.table is None:
+            for name in ("target", "owner", "sample_weight", "drop"):
+                if getattr(self, name) is not None:
+                    text = f"--{name.replace('_', '-')} names a column of a table"
+                    raise ArgumentError(f"{text}; give --table as well.")
+        elif self.target is None:
+            raise ArgumentError("--table needs --target, the name of the column of targets.")
+        elif self.data != "digits":
+            raise ArgumentError(f"--table and --data {self.data} are both data; give one of them.")
+        if self.test_size is not None:
+            check_between("run", "test_size", self.test_size, 0, 1)
+
+    @property
+    def title(self) -> str:
+        """The data's name, for folders."""
+        return self.data.rpartition(":")[2] if self.table is None else self.table.stem
+
+    @property
+    def own(self) -> list[str]:
+        """The texts that name objects of the user's files."""
+        texts = (self.data, self.model, self.method, self.options["loss"])
+        return [text for text in texts if is_own(text)]
+
+    def load_own(self) -> None:
+        """Run the user's files that the command names, which must have been typed."""
+        for text in self.own:
+            found = load_own(text)
+            if text == self.method:
+                add_own_method(text, found)
 
     @property
     def method(self) -> str:
@@ -81,7 +142,7 @@ class CommandConfig:
     def to_json(self) -> dict[str, Any]:
         """Return the command as one flat dict of plain data."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "options"}
-        own["data_dir"] = None if self.data_dir is None else str(self.data_dir)
+        own |= {n: None if own[n] is None else str(own[n]) for n in ("data_dir", "table")}
         return own | dict(self.options)
 
     @classmethod
@@ -93,8 +154,8 @@ class CommandConfig:
         """
         with convert_errors("The command in this folder is damaged", CheckpointError):
             given = dict(found)
-            given |= {"set": tuple(given["set"])} if given.get("set") else {}
-            given |= {"data_dir": Path(given["data_dir"])} if given.get("data_dir") else {}
+            given |= {n: tuple(given[n]) for n in ("set", "drop") if given.get(n)}
+            given |= {n: Path(given[n]) for n in ("data_dir", "table") if given.get(n)}
             own = typing.get_type_hints(CommandConfig)
             kinds = own | {n: about.metadata["cli"] for n, about in CLI_OPTIONS.items()}
             for name, kind in kinds.items():
@@ -141,8 +202,47 @@ def make_method(command: CommandConfig) -> Method:
     return methods.get(command.method, **parse_method_settings(command.method, command.set or ()))
 
 
-def make_federation(command: CommandConfig, dataset: Dataset) -> Federation:
-    """Return the dataset, divided among clients."""
+def load_data(command: CommandConfig) -> Dataset | Federation:
+    """Return the dataset, the rows of the table, or what the user's own object is or returns."""
+    if command.table is not None:
+        assert command.target is not None
+        loss = command.options["loss"]
+        return Dataset.from_file(
+            command.table,
+            command.target,
+            command.owner,
+            sample_weight=command.sample_weight,
+            drop=command.drop or (),
+            loss=loss,
+        )
+    if not is_own(command.data):
+        return load(command.data, command.data_dir)
+    found = get_own(command.data)
+    with convert_errors(f"{command.data} failed", ArgumentError):
+        found = found() if callable(found) else found
+    if not isinstance(found, Dataset | Federation):
+        wanted = "a tf.Dataset or a tf.Federation, or a function that returns one"
+        raise ArgumentError(f"{command.data} must be {wanted}, got {type(found).__name__}.")
+    return found
+
+
+def make_federation(command: CommandConfig, dataset: Dataset | Federation) -> Federation:
+    """Return the dataset, divided among clients, with a test set."""
+    fed = dataset if isinstance(dataset, Federation) else _split(command, dataset)
+    if dataset is fed and (command.split != "auto" or command.clients is not None):
+        raise ArgumentError(f"{command.data} is divided among clients already; no --split fits.")
+    size = command.test_size
+    if fed.test is not None:
+        if size is not None:
+            raise ArgumentError(
+                f"--test-size {size}: the data {fed.name!r} has a test set already."
+            )
+        return fed
+    size = 0.2 if size is None and command.table is not None else size
+    return fed if size is None else fed.with_test(size, command.test_by, command.options["seed"])
+
+
+def _split(command: CommandConfig, dataset: Dataset) -> Federation:
     split = command.split
     if split == "auto":
         split = "dirichlet:0.3" if dataset.owner is None else "owner"
@@ -153,37 +253,53 @@ def make_federation(command: CommandConfig, dataset: Dataset) -> Federation:
     return dataset.split(partitioner, clients=clients, seed=command.options["seed"])
 
 
-def make_model(command: CommandConfig, dataset: Dataset) -> nn.Module:
+def make_model(command: CommandConfig, dataset: Dataset | Federation) -> nn.Module:
     """Return the network, initialised from the seed."""
     x, classes = dataset.x, dataset.classes or 1
+    if command.options["loss"] == "bce" and classes == 2:
+        classes = 1
     first = list_tensors(x)[0]
     shape: Any = tuple(first.shape[1:])
     shapes = {k: tuple(v.shape[1:]) for k, v in x.items()} if isinstance(x, Mapping) else shape
-    name = command.model
+    name, seed = command.model, command.options["seed"]
+    if is_own(name):
+        return _make_own_model(name, {"shape": shape, "classes": classes, "seed": seed})
     if name == "auto":
         name = nets.default_for(shapes, classes, not first.is_floating_point(), dataset.name)
-    extra = {"vocab": len(dataset.words)} if dataset.words and name in TOKEN_MODELS else {}
-    seed = command.options["seed"]
+    words = dataset.words if isinstance(dataset, Dataset) else ()
+    extra = {"vocab": len(words)} if words and name in TOKEN_MODELS else {}
     return nets.build(name, shape=shape, classes=classes, seed=seed, **extra)
 
 
-def choose_cohort(command: CommandConfig, clients: int, method: Method) -> int | None:
-    """Return the number of clients per round; None for all."""
-    cohort = command.options["cohort"]
-    if cohort is None:
-        return None if method.full else max(1, clients // 2)
-    return cohort or None
+def _make_own_model(text: str, facts: dict[str, Any]) -> nn.Module:
+    """Return the user's module: as it is, or made by a function of some of the facts."""
+    found = get_own(text)
+    if not isinstance(found, nn.Module):
+        if not callable(found):
+            wanted = "a torch.nn.Module, or a function or class that makes one"
+            raise ArgumentError(f"{text} must be {wanted}, got {type(found).__name__}.")
+        taken = inspect.signature(found).parameters
+        given = {name: value for name, value in facts.items() if name in taken}
+        with torch.random.fork_rng(devices=[]), convert_errors(f"{text} failed", ArgumentError):
+            torch.default_generator.manual_seed(facts["seed"])
+            found = found(**given)
+    if not isinstance(found, nn.Module):
+        raise ArgumentError(f"{text} must return a torch.nn.Module, got {type(found).__name__}.")
+    return found
 
 
-def make_config(command: CommandConfig, clients: int) -> RunConfig:
-    """Return the configuration of a run over this many clients."""
-    method = make_method(command)
+def make_config(command: CommandConfig) -> RunConfig:
+    """Return the configuration of the run."""
+    loss = command.options["loss"]
     options = dict(command.options) | {
-        "method": method,
-        "cohort": choose_cohort(command, clients, method),
+        "method": make_method(command),
+        "loss": get_own(loss) if is_own(loss) else loss,
+        "cohort": command.options["cohort"] or None,
         "batch": command.options["batch"] or None,
         "dtype": getattr(torch, command.options["dtype"]),
     }
+    if command.table is not None and options["scale"] == "auto":
+        options["scale"] = "standard"  # with any method, so that comparisons are fair
     return RunConfig().replace(**options)
 
 
@@ -197,8 +313,8 @@ class CommandRun(NamedTuple):
 
 def build_run(command: CommandConfig) -> CommandRun:
     """Return the configuration, the model and the federation; the texts are checked first."""
-    make_config(command, clients=2)  # refuses wrong texts before the data is loaded
-    dataset = load(command.data, command.data_dir)
-    federation = make_federation(command, dataset)
-    model = make_model(command, dataset)
-    return CommandRun(make_config(command, federation.clients), model, federation)
+    config = make_config(command)  # refuses wrong texts before the data is loaded
+    if command.method == "auto" and not command.set:
+        config = config.replace(method="auto")  # by name, which standardises the columns of tables
+    dataset = load_data(command)
+    return CommandRun(config, make_model(command, dataset), make_federation(command, dataset))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .. import attacks, faults, methods, robust
 from ..attacks import Attack
 from ..core.errors import ArgumentError, check_argument, check_between, check_int, check_known
+from ..core.text import parse_value
 from ..data.batches import BatchPlan
 from ..faults import Faults
 from ..methods import Method
@@ -192,15 +193,15 @@ class RunConfig:
         "auto",
         'Method name, or a `tf.Method`; "auto" needs no learning rate.',
         cli=str,
-        cli_help="Method name; `tunefree methods` lists them. auto needs no learning rate.",
+        cli_help="Method name (`tunefree methods` lists them), or FILE.py:NAME of your own; auto "
+        "needs no learning rate.",
     )
     rounds: int = option(100, "Communication rounds T, >= 1.", cli=int, least=1, node=True)
     cohort: int | None = option(
         None,
         "Clients per round S; None is all clients.",
         cli=int | None,
-        cli_help="Clients per round; half of them by default (all where the method needs all), "
-        "everyone with 0.",
+        cli_help="Clients per round; everyone by default or with 0.",
         least=1,
         node=True,
     )
@@ -224,11 +225,19 @@ class RunConfig:
     )
     loss: str | Loss = option(
         "auto",
-        '"cross_entropy", "mse", "auto" by the labels, or a pure function f(output, target) -> '
-        "loss of each sample.",
+        '"cross_entropy", "bce" (a logit for each 0/1 target), "mse", "auto" by outputs and '
+        "targets, or a pure function f(output, target) -> loss of each sample.",
         cli=str,
-        cli_help="cross_entropy, mse, or auto by the labels.",
+        cli_help="cross_entropy, bce, mse, auto by outputs and targets, or FILE.py:NAME.",
         node=True,
+    )
+    class_weight: str | Mapping[Any, float] | None = option(
+        None,
+        'Weights of the classes in training: "balanced" (as many as if all were equally frequent), '
+        "or a dict by label.",
+        cli=str,
+        cli_default="none",
+        cli_help="Weights of the classes in training: none, balanced, or such as ill=3,healthy=1.",
     )
     seed: int = option(0, "Seed of everything random.", cli=int, least=0, node=True)
     device: str | torch.device = option(
@@ -272,6 +281,15 @@ class RunConfig:
         "geometric-median, krum:f=2, multi-krum:f=2, norm-clip or centred-clip, with nnm:f=2+ or "
         "bucketing:size=2+ in front where clients differ; f may be a fraction such as 0.2.",
     )
+    scale: Literal["auto", "standard"] | None = option(
+        "auto",
+        'Standardise the columns of tables (2-D floats) by federated means and deviations: "auto" '
+        'does so for method="auto", "standard" for any method, None never does. The exported model '
+        "takes raw inputs.",
+        cli=Literal["auto", "standard", "none"],
+        cli_help="Standardise the columns of tables by federated means and deviations: auto does "
+        "so for method auto, standard for any method, none never does.",
+    )
     start: nn.Module | Run | None = option(
         None, "Start from another module's or run's parameters.", recorded=False
     )
@@ -293,6 +311,10 @@ class RunConfig:
             raise ArgumentError(f"{owner} takes steps or epochs, got {given}.")
         _parse_text(self, "aggregate", robust.parse)
         _parse_text(self, "augment", augmentations.parse)
+        _parse_text(self, "scale", lambda text: None if text == "none" else text)
+        is_known = self.scale in ("auto", "standard", None)
+        check_argument(owner, "scale", self.scale, "'auto', 'standard' or None", is_known)
+        _parse_text(self, "class_weight", _parse_class_weight)
         is_known = isinstance(self.augment, CropFlip | None)
         check_argument(owner, "augment", self.augment, "a name or a CropFlip", is_known)
         if self.engine_options.backend == "loop" and self.compile:
@@ -392,6 +414,16 @@ def _parse_text(config: Any, name: str, parse: Callable[[str], Any]) -> None:
         object.__setattr__(config, name, parse(value))
 
 
+def _parse_class_weight(text: str) -> "str | dict[str, float] | None":
+    """Return the weights of classes of a text: none, balanced, or LABEL=WEIGHT,LABEL=WEIGHT."""
+    if text in ("none", "balanced"):
+        return None if text == "none" else text
+    pairs = [part.rpartition("=") for part in text.split(",")]
+    rule = "'balanced', or weights such as ill=3,healthy=1"
+    check_argument("fit", "class_weight", text, rule, all(label for label, _, _ in pairs))
+    return {label.strip(): parse_value("class_weight", value, float) for label, _, value in pairs}
+
+
 def _make_plain(config: Any, owner: str | None = None) -> None:
     """Check the integer options of a configuration and turn NumPy's integers into plain ones."""
     for one in fields(config):
@@ -414,7 +446,8 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, Method):
         return value.describe()
     if isinstance(value, Mapping):
-        return sorted(value)
+        is_plain = all(isinstance(v, int | float) for v in value.values())
+        return {str(k): v for k, v in value.items()} if is_plain else sorted(value)
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
     return repr(value)

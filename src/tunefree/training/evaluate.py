@@ -1,6 +1,8 @@
 """Evaluation of a model: loss, accuracy, own metrics, scores per client, stationarity."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +26,9 @@ class Evaluation:
     test: Pair  # on the problem's device
     metrics: dict[str, Metric] = field(default_factory=dict)  # each f(all outputs, all targets)
     groups: Tensor | None = None  # weight of each test row for each client (N, rows)
+    names: Sequence[int | str] = ()  # of the clients that the groups are for
 
-    def measure(self, x: Vector, prefix: str = "test") -> dict[str, float]:
+    def measure(self, x: Vector, prefix: str = "test") -> dict[str, Any]:
         """Return the numbers for one model, by name."""
         inputs, target = self.test
         outputs, losses = [], []
@@ -35,18 +38,20 @@ class Evaluation:
             losses.append(self.problem.sample_losses(output, target[low : low + ROWS]))
             outputs.append(output)
         output, loss = torch.cat(outputs), torch.cat(losses)
-        out = {f"{prefix}_loss": float(loss.to(torch.float64).mean())}
-        score, labelled = loss, self.problem.is_classification(output, target)
+        out: dict[str, Any] = {f"{prefix}_loss": float(loss.to(torch.float64).mean())}
+        right = self.problem.accuracy(output, target)
+        labelled, score = right is not None, loss if right is None else right
         if labelled:
-            score = (output.argmax(1) == target).to(torch.float64)
-            score = score.reshape(len(target), -1).mean(1)
             out[f"{prefix}_accuracy"] = float(score.mean())
         for name, metric in self.metrics.items():
             out[f"{prefix}_{name}"] = float(metric(output, target))
         if self.groups is not None:
             each = (self.groups @ score.to(self.groups.dtype)).cpu()  # (N,)
-            worst = each.min() if labelled else each.max()
-            out["client_worst"], out["client_spread"] = float(worst), float(each.std(correction=0))
+            worst = int(each.argmin() if labelled else each.argmax())
+            out["client_worst"] = float(each[worst])
+            out["client_spread"] = float(each.std(correction=0))
+            if self.names:
+                out["worst_client"] = str(self.names[worst])
         return out
 
 
@@ -64,12 +69,25 @@ def measure_regularity(
     return row
 
 
+def clients_with_tests(federation: Federation) -> tuple[int | str, ...]:
+    """Return the names of the clients that `per_client` has rows for."""
+    has = _test_weights(federation).sum(1) > 0
+    return tuple(n for n, tested in zip(federation.names, has.tolist(), strict=True) if tested)
+
+
 def per_client(federation: Federation) -> Tensor:
     """Return the weight of each test row for each client: (N, rows); rows sum to 1.
 
     With `test_owner`, a client's own test rows. Otherwise the common test set, weighted so that
-    its classes have the client's own training shares.
+    its classes have the client's own training shares. Clients without test rows are left out.
     """
+    weight = _test_weights(federation)
+    weight = weight[weight.sum(1) > 0]
+    return weight / weight.sum(1, keepdim=True)
+
+
+def _test_weights(federation: Federation) -> Tensor:
+    """Return the weights before they are divided by their sum, for all clients."""
     if federation.test is None:
         raise ArgumentError("Evaluate(per_client=True) needs a test set: Federation(test=...).")
     target = federation.test[1]
@@ -84,5 +102,4 @@ def per_client(federation: Federation) -> Tensor:
     else:
         why = "needs to know which client a test row belongs to: Federation(test_owner=...)"
         raise ArgumentError(f"Evaluate(per_client=True) {why}.")
-    weight = weight[weight.sum(1) > 0]  # clients with rows in the test set
-    return (weight / weight.sum(1, keepdim=True)).to(target.device)
+    return weight.to(target.device)

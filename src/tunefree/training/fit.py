@@ -2,21 +2,23 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from ..core.errors import ArgumentError, check_int
+from ..core.errors import ArgumentError, CheckpointError, Interrupted, check_int
 from ..data.federation import Federation
 from ..methods import Method
+from ..simulation.ranks import init_ranks
 from .bind import SimulatedClients, bind
 from .callbacks import Callback
 from .config import RunConfig, check_option_names
 from .folder import RunFolder
-from .run import Run
-from .trainer import Trainer
+from .run import Run, make_progress
+from .trainer import Trainer, describe_stop
 
 
 def fit(
@@ -28,6 +30,7 @@ def fit(
     resume: bool = True,
     checkpoint_every: int | None = None,
     callbacks: Sequence[Callback] = (),
+    progress: bool = True,
     **options: Any,
 ) -> Run:
     """Train one model over many clients' data.
@@ -40,6 +43,7 @@ def fit(
         resume: Continue the run in `out` if there is one; False refuses a used folder.
         checkpoint_every: Rounds between checkpoints; None writes one when the last is 5 s old.
         callbacks: Called with an `Event` after each round; `tf.sinks` has some.
+        progress: Show a progress bar where standard error is a terminal, or in a notebook.
         {options}
         evaluate: A `tf.Evaluate`: validation data, early stopping, own metrics, scores per client.
         engine: "vmap", "loop" or "auto", or a `tf.Engine` with chunk size and precision.
@@ -54,6 +58,9 @@ def fit(
     """
     check_option_names("fit", options)
     config = RunConfig(method=method, **options)
+    bar = make_progress(config.rounds) if progress else None
+    if bar is not None and isinstance(callbacks, Sequence):
+        callbacks = [bar, *callbacks]
     return train(
         config,
         model,
@@ -84,15 +91,35 @@ def train(
         check_int("fit", "checkpoint_every", checkpoint_every)
     if not isinstance(callbacks, Sequence) or not all(callable(c) for c in callbacks):
         raise ArgumentError(f"fit(callbacks=...) must be a list of functions, got {callbacks!r}.")
-    run = bind(config, model, SimulatedClients(federation))
-    run = replace(run, settings=run.settings | {"command": dict(command or {})})
+    folder, about = None if out is None else RunFolder(out), {"command": dict(command or {})}
+    try:
+        run = bind(config, model, SimulatedClients(federation))
+    except Interrupted as stop:
+        raise _keep_start(stop, folder, about) from None
+    run = replace(run, settings=run.settings | about)
     return Trainer(
         run,
-        None if out is None else RunFolder(out),
+        folder,
         resume=resume,
         checkpoint_every=checkpoint_every,
         callbacks=callbacks,
     ).train()
+
+
+def _keep_start(stop: Interrupted, folder: RunFolder | None, about: dict[str, Any]) -> Interrupted:
+    """Return the interruption of a run before its first round, with a folder that resumes."""
+    run = stop.run
+    assert isinstance(run, Run)
+    run = replace(run, settings=run.settings | about)
+    if folder is not None:
+        run = replace(run, path=folder.path)
+        if folder.is_started:
+            with suppress(CheckpointError):
+                run = replace(Run.load(folder.path), status="interrupted", problem=run.problem)
+        elif init_ranks().leads:
+            with folder.locked():
+                folder.start(run.settings)
+    return Interrupted(describe_stop("Ctrl-C", len(run.history), folder), run)
 
 
 def _document_options() -> None:

@@ -126,17 +126,18 @@ class RunFolder:
             )
         return found
 
-    def check_settings(self, settings: dict[str, Any]) -> None:
-        """Check that a run can be continued with these settings.
+    def check_settings(self, settings: dict[str, Any], free: tuple[str, ...] = ()) -> None:
+        """Check that a run can be continued with these settings, of which `free` may differ.
 
         Raises:
             ResumeError: If settings differ; it names them.
         """
         old, new = self.read_settings(), json.loads(to_json(settings))
+        old.setdefault("engine", new.get("engine"))  # missing if Ctrl-C was pressed while compiling
         changes = [
             f"{name} was {a!r}, now {b!r}"
             for name, a, b in _differences(old, new)
-            if name.split(".")[0] not in INFORMATION
+            if name.split(".")[0] not in (*INFORMATION, *free)
         ]
         if changes:
             raise ResumeError(

@@ -6,26 +6,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.files import pack_tensors, write_atomically
-from ..core.types import Vector, map_inputs
-from ..models.problem import LOSSES, Problem
+from ..core.types import Vector, list_tensors, map_inputs
+from ..data._arrays import Label
+from ..data._samples import read_inputs
+from ..data.tables import Features
+from ..models.problem import LOSSES, Problem, class_axis
 from .folder import RunFolder
 
+ROWS = 4096  # rows predicted at once
+MOST_CLASSES = 1 << 24  # in settings that can be believed
 _RENDERERS: dict[str, Callable[..., Any]] = {}
 
 
-def register_report(
-    write: Callable[["Run", str | os.PathLike[str]], Path], render: Callable[["Run"], str]
-) -> None:
-    """Register the functions behind `Run.report` and a run's display in notebooks.
+def register_report(**functions: Callable[..., Any]) -> None:
+    """Register the functions that show runs, which are those of `tunefree.report`.
 
-    `tunefree.report` calls this when it is imported, so that this module need not import it.
+    It calls this when it is imported, so that this package need not import it: `write` (behind
+    `Run.report`), `render` (in notebooks), `describe` (`print(run)`), `progress` (while training).
     """
-    _RENDERERS.update(write=write, render=render)
+    _RENDERERS.update(functions)
+
+
+def make_progress(rounds: int) -> Callable[..., object] | None:
+    """Return a callback that shows progress, or None if nothing can show it."""
+    make = _RENDERERS.get("progress")
+    bar: Callable[..., object] | None = None if make is None else make(rounds)
+    return bar
 
 
 def validation_score(row: dict[str, Any]) -> float | None:
@@ -47,10 +59,15 @@ class Run:
             client step), gradients (minibatch gradients taken), trials (line-search evaluations per
             step), server_step, bytes_up, bytes_down (bytes_up.delta, ... by channel), seconds, and
             refused (clients left out because of NaN or Inf, if any); in evaluated rounds also
-            test_loss, test_accuracy, validation_loss, ..., client_worst, client_spread.
+            test_loss, test_accuracy, validation_loss, ..., client_worst, client_spread; and the
+            names of clients: refused_clients, worst_client.
         settings: Everything that decides the run.
-        status: "finished", "stopped early", "interrupted", "diverged" or "unfinished".
+        status: "finished", "stopped early", "interrupted", "diverged" (numbers that are not finite,
+            or a loss that ended at 100 times that of the start), "unstable" (all rounds ran, but a
+            loss rose a hundredfold on the way) or "unfinished".
         path: The run's folder, or None.
+        scaling: Mean and scale of each column (2, columns), if inputs are standardised; `x` and
+            `output` are parameters for standardised inputs, `model` takes raw ones.
     """
 
     x: Vector
@@ -60,6 +77,7 @@ class Run:
     status: str
     path: Path | None = None
     problem: Problem | None = None
+    scaling: Tensor | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -68,13 +86,85 @@ class Run:
             raise ArgumentError("Run.load(path, model=...) needs the module to give one back.")
         return self.problem.module_at(self.output)
 
-    def predict(self, inputs: Any) -> Tensor:
-        """Return the shipped model's outputs for a batch: tensors or arrays, as in training."""
+    @property
+    def classes(self) -> tuple[Label, ...] | None:
+        """The label of each class, in the order of the model's outputs; None for regression."""
+        found = _data(self.settings).get("classes")
+        if isinstance(found, int):
+            return tuple(range(found)) if 0 < found < MOST_CLASSES else None
+        return tuple(found) if isinstance(found, list) and found else None
+
+    def predict(self, inputs: Any, *, raw: bool = False) -> Any:
+        """Return the shipped model's predictions as an array: labels of classes, or numbers.
+
+        Args:
+            inputs: Inputs in any form that training took: arrays, tensors, tuples or dicts of them,
+                a frame, a Dataset or a DataLoader; targets in it are ignored.
+            raw: Return the model's outputs as they are, as a tensor.
+        """
+        output = self._outputs(inputs)
+        if raw:
+            return output
+        loss, single = self.settings.get("loss"), _data(self.settings).get("target") == []
+        if loss == "bce":
+            index = (output > 0).long()
+            index = index.reshape(len(index)) if single else index
+            return self._name_classes(index) if single else index.numpy()
+        if self._has_scores(output):
+            return self._name_classes(self._scores(output).argmax(1))
+        return (
+            output.reshape(len(output)) if single and output[:1].numel() == 1 else output
+        ).numpy()
+
+    def predict_proba(self, inputs: Any) -> Any:
+        """Return the probability of each class as an array (rows, classes).
+
+        With several 0/1 targets, it is the probability that each of them is 1; for sequences, the
+        array is (rows, classes, length).
+        """
+        output = self._outputs(inputs)
+        single = _data(self.settings).get("target") == []
+        if self.settings.get("loss") == "bce":
+            chance = output.double().sigmoid()
+            if single:
+                chance = chance.reshape(-1, 1)
+                chance = torch.cat([1 - chance, chance], 1)
+            return chance.numpy()
+        if not self._has_scores(output):
+            loss = self.settings.get("loss")
+            raise ArgumentError(f"predict_proba needs classes, but the run's loss is {loss!r}.")
+        return self._scores(output).double().softmax(1).numpy()
+
+    def _outputs(self, inputs: Any) -> Tensor:
         if self.problem is None:
             raise ArgumentError("Run.load(path, model=...) needs the module to predict.")
-        several = isinstance(inputs, tuple | dict)
-        batch = map_inputs(torch.as_tensor, inputs if several else torch.as_tensor(inputs))
-        return self.problem.outputs(self.output, self.problem.prepare(batch)).cpu()
+        found = _data(self.settings).get("features")
+        batch = read_inputs(inputs, None if found is None else Features.from_json(found))
+        problem, rows = self.problem, len(list_tensors(batch)[0])
+        parts, shapes = [], ", ".join(str(tuple(t.shape)) for t in list_tensors(batch))
+        with convert_errors(f"The model does not accept inputs of shape {shapes}", ArgumentError):
+            for low in range(0, max(rows, 1), ROWS):
+                part = map_inputs(lambda t, low=low: t[low : low + ROWS], batch)  # type: ignore[misc]
+                parts.append(problem.outputs(self.output, problem.prepare(part)).cpu())
+        return torch.cat(parts)
+
+    def _has_scores(self, output: Tensor) -> bool:
+        """Whether the outputs are scores of classes."""
+        loss, classes = self.settings.get("loss"), self.classes
+        known = classes is not None and output.ndim == 2 and output.shape[1] >= len(classes) > 1
+        return loss == "cross_entropy" or (loss not in LOSSES and known)
+
+    def _scores(self, output: Tensor) -> Tensor:
+        """Return the scores with the classes in axis 1."""
+        each = _data(self.settings).get("target") or []
+        return class_axis(output, output.new_empty((len(output), *each)))
+
+    def _name_classes(self, index: Tensor) -> Any:
+        """Return the labels of classes that are given by their number."""
+        classes = self.classes
+        if classes is None or classes == tuple(range(len(classes))):
+            return index.numpy()
+        return np.array(classes)[index.clamp(max=len(classes) - 1).numpy()]
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -87,7 +177,7 @@ class Run:
         if self.settings.get("keep_best"):
             scored = [row for row in rows if validation_score(row) is not None]
             shipped = [min(scored, key=validation_score)] if scored else rows  # type: ignore[arg-type]
-        measured = ("test_", "validation_", "client_")
+        measured = ("test_", "validation_", "client_", "worst_client")
         names = sorted(k for k in set().union(*shipped) if k.startswith(measured))
         out |= {k: next(row[k] for row in reversed(shipped) if k in row) for k in names}
         accuracy = [r["test_accuracy"] for r in rows if r.get("test_accuracy") is not None]
@@ -113,6 +203,14 @@ class Run:
         page: Path = _RENDERERS["write"](self, path)
         return page
 
+    def __str__(self) -> str:
+        return str(_RENDERERS["describe"](self))
+
+    def __repr__(self) -> str:
+        method = self.settings.get("method")
+        name = method.get("name") if isinstance(method, dict) else method
+        return f"<Run of {name or 'a method'}: {self.status}, {len(self.history)} rounds>"
+
     def _repr_html_(self) -> str:
         """Show the last numbers in a notebook."""
         text: str = _RENDERERS["render"](self)
@@ -133,19 +231,30 @@ class Run:
             is_flat = x.ndim == 1 and x.shape == output.shape and x.dtype == output.dtype
             if not (is_flat and x.is_floating_point() and rounds >= 0):
                 raise ValueError("x and the shipped model must be vectors of one shape and dtype")
+            scaling = tensors.get("scale")
+            if scaling is not None and (scaling.ndim != 2 or len(scaling) != 2):
+                raise ValueError("the scale must have a mean and a deviation of each column")
         if model is not None:
             dtype, loss = settings.get("dtype"), settings.get("loss")
             if dtype not in ("float32", "float64") or not isinstance(loss, str):
                 raise CheckpointError(f"The settings in {str(path)!r} lack a loss or a dtype.")
             loss = loss if loss in LOSSES else "mse"  # a user's own is not needed to predict
             problem = Problem(model, loss, getattr(torch, dtype))
+            problem.casts = bool(_data(settings).get("casts"))
             check_frozen("Run.load(model=...)", settings, problem)
             if (size := problem.layout.size) != x.numel():
                 wanted = f"the run's {x.numel()} trainable parameters"
                 raise ArgumentError(f"Run.load(model=...) must have {wanted}, got {size}.")
+            problem.scaling = scaling
         status = str(facts.get("status", "unfinished"))
         history = folder.read_history()[:rounds]
-        return Run(x, output, history, settings, status, folder.path, problem)
+        return Run(x, output, history, settings, status, folder.path, problem, scaling)
+
+
+def _data(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings' description of the data."""
+    found = settings.get("data")
+    return found if isinstance(found, dict) else {}
 
 
 def check_frozen(what: str, settings: dict[str, Any], problem: Problem) -> None:

@@ -15,14 +15,15 @@ from torch import Tensor
 from ..core.errors import CheckpointError, Interrupted, ResumeError, convert_errors
 from ..core.plan import Round
 from ..core.types import Vector
-from ..methods import Method
 from ..rounds import ServerState, init_server_state, output_model, run_round
+from ..simulation.dry_run import reads_rounds
 from ..simulation.heap import keep_heap
 from .bind import BoundRun
 from .callbacks import Callback, Event, begin_callbacks
 from .folder import RunFolder
 from .history import History
 from .run import Run, validation_score
+from .stability import judge_losses, suggest_remedy
 
 log = logging.getLogger("tunefree")
 
@@ -62,6 +63,7 @@ class Trainer:
         self._history = History()
         self._best = _BestModel(run.start)
         self._status = "unfinished"
+        self._is_warm = False  # whether a round has run here, so that its parts are compiled
 
     def train(self) -> Run:
         """Run the remaining rounds.
@@ -80,18 +82,18 @@ class Trainer:
         self._restore()
         run = self._run
         with begin_callbacks(self._callbacks, run.settings, self._history) as callbacks:
-            with keep_heap(), _catch_interrupt() as interrupted:
+            with keep_heap(), _catch_interrupt(lambda: not self._is_warm) as interrupted:
                 cause = self._run_rounds(callbacks.call, interrupted)
-            self._save(self._status)
+            if self._leads and (said := run.pool.summarize_refused()) is not None:
+                log.warning("%s", said)
+            if self._is_warm:  # otherwise the folder has this state already, or none
+                self._save(self._status)
             result = self._result()
             if self._folder is not None and self._status != "unfinished" and self._leads:
                 self._folder.export_model(result.model.state_dict())
             callbacks.run = result
         if self._status == "unfinished":
-            where = "" if self._folder is None else f" Call fit again with out={self._folder.name}."
-            raise Interrupted(
-                f"Stopped by {cause} after {self._state.round} rounds.{where}", result
-            )
+            raise Interrupted(describe_stop(cause, self._state.round, self._folder), result)
         return result
 
     def _restore(self) -> None:
@@ -105,6 +107,8 @@ class Trainer:
             with convert_errors(f"The run in {folder.name} cannot be continued", CheckpointError):
                 self._state = self._state.restored(rounds, tensors)
                 run.pool.load_state(tensors)
+                if run.problem.scaling is not None:
+                    run.problem.scaling.copy_(tensors["scale"])
                 self._best.restore(facts["best"], tensors["best"].to(run.start.device))
                 rows = (r for r in folder.read_history() if r.get("round", rounds) < rounds)
                 self._history = History(rows)
@@ -123,8 +127,31 @@ class Trainer:
             used = "an unused folder, but it holds a run"
             use = "choose another, or resume=True to continue it"
             raise ResumeError(f"fit(out={folder.name}, resume=False) needs {used}; {use}.")
-        folder.check_settings(self._run.settings)
-        return folder.load_checkpoint()
+        run, before = self._run, folder.read_settings().get("rounds")
+        before = before if isinstance(before, int) else self._run.plan.rounds
+        is_longer = before < run.plan.rounds
+        # More rounds are more work, which may be worth compiling.
+        folder.check_settings(run.settings, ("rounds", "engine") if is_longer else ())
+        found = folder.load_checkpoint()
+        if found is None:
+            folder.start(run.settings)
+        elif is_longer:
+            return *found[:2], self._go_on(folder, before, found[2])
+        return found
+
+    def _go_on(self, folder: RunFolder, before: int, facts: dict[str, Any]) -> dict[str, Any]:
+        """Return the facts of a run that gets more rounds than the `before` it was planned for."""
+        run, status = self._run, facts.get("status")
+        why = None
+        if status not in ("unfinished", "finished", "unstable"):
+            why = f"is {status}"
+        elif reads_rounds(run.method, run.plan, run.start):
+            why = f"was planned for {before} rounds, which the step sizes of its method depend on"
+        if why is not None:
+            use = "train in another folder, or start from its model with start=tf.Run.load(...)"
+            raise ResumeError(f"The run in {folder.name} {why}; for more rounds, {use}.")
+        folder.start(run.settings)
+        return facts | {"status": "unfinished"}
 
     def _run_rounds(
         self, call: Callable[[Event], None], interrupted: Callable[[], bool]
@@ -132,15 +159,26 @@ class Trainer:
         """Run rounds until the run ends or is stopped; return what stopped it."""
         run, pool = self._run, self._run.pool
         cohort = self._sample_cohort(0)
+        self._is_warm = self._status != "unfinished"
         while self._status == "unfinished":
             began, now = time.perf_counter(), self._state
             is_last = now.round + 1 == run.plan.rounds
             pool.announce(None if is_last else self._sample_cohort(1))
-            after, row = run_round(run.method, run.plan, now, pool, cohort)
+            try:
+                before = run.standardise(pool) if now.round == 0 else None
+                after, row = run_round(run.method, run.plan, now, pool, cohort, before)
+            except (Exception, KeyboardInterrupt) as error:  # Ctrl-C also ends a C++ compiler
+                if interrupted() and (isinstance(error, Exception) or not self._is_warm):
+                    return "Ctrl-C"
+                raise
+            self._is_warm = True
             output = output_model(run.method, after)
             if (what := _find_nonfinite(after, row)) is not None:
                 self._status = "diverged"
-                log.warning("%s", _divergence_message(what, now.round, run.method))
+                said = (
+                    "Diverged in round %d: %s is no longer finite; the state before it is kept. %s"
+                )
+                log.warning(said, now.round, what, suggest_remedy(run))
                 return None
             pool.commit()
             if is_last or after.round % run.config.eval_every == 0:
@@ -156,10 +194,8 @@ class Trainer:
             call(event)
             self._history.append(row)  # with entries that callbacks added
             patience = run.config.evaluate.patience
-            if is_last:
-                self._status = "finished"
-            elif patience is not None and self._best.waited >= patience:
-                self._status = "stopped early"
+            if is_last or (patience is not None and self._best.waited >= patience):
+                self._status = self._judge("finished" if is_last else "stopped early")
             elif sum(run.ranks.counts([interrupted() or event.stop_requested])):
                 return "a callback" if event.stop_requested else "Ctrl-C"
             elif self._is_checkpoint_due():
@@ -171,6 +207,19 @@ class Trainer:
         t = Round(self._run.plan, self._state.round + ahead)
         index = self._run.method.server.cohort_round(self._state.server, t)
         return self._run.pool.sample_cohort(index)
+
+    def _judge(self, status: str) -> str:
+        """Return the status of a run that ends, with a warning if its losses went badly."""
+        test, start = self._run.test, self._run.start
+        loss = None if test is None else lambda: test.measure(start)["test_loss"]
+        found = judge_losses(self._history, loss)
+        if found is None:
+            return status
+        bad, what = found
+        if self._run.config.evaluate.keep_best and self._best.round >= 0:
+            bad = "unstable"  # the model that is shipped is an earlier one
+        log.warning("The run is %s: %s. %s", bad, what, suggest_remedy(self._run))
+        return bad
 
     def _is_checkpoint_due(self) -> bool:
         if self._folder is None:
@@ -186,6 +235,8 @@ class Trainer:
             return
         tensors = self._state.tensors() | self._run.pool.state()
         tensors |= {"best": self._best.x, "shipped": self._shipped()}
+        if (scaling := self._run.problem.scaling) is not None:
+            tensors["scale"] = scaling
         if self._leads:
             facts = {"status": status, "best": self._best.facts()}
             self._folder.save_checkpoint(self._state.round, tensors, facts)
@@ -200,7 +251,22 @@ class Trainer:
         path = None if self._folder is None else self._folder.path
         status = "interrupted" if self._status == "unfinished" else self._status
         x, history, run = self._state.x, list(self._history), self._run
-        return Run(x, self._shipped(), history, run.settings, status, path, run.problem)
+        return Run(
+            x,
+            self._shipped(),
+            history,
+            run.settings,
+            status,
+            path,
+            run.problem,
+            run.problem.scaling,
+        )
+
+
+def describe_stop(cause: str | None, rounds: int, folder: RunFolder | None) -> str:
+    """Return the message of `Interrupted`: what stopped the run when, and how it goes on."""
+    where = "" if folder is None else f" Call fit again with out={folder.name}."
+    return f"Stopped by {cause} after {rounds} rounds.{where}"
 
 
 def _find_nonfinite(after: ServerState, row: dict[str, Any]) -> str | None:
@@ -215,24 +281,6 @@ def _find_nonfinite(after: ServerState, row: dict[str, Any]) -> str | None:
             part, _, own = name.partition(".")
             return PARTS[part] + (f" ({own})" if own else "")
     return None
-
-
-def _divergence_message(what: str, round: int, method: Method) -> str:
-    """Return the warning: what is not finite, in which round, and what to try."""
-    facts = method.describe()
-    rates = {
-        name: facts[part][name]
-        for part, name in (("step", "lr"), ("server", "server_lr"))
-        if isinstance(facts[part], dict) and isinstance(facts[part].get(name), int | float)
-    }
-    tips = [f"a smaller {name} (it is {value:g})" for name, value in rates.items()]
-    if method.clip is None:
-        tips.append("clip=1.0")
-    tips.append("method auto" if method.name != "auto" else "smaller inputs, or dtype float64")
-    return (
-        f"Diverged in round {round}: {what} is no longer finite; the state before it is kept. "
-        f"Try {', '.join(tips[:-1])}{' or ' if len(tips) > 1 else ''}{tips[-1]}."
-    )
 
 
 class _BestModel:
@@ -259,19 +307,20 @@ class _BestModel:
 
 
 @contextmanager
-def _catch_interrupt() -> Iterator[Callable[[], bool]]:
+def _catch_interrupt(at_once: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C into a request to stop after the round; the second stops at once.
 
-    Yields a function that returns whether Ctrl-C was pressed. Outside of the main thread, where
+    The first one stops at once, too, while `at_once()` is true. Yields a function that returns
+    whether Ctrl-C was pressed. Outside of the main thread, where
     Python delivers no signals, nothing is changed.
     """
     pressed = False
 
     def note(number: int, frame: object) -> None:
         nonlocal pressed
-        if pressed:
+        stops, pressed = pressed or at_once(), True
+        if stops:
             raise KeyboardInterrupt
-        pressed = True
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

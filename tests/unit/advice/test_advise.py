@@ -260,7 +260,7 @@ def test_the_command_prints_what_to_type(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         cli.main(["advise", "--clients", "6", "--split", "iid", "--tuning"])
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("6 clients, 3 a round, label skew 0.")
+    assert said[0].startswith("6 clients, 6 a round, label skew 0.")
     assert "   tunefree run --split iid --clients 6 --method fedduadagrad" in said
     assert "   tunefree tune --split iid --clients 6 --method fedduadagrad" in said
     assert "   To choose: lr." in said

@@ -60,7 +60,7 @@ def test_tuples_and_dicts():
 def test_regression_and_several_targets_have_no_classes():
     assert Federation(X, X[:, 0], OWNER).classes is None
     assert Federation(X, np.stack([Y, Y], 1), OWNER).classes is None
-    assert Federation(X, Y > 0, OWNER).classes is None
+    assert Federation(X, np.stack([Y > 0, Y > 1], 1), OWNER).classes is None
 
 
 def test_classes_count_the_test_set():
@@ -202,7 +202,7 @@ SENTENCES = [
         "Federation(y=...) must have at least one row, but has no samples.",
     ),
     (
-        {"y": Y - 1},
+        {"y": Y - 1, "classes": 2},
         "Federation(y=...) must hold labels in 0..1, but y has -1 in row 0; number the classes "
         "from 0, or give floats for regression.",
     ),
@@ -289,12 +289,13 @@ def test_bad_input_is_refused_in_one_sentence(change, sentence):
         ),
         (
             [iter(())],
-            "Federation.of: client 0 must be a Dataset with a length or a pair (x, y), got "
-            "tuple_iterator.",
+            "Federation.of: client 0 must be a pair (x, y), a table, a Dataset or a DataLoader, "
+            "got tuple_iterator.",
         ),
         (
             [[1.0, 2.0, 3.0]],
-            "Federation.of: client 0 must return a pair (x, y) for every sample.",
+            "Federation.of: client 0 must return a pair (x, y) for every sample, or a dict whose "
+            "targets are named 'label' or given by y=..., got float.",
         ),
     ],
 )

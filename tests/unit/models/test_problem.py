@@ -105,7 +105,7 @@ def test_several_tensors_through_fit(form, engine):
     fed = tf.Federation(inputs, y, owner, test=(inputs, y))
     run = tf.fit(Pair(), fed, "fedavg", rounds=20, steps=3, batch=2, device="cpu", engine=engine)
     assert run.summary["test_accuracy"] > 0.8
-    assert run.predict(inputs).shape == (12, 2)
+    assert run.predict(inputs, raw=True).shape == (12, 2)
 
 
 def test_module_at_and_back():

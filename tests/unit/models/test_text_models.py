@@ -113,9 +113,9 @@ def test_logits_are_found_in_objects_and_dicts():
     runs = [fit(HuggingFaceStyle(form=form)) for form in ("object", "dict", "tensor")]
     assert all(torch.equal(run.x, runs[0].x) for run in runs)
     x, _ = tokens()
-    assert runs[0].predict(x).shape == (36, 2)
+    assert runs[0].predict(x, raw=True).shape == (36, 2)
     assert isinstance(runs[0].model(**x), Output)
-    assert torch.equal(runs[0].model(**x).logits.detach(), runs[0].predict(x))
+    assert torch.equal(runs[0].model(**x).logits.detach(), runs[0].predict(x, raw=True))
     with pytest.raises(ArgumentError, match=r"an object or dict whose `logits` are one, got tuple"):
         fit(HuggingFaceStyle(form="pair"))
 
@@ -423,6 +423,51 @@ def test_transformers_trains(transformers, caplog, attention):
             rtol=1e-8,
             atol=0,
         )
+
+
+def gpt2(transformers):
+    sizes = {"vocab_size": 30, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=1, eos_token_id=1)
+    )
+
+
+def distilbert(transformers):
+    sizes = {"vocab_size": 30, "max_position_embeddings": 8, "dim": 8, "n_layers": 2, "n_heads": 2}
+    config = transformers.DistilBertConfig(**sizes, hidden_dim=16, pad_token_id=0)
+    return transformers.DistilBertForSequenceClassification(config)
+
+
+def vit(transformers):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.ViTConfig(**sizes, intermediate_size=16, image_size=8, patch_size=4)
+    return transformers.ViTForImageClassification(config)
+
+
+def next_word(output, target):
+    each = torch.nn.functional.cross_entropy(output[:, :-1].mT, target[:, 1:], reduction="none")
+    return each.mean(1)
+
+
+@pytest.mark.parametrize("make", [gpt2, distilbert, vit])
+@pytest.mark.parametrize("masked", [False, True])
+def test_their_models_train_from_config_quietly(transformers, make, masked, caplog, capfd):
+    draw = torch.Generator().manual_seed(0)
+    ids, y = torch.randint(2, 30, (24, 6), generator=draw), torch.arange(24) % 2
+    x = {"pixel_values": torch.randn(24, 3, 8, 8, generator=draw)} if make is vit else {}
+    x = x or {"input_ids": ids}
+    if masked and make is not vit:
+        x |= {"attention_mask": (torch.arange(6) < 4 + (torch.arange(24) % 3)[:, None]).long()}
+    fed = tf.Federation(x, ids if make is gpt2 else y, torch.arange(24) % 3)
+    given = {"loss": next_word} if make is gpt2 else {}
+    torch.manual_seed(0)
+    model = make(transformers)
+    runs = [fit(model, fed=fed, engine=e, dtype=torch.float64, **given) for e in ("auto", "loop")]
+    torch.testing.assert_close(runs[0].x, runs[1].x, rtol=1e-8, atol=1e-10)
+    assert len(caplog.messages) <= 1  # that it cannot be batched, with a mask of two axes
+    assert all(len(text) < 260 for text in caplog.messages)
+    out, err = capfd.readouterr()
+    assert len((out + err).splitlines()) <= 1
 
 
 def test_lora_on_transformers(transformers):

@@ -69,6 +69,15 @@ def test_folders_of_seeds_name_the_group(tmp_path):
     assert shape(collect.load_groups([tmp_path])) == {"auto": [0, 1], "fedavg tuned": [0, 1]}
 
 
+def test_runs_that_tuned_a_method_of_a_comparison_are_left_out(tmp_path):
+    folder(tmp_path / "study" / "fedavg" / "seed-0", run())
+    folder(tmp_path / "study" / "tuning" / "fedavg" / "lr=1" / "seed-0", run())
+    (tmp_path / "study" / "compare.json").write_text("{}")
+    folder(tmp_path / "tuning" / "seed-0", run())  # a folder of that name that is no comparison's
+    assert shape(collect.load_groups([tmp_path])) == {"fedavg": [0], "tuning": [0]}
+    assert len(list(collect.find_run_folders(tmp_path / "study"))) == 2  # `watch` shows both
+
+
 def test_labels_are_unique(tmp_path):
     for parent in ("x", "y"):
         folder(tmp_path / parent / "label" / "seed-0", run())

@@ -1,5 +1,7 @@
 """Figures for papers."""
 
+import re
+
 import pytest
 
 from tunefree.core.errors import ArgumentError
@@ -51,7 +53,24 @@ def test_many_groups_and_clients_without_labels(tmp_path):
     assert len(draw(many, tmp_path, "png")) == 7
 
 
+def size(path):
+    """Width and height of a PDF's page in inches."""
+    box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", path.read_bytes())
+    return float(box[1]) / 72, float(box[2]) / 72
+
+
+def test_figures_have_the_width_of_a_column(tmp_path):
+    assert {size(p)[0] for p in draw(groups(), tmp_path)} == {3.25}
+    many = {f"a method of some name {i}": [run(seed=i)] for i in range(12)}
+    paths = [draw(many, tmp_path / str(width), width=width)[0] for width in (3.5, 7)]
+    (narrow, tall), (wide, low) = map(size, paths)
+    assert (narrow, wide) == (3.5, 7)
+    assert tall - 0.7 * 3.5 > 2 * (low - 0.7 * 7) > 0  # the legend: fewer names in a row
+
+
 def test_mistakes(tmp_path):
+    with pytest.raises(ArgumentError, match=r"figures\(width=...\) must be a finite number >= 2"):
+        draw(groups(), tmp_path, width=1)
     with pytest.raises(ArgumentError, match="Unknown format 'gif'"):
         draw(groups(), tmp_path, "gif")
     (tmp_path / "file").write_text("")

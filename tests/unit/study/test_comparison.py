@@ -61,7 +61,7 @@ def test_a_run_of_a_comparison_is_a_run():
     alone = tf.fit(start, labelled(), tf.methods.get("fedexp", lr=0.2), seed=4, **SMALL)
     (run,) = found.runs["fedexp:lr=0.2"]
     assert torch.equal(run.x, alone.x)
-    assert run.predict(torch.zeros(1, 3)).shape == (1, 2)
+    assert run.predict(torch.zeros(1, 3), raw=True).shape == (1, 2)
 
 
 def test_a_module_is_the_start_of_every_seed():
@@ -90,7 +90,7 @@ def test_nothing_is_done_twice(tmp_path, fits):
     more = compare(["fedavg", "auto", "fedexp"], seeds=3, out=tmp_path)
     assert len(fits) == 4 + 3 + 2
     assert [row["finished"] for row in more.table()] == [3, 3, 3]
-    assert again.runs["auto"][1].predict(torch.zeros(1, 3)).shape == (1, 2)
+    assert again.runs["auto"][1].predict(torch.zeros(1, 3), raw=True).shape == (1, 2)
 
 
 def test_loading(tmp_path):

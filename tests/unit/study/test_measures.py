@@ -1,8 +1,12 @@
 """The numbers of a comparison, from histories written by hand."""
 
+import json
+import re
+
 import pytest
 import torch
 
+from tunefree.core.errors import ArgumentError
 from tunefree.study import Comparison, FailedRun
 from tunefree.training.run import Run
 
@@ -63,7 +67,11 @@ def test_target_cells():
         "none": [run(0, [0.1, 0.2]), run(1, [0.1, 0.2])],
     }
     cells = {c["label"]: c for c in comparison(groups, target=0.8).cells()}
-    assert [cells[k]["rounds"] for k in groups] == ["1.5", "not reached (1 of 2)", "not reached"]
+    assert [cells[k]["rounds"] for k in groups] == [
+        "1.5",
+        "only 1 of 2 seeds reached it",
+        "not reached",
+    ]
     assert [cells[k]["bytes_up"] for k in groups] == ["15 B", "–", "–"]
     assert [cells[k]["gradients"] for k in groups] == ["6", "–", "–"]
 
@@ -137,7 +145,7 @@ def test_lost_seeds_neither_win_nor_are_tested():
     )
     cells = {c["label"]: c for c in found.cells()}
     assert cells["lucky"]["final"] == "0.9900 (1 of 3 diverged, 1 of 3 failed)"
-    assert cells["lucky"]["rounds"] == "not reached (2 of 3)"
+    assert cells["lucky"]["rounds"] == "only 1 of 3 seeds reached it"
     assert "lucky: seed 1: diverged after 1 rounds; seed 2: It broke." in found.sentences
 
 
@@ -159,6 +167,75 @@ def test_what_tuning_cost_is_a_column():
     assert (cells["a"]["tuning"], cells["a"]["choose"]) == ("1,200 gradients", "tuned: lr=0.3")
     assert (cells["b"]["tuning"], cells["b"]["choose"]) == ("", "nothing")
     assert "tuning" not in comparison(groups).columns
+    found = comparison(groups, tunings={"a": spent | {"runs": 5}})
+    assert found.cells()[0]["tuning"] == "1,200 gradients, 5 runs"
+
+
+def test_the_page_has_the_verdicts_and_the_cost_of_tuning(tmp_path):
+    groups = {"a": [run(s, [0.5, 0.6 + s / 100]) for s in range(3)]}
+    groups["b"] = [run(s, [0.7, 0.9 + s / 50]) for s in range(3)]
+    spent = {"method": "fedavg", "settings": {"lr": 0.3}, "gradients": 1200, "runs": 5}
+    found = comparison(groups, tunings={"a": spent})
+    text = found.report(tmp_path / "page.html", title="Mine").read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
+    assert data["title"] == "Mine"
+    rows = data["comparison"]["rows"]
+    assert re.fullmatch(r"−31\.00 points \(p [=<] 0\.\d+\) \*", rows["a"]["against"])
+    assert rows["a"]["choose"] == "tuned: lr=0.3"
+    assert rows["a"]["tuning"] == "1,200 gradients, 5 runs"
+    assert rows["a"]["rounds"] == "not reached"
+    assert (rows["b"]["against"], rows["b"]["tuning"]) == ("best", "")
+    assert data["comparison"]["columns"]["rounds"] == "rounds to 87.40 %"
+    assert data["comparison"]["lines"] == found.sentences
+    assert [row["label"] for row in data["tuning"]] == ["a", "b"]
+
+
+def test_latex_for_a_paper():
+    """Mean and deviation, the best in bold, the columns that were asked for, in that order."""
+    groups = {"a": [run(s, [0.5, 0.8 + s / 100]) for s in range(2)]}
+    groups["b"] = [run(s, [0.85, 0.7]) for s in range(2)]
+    groups["c"] = [run(0, [0.5, 0.9]), FailedRun(1, "lost")]
+    found = comparison(groups, target=0.75)
+    text = found.latex(["label", "final", "best", "rounds"])
+    assert text.startswith("% \\usepackage{booktabs}\n% ")
+    body = text[text.index("\\midrule") :].splitlines()[1:4]
+    assert body == [
+        r"a & \textbf{0.8050 $\pm$ 0.0071} & 0.8050 $\pm$ 0.0071 & 2 \\",
+        r"b & 0.7000 $\pm$ 0.0000 & \textbf{0.8500 $\pm$ 0.0000} & \textbf{1} \\",
+        r"c & 0.9000 (1 of 2 failed) & 0.9000 & only 1 of 2 seeds reached it \\",
+    ]
+    assert found.markdown(["label"]).count("\n| a |") == 1
+    with pytest.raises(ArgumentError, match="Unknown column 'accurcy'"):
+        found.latex(["accurcy"])
+    alone = comparison({"c": groups["c"]})
+    assert r"\textbf" not in alone.latex()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_print_fits_on_a_screen(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    groups = {n: [run(s, [0.5, 0.6 + s / 100]) for s in range(3)] for n in ("fedavg", "auto", "c")}
+    spent = {"method": "fedavg", "settings": {"lr": 0.3}, "gradients": 1200}
+    lines = str(comparison(groups, tunings={"fedavg": spent})).splitlines()
+    assert len(lines) < 20
+    assert max(map(len, lines)) <= width
+    head = next(line for line in lines if line.startswith("method "))
+    assert head.split()[:2] == ["method", "accuracy"]
+    assert ("Not shown: " in "\n".join(lines)) == (width < 200)
+
+
+def test_repr_is_one_line():
+    found = comparison({"fedavg": [run(0, [0.5] * 99)], "auto": [FailedRun(0, "lost")]})
+    assert repr(found) == "<Comparison of fedavg>"
+    assert repr(found.runs["fedavg"]) == "[<Run of fedavg: finished, 99 rounds>]"
+
+
+def test_print_of_a_run_fits_on_a_screen():
+    lines = str(run(0, [0.5] * 999)).splitlines()
+    assert lines[0].split() == ["method", "fedavg"]
+    assert "rounds" in lines[1]
+    assert len(lines) < 12
+    assert max(map(len, lines)) < 80
 
 
 def test_a_label_can_be_anything():

@@ -52,6 +52,25 @@ def test_latex(label):
     assert not set(bare) & set("\\{}$&#_%~^<>|")
 
 
+def test_latex_has_the_rules_of_booktabs_and_the_best_in_bold():
+    text = tables.to_latex([*rows("a"), *rows("b"), {"label": "c"}], COLUMNS, {(1, "n"), (2, "n")})
+    lines = text.splitlines()
+    assert lines[1:4:2] == [r"\toprule", r"\midrule"]
+    assert lines[4:] == [
+        r"a & 1 \\", r"b & \textbf{1} \\", r"c &  \\", r"\bottomrule", r"\end{tabular}"
+    ]  # fmt: skip
+
+
+def test_text_fits_on_a_screen():
+    columns = {"label": "method", "a": "first", "b": "second", "c": "third"}
+    many = [{"label": f"m{i}", "a": "1.5", "b": "2", "c": "x" * 30} for i in range(40)]
+    lines = tables.to_text(many, columns, 40).splitlines()
+    assert lines[:2] == ["method  first  second", "m0      1.5    2"]
+    assert lines[-2:] == ["… 10 more rows", "Not shown: third; table() has all."]
+    assert len(lines) == 1 + 30 + 2
+    assert tables.to_text(many[:1], columns, 80).splitlines()[1].endswith("xxx")
+
+
 class Reader(html.parser.HTMLParser):
     def __init__(self):
         super().__init__()

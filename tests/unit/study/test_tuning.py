@@ -36,6 +36,7 @@ def test_the_best_of_a_grid_by_validation(tmp_path):
     finals = [[r.history[-1]["validation_accuracy"] for r in p.runs] for p in found.points[:2]]
     assert scores == pytest.approx([sum(finals[0]) / 2, sum(finals[1]) / 2, None])
     assert [row["chosen"] for row in found.table()] == [False, True, False]
+    assert found.bold == {(1, "score")}
     assert "diverged" in found.table()[2]["note"]
     assert (
         tune(grid={"lr": (0.3,)}, evaluate=tf.Evaluate(validation=0.4))

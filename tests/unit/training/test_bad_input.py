@@ -246,8 +246,10 @@ def test_labels_beyond_the_outputs_in_sequences():
 def test_negative_labels():
     y = labelled().y.clone()
     y[3] = -1
+    words = "The model returns 2 outputs per sample, but there are 3 classes (-1, 0, 1)"
+    refused(words, "give the last layer 3 outputs.", fed=federation(y=y))
     with pytest.raises(DataError) as error:
-        federation(y=y)
+        federation(y=y, classes=2)
     one_sentence(error, "must hold labels in 0..1, but y has -1 in row 3")
 
 
@@ -314,8 +316,15 @@ def test_targets_that_do_not_match_the_outputs(batch):
 
 
 def test_inputs_of_the_wrong_dtype():
+    class Integers(nn.Linear):
+        def forward(self, x):
+            if x.is_floating_point():
+                raise TypeError("it takes ints")
+            return super().forward(x)
+
     fed = federation(x=torch.zeros(24, 3, dtype=torch.int64))
-    refused("The model Linear does not accept samples of shape (3,)", "dtype", fed=fed)
+    words = "The model Integers does not accept samples of shape (3,)"
+    refused(words, "dtype", fed=fed, model=Integers(3, 2))
 
 
 def test_a_loss_that_reduces():
@@ -445,10 +454,10 @@ def test_resume_with_other_settings(tmp_path):
     refused(
         "has other settings",
         "method.step.lr was 0.1, now 0.2",
-        "rounds was 3, now 4",
+        "rounds was 3, now 2",
         kind=ResumeError,
         method=tf.methods.get("fedavg", lr=0.2),
-        rounds=4,
+        rounds=2,
         out=tmp_path,
     )
     refused("seed was 0, now 1", kind=ResumeError, out=tmp_path, seed=1)

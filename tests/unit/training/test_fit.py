@@ -59,7 +59,7 @@ def test_validation_is_kept_from_training():
     rest, (x, y) = fed.hold_out(0.2, seed=0)
     assert rest.sizes.tolist() == [8] * 4
     assert torch.equal(fit(fed=rest, batch=None).x, run.x)
-    found = float((run.predict(x).argmax(1) == y).double().mean())
+    found = float((run.predict(x, raw=True).argmax(1) == y).double().mean())
     assert run.history[-1]["validation_accuracy"] == pytest.approx(found)
     assert "validation_accuracy" not in run.history[0]
     assert "validation_loss" in run.history[1]
@@ -127,7 +127,7 @@ def test_warm_start_from_a_module():
 @pytest.mark.parametrize("name", tf.methods.names())
 def test_every_method_starts_where_it_is_told(name):
     """The clients' first memory too."""
-    work = {"cohort": None, "rounds": 3}
+    work = {"cohort": None, "rounds": 3, "scale": None}
     other = linear(seed=5)
     assert torch.equal(fit(name, start=other, **work).x, fit(name, model=other, **work).x)
 
@@ -145,10 +145,10 @@ def test_predict_and_model():
     module = run.model
     assert isinstance(module, nn.Linear)
     assert not module.training
-    torch.testing.assert_close(run.predict(X), module(X).detach())
+    torch.testing.assert_close(run.predict(X, raw=True), module(X).detach())
     flat = torch.cat([p.detach().flatten() for p in module.parameters()])
     assert torch.equal(flat, run.output)
-    assert run.predict(X.float()).dtype == torch.float64
+    assert run.predict(X.float(), raw=True).dtype == torch.float64
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
@@ -158,7 +158,7 @@ def test_export(tmp_path, suffix):
     state = load_file(path) if suffix == ".safetensors" else torch.load(path, weights_only=True)
     module = linear(seed=9)
     module.load_state_dict(state)
-    torch.testing.assert_close(module(X).detach(), run.predict(X))
+    torch.testing.assert_close(module(X).detach(), run.predict(X, raw=True))
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
@@ -208,7 +208,7 @@ def test_load(tmp_path):
         ):
             use()
     with_model = tf.Run.load(tmp_path, linear(seed=3))
-    assert torch.equal(with_model.predict(X), run.predict(X))
+    assert torch.equal(with_model.predict(X, raw=True), run.predict(X, raw=True))
     assert torch.equal(fit(start=found).x, fit(start=run).x)
 
 
@@ -246,7 +246,8 @@ def test_load_with_a_loss_of_ones_own(tmp_path):
 
     run = fit(loss=absolute, out=tmp_path)
     assert run.settings["loss"] == "absolute"
-    assert torch.equal(tf.Run.load(tmp_path, linear()).predict(X), run.predict(X))
+    again = tf.Run.load(tmp_path, linear())
+    assert torch.equal(again.predict(X, raw=True), run.predict(X, raw=True))
 
 
 def test_divergence_is_said_and_the_state_before_is_kept(caplog, tmp_path):
@@ -277,7 +278,7 @@ def test_ctrl_c_without_a_folder_keeps_the_run():
     with pytest.raises(Interrupted) as stopped:
         fit(callbacks=[lambda event: signal.raise_signal(signal.SIGINT)])
     assert len(stopped.value.run.history) == 1
-    assert stopped.value.run.predict(X).shape == (24, 2)
+    assert stopped.value.run.predict(X, raw=True).shape == (24, 2)
 
 
 def test_in_another_thread():
@@ -319,7 +320,7 @@ def test_a_scalar_parameter():
             return self.scale * self.body(x)
 
     run = fit(model=Scaled())
-    assert run.predict(X).shape == (24, 2)
+    assert run.predict(X, raw=True).shape == (24, 2)
 
 
 class Watcher:

@@ -126,7 +126,7 @@ def test_the_summary_is_of_the_model_that_is_shipped():
     scores = [row["validation_accuracy"] for row in run.history]
     best = run.history[int(np.argmax(scores))]
     assert run.summary["test_accuracy"] == best["test_accuracy"]
-    got = (run.predict(fed.test[0]).argmax(1) == fed.test[1]).double().mean()
+    got = (run.predict(fed.test[0], raw=True).argmax(1) == fed.test[1]).double().mean()
     assert run.summary["test_accuracy"] == pytest.approx(float(got))
 
 
@@ -165,7 +165,7 @@ def test_frozen_parts_belong_to_a_run(tmp_path):
     with pytest.raises(ArgumentError, match="frozen parameters"):
         tf.fit(frozen_net(1), fed, rounds=3, start=run)
     again = tf.Run.load(folder, frozen_net(0))
-    assert torch.equal(again.predict(fed.x), run.predict(fed.x))
+    assert torch.equal(again.predict(fed.x, raw=True), run.predict(fed.x, raw=True))
 
 
 def test_a_damaged_line_of_the_history_costs_one_row(tmp_path, caplog):
@@ -231,7 +231,8 @@ def test_a_users_own_part_can_resume(tmp_path):
 def test_predict_takes_arrays():
     fed = federation()
     run = tf.fit(linear(), fed, rounds=1)
-    assert torch.equal(run.predict(fed.x.double().numpy()), run.predict(fed.x))
+    wide = fed.x.double().numpy()
+    assert torch.equal(run.predict(wide, raw=True), run.predict(fed.x, raw=True))
 
 
 @pytest.mark.parametrize(

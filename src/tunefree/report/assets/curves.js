@@ -36,7 +36,7 @@ function points(group, curve, ys) {
 
 function datasets(data, name) {
   const out = [];
-  const positive = (list) => (state.logY[name] ? list.filter((p) => p.y > 0) : list);
+  const log = isLog(data, name), positive = (list) => (log ? list.filter((p) => p.y > 0) : list);
   data.groups.forEach((group, i) => {
     const curve = group.curves[name];
     if (!curve) return;
@@ -44,14 +44,14 @@ function datasets(data, name) {
     const main = positive(points(group, curve, curve.mean));
     const ends = group.status.diverged ? main.length - 1 : -1;
     out.push({
-      label: group.label, data: main, hidden, curve, borderColor: colour(i), backgroundColor: colour(i),
+      label: nameOfGroup(data, group), data: main, hidden, curve, borderColor: colour(i), backgroundColor: colour(i),
       borderDash: dash(i), borderWidth: 2, tension: 0, order: 1, pointStyle: group.status.diverged ? "crossRot" : "circle",
       pointRadius: (c) => (c.dataIndex === ends ? 6 : main.length < 2 ? 4 : 0), pointBorderWidth: 2, pointHoverRadius: 4,
     });
     if (state.band === "none" || !curve.low) return;
     const edge = (sign, own) => curve.mean.map((m, j) => (state.band === "range" ? own[j] : m + sign * curve.sd[j]));
     let low = points(group, curve, edge(-1, curve.low)), high = points(group, curve, edge(1, curve.high));
-    if (state.logY[name]) { // a band that reaches below zero ends at the mean
+    if (log) { // a band that reaches below zero ends at the mean
       low = low.map((p) => ({ ...p, y: p.y > 0 ? p.y : curve.mean[p.i] })).filter((p) => p.y > 0);
       high = positive(high);
     }
@@ -60,6 +60,24 @@ function datasets(data, name) {
     out.push({ ...band, data: high, fill: "-1", backgroundColor: `${colour(i)}2e` });
   });
   return out;
+}
+
+// Settings of methods may differ by orders of magnitude; those far below the largest would lie on zero.
+function isLog(data, name) {
+  if (name in state.logY) return state.logY[name];
+  const curves = data.groups.map((g) => g.curves[name]).filter(Boolean).map((c) => c.mean.filter(isNumber));
+  const tops = curves.map((c) => Math.max(...c));
+  return !(name in MAIN) && !isShare(name) && curves.flat().every((v) => v >= 0) && Math.min(...tops) > 0 && Math.max(...tops) > 20 * Math.min(...tops);
+}
+
+// The axis covers the values that are shown, and not zero for its own sake.
+function bounds(sets, key, log, pad, from = -Infinity) {
+  let low = Infinity, high = -Infinity;
+  for (const set of sets) if (!set.hidden) for (const p of set.data) if (p.x >= from) { low = Math.min(low, p[key]); high = Math.max(high, p[key]); }
+  if (!(low <= high)) return {};
+  if (log) { const f = 10 ** Math.max(pad * Math.log10(high / low), low === high ? 0.2 : 0); return { min: low / f, max: high * f }; }
+  const room = low === high ? Math.abs(low) / 10 || 0.5 : pad * (high - low);
+  return { min: low >= 0 ? Math.max(0, low - room) : low - room, max: high + room };
 }
 
 // Read every curve at the pointer: of each the point nearest in x.
@@ -98,11 +116,12 @@ const ruler = {
 };
 
 function scale(log, name, text) {
-  const ticks = { color: css("--quiet"), maxRotation: 0, autoSkipPadding: 14, callback: text };
+  const ticks = { color: css("--quiet"), maxRotation: 0, autoSkipPadding: 14, includeBounds: false, callback: text };
   if (log) {
     ticks.callback = function label(v) {
       if (v <= 0) return "";
-      const lead = Math.round(v / 10 ** Math.floor(Math.log10(v) + 1e-9));
+      const exact = v / 10 ** Math.floor(Math.log10(v) + 1e-9), lead = Math.round(exact);
+      if (Math.abs(exact - lead) > 1e-6) return ""; // the end of the axis
       const narrow = Math.log10(this.max / this.min) < 2.2;
       return lead === 1 || (narrow && [2, 3, 5].includes(lead)) ? text(v) : "";
     };
@@ -151,8 +170,10 @@ function curveChart(data, name, title) {
     const options = look();
     options.parsing = false;
     options.interaction = { mode: "each", intersect: false };
-    options.scales = { x: scale(state.logX, AXES[state.axis].name, AXES[state.axis].text), y: scale(state.logY[name], "", isShare(name) ? (v) => `${number(100 * v)} %` : value(name)) };
-    if (!state.logX) options.scales.x.beginAtZero = true;
+    const sets = datasets(data, name), x = bounds(sets, "x", state.logX, 0), half = state.zoom[name] ? (x.min + x.max) / 2 : undefined;
+    const y = bounds(sets, "y", isLog(data, name), 0.05, half);
+    if (isShare(name)) y.max = Math.min(y.max, 1.005);
+    options.scales = { x: { ...scale(state.logX, AXES[state.axis].name, AXES[state.axis].text), ...x }, y: { ...scale(isLog(data, name), "", isShare(name) ? (v) => `${number(100 * v)} %` : value(name)), ...y } };
     if (state.axis === "rounds") options.scales.x.ticks.precision = 0;
     options.plugins.tooltip.itemSort = (a, b) => b.parsed.y - a.parsed.y;
     options.plugins.tooltip.callbacks = {
@@ -160,15 +181,16 @@ function curveChart(data, name, title) {
       label: (item) => said(name, item),
       labelColor: (item) => ({ borderColor: item.dataset.borderColor, backgroundColor: item.dataset.borderColor }),
     };
-    draw(box, { type: "line", data: { datasets: datasets(data, name) }, options, plugins: [ruler] }, title);
+    draw(box, { type: "line", data: { datasets: sets }, options, plugins: [ruler] }, title);
   };
-  const log = el("button", { type: "button", class: "toggle", "aria-pressed": String(Boolean(state.logY[name])), title: "Logarithmic vertical axis" }, "log y");
-  log.addEventListener("click", () => {
-    state.logY[name] = !state.logY[name];
-    log.setAttribute("aria-pressed", String(state.logY[name]));
-    show();
-  });
+  const toggle = (text, hint, is, turn) => {
+    const button = el("button", { type: "button", class: "toggle", "aria-pressed": String(is()), title: hint }, text);
+    button.addEventListener("click", () => { turn(!is()); button.setAttribute("aria-pressed", String(is())); show(); });
+    return button;
+  };
+  const log = toggle("log y", "Logarithmic vertical axis", () => isLog(data, name), (on) => { state.logY[name] = on; });
+  const zoom = toggle("zoom", "Fit the vertical axis to the second half", () => Boolean(state.zoom[name]), (on) => { state.zoom[name] = on; });
   redraws.push(show);
-  return { node: card(title, [log], box), show };
+  return { node: card(title, [el("span", { class: "tools" }, name in MAIN ? zoom : "", log, saveFigure(title, () => box))], box), show };
 }
 let redraws = [];

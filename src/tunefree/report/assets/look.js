@@ -5,7 +5,7 @@ const DASHES = [[], [7, 3], [2, 2.5], [9, 3, 2, 3]];
 const root = document.documentElement;
 const wish = window.matchMedia("(prefers-color-scheme: dark)");
 const state = {
-  axis: "rounds", logX: false, logY: {}, band: null, hidden: new Set(), theme: null,
+  axis: "rounds", logX: false, logY: {}, zoom: {}, band: null, hidden: new Set(), theme: null,
   sort: null, picture: 0, differing: true, cost: "gradients",
 };
 
@@ -79,4 +79,17 @@ async function copy(text, button) {
   setTimeout(() => { button.textContent = said; }, 1200);
 }
 const copier = (text, name = "Copy") => el("button", { type: "button", onclick: (e) => copy(text(), e.currentTarget) }, name);
+
+// A pane that scrolls says where there is more: at its right edge, at its lower edge.
+function scroller(kind, inside) {
+  const pane = el("div", { class: kind, tabindex: "0" }, inside), frame = el("div", { class: "pane" }, pane);
+  const check = () => {
+    frame.classList.toggle("more-right", pane.scrollLeft + pane.clientWidth < pane.scrollWidth - 2);
+    frame.classList.toggle("more-below", pane.scrollTop + pane.clientHeight < pane.scrollHeight - 2);
+  };
+  pane.addEventListener("scroll", check);
+  const watch = new ResizeObserver(check);
+  [pane, ...pane.children].forEach((node) => watch.observe(node));
+  return frame;
+}
 const card = (title, tools, ...inside) => el("div", { class: "card" }, el("div", { class: "head" }, el("h3", {}, title), ...tools), ...inside);

@@ -18,7 +18,7 @@ function controls(data) {
   const several = data.groups.some((g) => g.runs > 1);
   const names = data.groups.map((group, i) => {
     const shown = !state.hidden.has(group.label);
-    const button = el("button", { type: "button", "aria-pressed": String(shown), title: group.label }, swatch(i), el("span", {}, group.label));
+    const button = el("button", { type: "button", "aria-pressed": String(shown), title: group.label }, swatch(i), el("span", {}, nameOfGroup(data, group)));
     button.addEventListener("click", () => { toggle(group.label, state.hidden.has(group.label)); again(); });
     return button;
   });
@@ -57,7 +57,8 @@ function render(data) {
   if (!data.groups.length) add("results", "Results", el("p", {}, "No runs yet."));
   else {
     const note = data.groups.some((g) => g.runs > 1) ? "Mean ± standard deviation over seeds; bytes, gradients and time are means of whole runs." : "";
-    add("results", "Results", headline(data), el("p", { class: "quiet" }, note));
+    const lines = data.comparison ? data.comparison.lines : [];
+    add("results", "Results", headline(data), el("p", { class: "quiet" }, note), lines.map((line) => el("p", { class: "quiet" }, line)));
     const names = Object.keys(MAIN).filter((n) => data.groups.some((g) => g.curves[n]));
     const made = names.map((n) => curveChart(data, n, MAIN[n]));
     late.push(() => made.forEach((m) => m.show()));

@@ -8,6 +8,9 @@ const NAMES = {
 };
 const HETEROGENEITY = /^(zeta|dissimilarity|heterogeneity)/;
 const MEASURED = /^(validation_|client_|test_)/;
+// A method that was tuned is called so wherever its label does not say it.
+const findings = (data, group) => (data.comparison && data.comparison.rows[group.label]) || {};
+const nameOfGroup = (data, group) => (findings(data, group).tuning && !/tuned/.test(group.label) ? `${group.label} (tuned)` : group.label);
 const nameOf = (name) => NAMES[name] || (name.charAt(0).toUpperCase() + name.slice(1)).replaceAll("_", " ");
 
 function columns(data, test) {
@@ -35,6 +38,7 @@ function around(group, name, text) {
 
 const HEADLINE = [
   { head: "Final accuracy", name: "test_accuracy", best: Math.max, of: (g) => total(g, "test_accuracy"), show: (g) => around(g, "test_accuracy", percent) },
+  { found: "against" }, { found: "choose" }, { found: "tuning" },
   { head: "Best accuracy", name: "best_test_accuracy", best: Math.max, of: (g) => total(g, "best_test_accuracy"), show: (g) => around(g, "best_test_accuracy", percent) },
   { head: "Test loss", name: "test_loss", best: Math.min, of: (g) => total(g, "test_loss"), show: (g) => around(g, "test_loss", number) },
   { head: "Status", of: (g) => Object.keys(g.status).join(), text: true, show: (g) => Object.entries(g.status).map(([s, n]) => el("span", { class: `status ${/^[a-z ]+$/.test(s) ? s : ""}` }, n === g.runs ? s : `${n} ${s}`)) },
@@ -44,10 +48,14 @@ const HEADLINE = [
   { head: "Sent down", name: "bytes_down", of: (g) => total(g, "bytes_down"), show: (g) => [bytes(total(g, "bytes_down"))] },
   { head: "Gradients", name: "gradients", of: (g) => total(g, "gradients"), show: (g) => [count(total(g, "gradients"))] },
   { head: "Time", name: "seconds", of: (g) => total(g, "seconds"), show: (g) => [seconds(total(g, "seconds"))] },
+  { found: "rounds" },
 ];
 
 function headline(data) {
-  const shown = HEADLINE.filter((c) => !c.name || data.groups.some((g) => g.totals[c.name]));
+  const heads = data.comparison ? data.comparison.columns : {};
+  const text = (g, key) => findings(data, g)[key] || "";
+  const given = (c) => ({ ...c, head: heads[c.found].charAt(0).toUpperCase() + heads[c.found].slice(1), text: true, of: (g) => text(g, c.found), show: (g) => [el("span", { class: text(g, c.found).endsWith("*") ? "worse" : null }, text(g, c.found) || "–")] });
+  const shown = HEADLINE.filter((c) => (c.found ? heads[c.found] : !c.name || data.groups.some((g) => g.totals[c.name]))).map((c) => (c.found ? given(c) : c));
   const all = [{ head: "Method", of: (g) => g.label, text: true, show: null }, ...shown];
   const order = data.groups.map((g, i) => i);
   if (state.sort) {
@@ -57,15 +65,24 @@ function headline(data) {
   const head = all.map((c) => {
     const sorted = state.sort && state.sort.head === c.head;
     const turn = () => { state.sort = { head: c.head, sign: sorted ? -state.sort.sign : 1 }; box.replaceWith(headline(data)); };
-    return el("th", { scope: "col", class: c.text ? "text" : null, "aria-sort": sorted ? (state.sort.sign > 0 ? "ascending" : "descending") : null }, el("button", { type: "button", onclick: turn }, c.head));
+    const names = c.name && data.groups.some((g) => total(g, c.name, 2) > 1) ? [c.name, `${c.name}_sd`] : c.name ? [c.name] : null;
+    return el("th", { scope: "col", class: c.text ? "text" : null, "data-values": names && JSON.stringify(names), "aria-sort": sorted ? (state.sort.sign > 0 ? "ascending" : "descending") : null }, el("button", { type: "button", onclick: turn }, c.head));
   });
   const tops = new Map(shown.filter((c) => c.best && data.groups.length > 1).map((c) => [c, c.best(...data.groups.map(c.of).filter(isNumber))]));
   const rows = order.map((i) => {
     const group = data.groups[i];
     const cells = shown.map((c) => el("td", { class: [c.text ? "text" : "", tops.has(c) && c.of(group) === tops.get(c) ? "best" : ""].join(" ").trim() || null }, c.show(group)));
-    return el("tr", {}, el("td", { title: group.label }, swatch(i), " ", group.label), cells);
+    shown.forEach((c, j) => {
+      const pair = [total(group, c.name), total(group, c.name, 1)];
+      if (c.name) cells[j].dataset.values = JSON.stringify(pair.slice(0, data.groups.some((g) => total(g, c.name, 2) > 1) ? 2 : 1));
+      else if (c.found) cells[j].dataset.values = JSON.stringify([c.of(group)]);
+    });
+    const badge = nameOfGroup(data, group) !== group.label ? el("span", { class: "badge", title: text(group, "tuning") }, "tuned") : "";
+    return el("tr", {}, el("td", { title: group.label, "data-values": JSON.stringify([group.label]) }, swatch(i), " ", group.label, badge && " ", badge), cells);
   });
-  const box = el("div", { class: "card wide", tabindex: "0", id: "headline" }, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
+  const table = el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows));
+  const box = card("Methods", [saveTable("Results", () => table)], scroller("wide", table));
+  box.id = "headline";
   return box;
 }
 const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b) : (isNumber(a) ? a : Infinity) - (isNumber(b) ? b : Infinity));
@@ -90,17 +107,17 @@ function whoHasWhat(data) {
     const few = n < p.of ? `${n} of ${p.of} clients, evenly spaced` : `${n} clients`;
     inside.replaceChildren(
       el("p", { class: "quiet" }, `${few}. ${p.labels ? "The area of a disc is the number of samples of that class. " : ""}Below: samples per client.`),
-      el("div", { class: "wide", tabindex: "0" }, bubbles, bars),
+      scroller("wide", el("div", {}, bubbles, bars)),
     );
     if (bubbles) drawBubbles(bubbles, p);
     drawSizes(bars, p);
   };
   choice.addEventListener("change", () => { state.picture = Number(choice.value); show(); });
-  const tools = data.pictures.length > 1 ? [choice] : [];
-  return [card("Samples of each class at each client", tools, inside), show];
+  const title = "Samples of each class at each client";
+  return [card(title, [el("span", { class: "tools" }, data.pictures.length > 1 ? choice : "", saveFigure(title, () => inside))], inside), show];
 }
 
-const side = (axis) => { axis.width = 58; };
+const side = (axis) => { axis.width = 84; };
 
 function drawBubbles(box, p) {
   const most = Math.max(...p.labels.flat(), 1);
@@ -113,12 +130,12 @@ function drawBubbles(box, p) {
   };
   const options = look();
   options.parsing = false;
-  const whole = (v) => (Number.isInteger(v) ? v : "");
+  const nameOfClass = (v) => (p.classes && v in p.classes ? p.classes[v] : Number.isInteger(v) ? String(v) : "");
   options.scales = {
     x: { ...scale(false, "", (v) => p.clients[v] ?? ""), min: -0.7, max: p.clients.length - 0.3, afterBuildTicks: every(p.clients.length) },
-    y: { ...scale(false, "Class", whole), min: -0.7, max: p.labels[0].length - 0.3, afterFit: side, afterBuildTicks: every(p.labels[0].length) },
+    y: { ...scale(false, "Class", (v) => clip(nameOfClass(v), 10)), min: -0.7, max: p.labels[0].length - 0.3, afterFit: side, afterBuildTicks: every(p.labels[0].length) },
   };
-  options.plugins.tooltip.callbacks = { label: (c) => `client ${p.clients[c.raw.x]}, class ${c.raw.y}: ${c.raw.v} samples` };
+  options.plugins.tooltip.callbacks = { label: (c) => `client ${p.clients[c.raw.x]}, class ${nameOfClass(c.raw.y)}: ${c.raw.v} samples` };
   const look_ = { data: discs, pointRadius: radius, pointHoverRadius: radius, backgroundColor: `${colour(0)}b8`, borderWidth: 0 };
   draw(box, { type: "scatter", data: { datasets: [look_] }, options }, "Samples of each class at each client");
 }

@@ -1,0 +1,105 @@
+"""Options in a TOML file: `--config FILE`, and the file that a run folder keeps.
+
+A key is an option's name. The file's options count as if they had been typed; those that are typed
+as well take their place.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ArgumentError, convert_errors
+from ..core.files import write_atomically
+from .app import CONFIG
+
+JOINED = ("methods", "seeds")  # options whose lists are typed with commas
+
+
+def expand_config(arguments: list[str]) -> list[str]:
+    """Return a command line with the options of its `--config` file in the place of it."""
+    typed = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+    if "--config" not in typed:
+        return arguments
+    at = next(i for i, word in enumerate(arguments) if word.partition("=")[0] == "--config")
+    _, equals, name = arguments[at].partition("=")
+    rest = arguments[at + 1 :]
+    if not equals:
+        if not rest:
+            raise ArgumentError("--config must name a TOML file.")
+        name, *rest = rest
+    if "--config" in {word.partition("=")[0] for word in rest}:
+        raise ArgumentError("--config may be given once.")
+    with Path(name).open("rb") as file, convert_errors(f"{name} is not TOML", ArgumentError):
+        found = tomllib.load(file)
+    words: list[str] = []
+    for key, value in found.items():
+        option = f"--{key.replace('_', '-')}"
+        if option == "--config":
+            raise ArgumentError(f"{name} cannot name another --config.")
+        if option not in typed:
+            words += _list_words(option, value, f"{name}: {key}")
+    return [*arguments[:at], *words, *rest]
+
+
+def _list_words(option: str, value: Any, what: str) -> list[str]:
+    """Return an option as it is typed."""
+    if isinstance(value, bool):
+        return [option] if value else []
+    if isinstance(value, Mapping):  # [set] lr = 0.1, or [grid] lr = [0.1, 1.0]
+        texts = [f"{k}={_join(v, what)}" for k, v in value.items()]
+    elif isinstance(value, list) and option.removeprefix("--") not in JOINED:
+        texts = [_join(one, what) for one in value]
+    else:
+        texts = [_join(value, what)]
+    return [word for text in texts for word in (option, text)]
+
+
+def _join(value: Any, what: str) -> str:
+    if isinstance(value, list):
+        return ",".join(_join(one, what) for one in value)
+    if isinstance(value, str | int | float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    raise ArgumentError(f"{what} must be text, a number, true or false, or a list, got {value!r}.")
+
+
+def to_toml(options: Mapping[str, Any]) -> str:
+    """Return options as TOML; those that are not given are left out.
+
+    >>> print(to_toml({"table": None, "rounds": 5, "set": ["lr=0.1"], "keep_best": False}), end="")
+    rounds = 5
+    set = ["lr=0.1"]
+    keep_best = false
+    """
+    hidden = ["data"] if options.get("table") else []
+    given = {k: v for k, v in options.items() if v not in (None, [], ()) and k not in hidden}
+    return "".join(f"{k} = {_to_value(v)}\n" for k, v in given.items())
+
+
+def _to_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_to_value(one) for one in value)}]"
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text) + '"'
+
+
+class KeepConfig:
+    """A callback that writes the options of a command into its folder."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        self._folder, self._text = folder, to_toml(options)
+
+    def begin(self, settings: object, history: object) -> None:
+        """Write the file."""
+        self.write()
+
+    def write(self) -> None:
+        """Write the file."""
+        write_atomically(self._folder / CONFIG, self._text.encode())
+
+    def __call__(self, event: object) -> None:
+        """Do nothing after a round."""

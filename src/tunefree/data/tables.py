@@ -1,0 +1,427 @@
+"""Tables: data with named columns, from pandas, polars, Hugging Face datasets or a file.
+
+A `Table` holds the columns as NumPy arrays. `Features` encodes its feature columns as the inputs of
+a model: numbers and bools as they are, categories and text as one column of 0 and 1 per category.
+"""
+
+import csv
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..core.errors import DataError, convert_errors, first_line, import_optional, unknown_name
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+log = logging.getLogger("tunefree")
+
+MOST_CATEGORIES = 1000  # of one column
+TRUTHS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Named columns of equal length.
+
+    Attributes:
+        columns: The values of each column; text and categories as arrays of objects.
+        missing: Which rows lack a value, for the columns where some do.
+        categorical: Columns whose numbers are categories.
+        labels: The names of a column's classes, where the source has them.
+        row: The name of a row in messages, from its number.
+    """
+
+    columns: dict[str, Array]
+    missing: dict[str, Array] = field(default_factory=dict)
+    categorical: frozenset[str] = frozenset()
+    labels: dict[str, list[str]] = field(default_factory=dict)
+    row: Callable[[int], str] = "row {}".format
+    remedy: str = "fill or drop them first, as with frame.fillna or frame.dropna"
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def column(self, name: str, argument: str) -> Array:
+        """Return the values of a column; missing ones are an error."""
+        if name not in self.columns:
+            raise unknown_name(f"column of {argument}", name, map(str, self.columns))
+        if name in self.missing:
+            rows = self.missing[name].nonzero()[0]
+            count = "a missing value" if len(rows) == 1 else f"{len(rows)} missing values"
+            where = self.row(int(rows[0]))
+            at = f"in {where}" if len(rows) == 1 else f"the first in {where}"
+            raise DataError(f"The column {name!r} has {count}, {at}; {self.remedy}.")
+        return self.columns[name]
+
+    def target_name(self) -> str:
+        """Return the name of the column of targets if it is the usual one."""
+        for name in ("label", "labels"):
+            if name in self.columns:
+                return name
+        raise DataError(
+            "The data is a table, so y=... must name its column of targets, one of "
+            f"{', '.join(self.columns)}."
+        )
+
+    def has_names(self, y: Any) -> bool:
+        """Return whether targets are given by the names of one or several columns."""
+        is_list = isinstance(y, list | tuple) and len(y) > 0 and len(y) != len(self)
+        return isinstance(y, str) or (is_list and all(isinstance(one, str) for one in y))
+
+    def targets(self, y: Any, argument: str) -> Any:
+        """Return the targets: of a column, of several columns side by side, or as given."""
+        if isinstance(y, str):
+            return self._target(y, argument)
+        if not self.has_names(y):
+            return y
+        return np.stack([self.column(name, argument) for name in y], axis=1)
+
+    def _target(self, name: str, argument: str) -> Array:
+        """Return a column of targets, as names of classes where the source has them."""
+        values = self.column(name, argument)
+        if name in self.labels and values.dtype.kind in "iu":
+            return np.array(self.labels[name], dtype=object)[values]
+        return values
+
+    @staticmethod
+    def concatenate(tables: Sequence["Table"]) -> "Table":
+        """Join tables with the same columns."""
+        first = tables[0]
+        for number, table in enumerate(tables):
+            if table.columns.keys() != first.columns.keys():
+                odd = sorted(map(str, table.columns.keys() ^ first.columns.keys()))
+                raise DataError(
+                    f"Federation.of: all tables must have the same columns, but table {number} and "
+                    f"the first differ in {', '.join(odd)}."
+                )
+
+        def join(name: str) -> Array:
+            parts = [table.columns[name] for table in tables]
+            if len({part.dtype.kind for part in parts} & set("OU")) and len(parts) > 1:
+                parts = [part.astype(object) for part in parts]
+            return np.concatenate(parts)
+
+        lacking = {name for table in tables for name in table.missing}
+        none = [np.zeros(len(table), dtype=bool) for table in tables]
+        return Table(
+            {name: tidy(join(name)) for name in first.columns},
+            {
+                name: np.concatenate(
+                    [t.missing.get(name, n) for t, n in zip(tables, none, strict=True)]
+                )
+                for name in lacking
+            },
+            frozenset().union(*(table.categorical for table in tables)),
+            first.labels,
+        )
+
+
+def read_table(value: Any) -> Table | None:
+    """Return a frame or a Hugging Face dataset as a table; None if the value is neither."""
+    if isinstance(value, Table):
+        return value
+    if type(value).__name__ == "LazyFrame" and hasattr(value, "collect"):
+        value = value.collect()
+    if hasattr(value, "columns") and (hasattr(value, "iloc") or hasattr(value, "get_column")):
+        return _read_frame(value)
+    if hasattr(value, "column_names") and hasattr(value, "features"):
+        return _read_hugging_face(value)
+    return None
+
+
+def _read_frame(frame: Any) -> Table:
+    columns: dict[str, Array] = {}
+    missing: dict[str, Array] = {}
+    categorical = set()
+    for name in frame.columns:
+        series = frame[name]
+        if getattr(series, "ndim", 1) != 1:
+            raise DataError(f"The column name {name!r} occurs more than once; rename one of them.")
+        kind = str(series.dtype).lower()
+        if hasattr(frame, "iloc"):
+            lacks = np.asarray(series.isna())
+        else:
+            lacks = np.asarray(series.is_null())
+            if kind.startswith("float"):
+                lacks = lacks | np.asarray(series.is_nan().fill_null(False))
+        columns[str(name)] = tidy(np.asarray(series), lacks)
+        if lacks.any():
+            missing[str(name)] = lacks
+        if kind.startswith(("category", "categorical", "enum")):
+            categorical.add(str(name))
+    if not columns:
+        raise DataError("The frame has no columns.")
+    return Table(columns, missing, frozenset(categorical))
+
+
+def _read_hugging_face(dataset: Any) -> Table:
+    columns: dict[str, Array] = {}
+    missing: dict[str, Array] = {}
+    labels: dict[str, list[str]] = {}
+    found = dataset[:]
+    for name in dataset.column_names:
+        values = found[name]
+        if hasattr(values, "numpy"):  # a tensor
+            columns[name] = values.numpy()
+            continue
+        lacks = np.array([value is None for value in values], dtype=bool)
+        if lacks.any():
+            missing[name] = lacks
+        columns[name] = tidy(stack(name, list(values)), lacks)
+        if names := getattr(dataset.features.get(name), "names", None):
+            labels[name] = list(names)
+    return Table(columns, missing, labels=labels, remedy="fill them, or drop them with filter")
+
+
+def stack(name: str, values: list[Any]) -> Array:
+    """Return values (numbers, text, lists, images) as one array with a row for each."""
+    try:
+        if values and not isinstance(values[0], str | bytes | bool | int | float | None):
+            return np.stack([np.asarray(value) for value in values])
+        out = np.empty(len(values), dtype=object)
+        out[:] = values
+        return out
+    except ValueError as error:
+        raise DataError(
+            f"The column {name!r} must have values of one shape ({first_line(error)}); pad or crop "
+            "them first."
+        ) from error
+
+
+def tidy(values: Array, missing: "Array | None" = None) -> Array:
+    """Return an array of objects as bools, integers or floats where all its values are."""
+    if values.dtype.kind == "U":
+        return values.astype(object)
+    if values.dtype.kind != "O" or values.ndim != 1:
+        return values
+    keep = slice(None) if missing is None else ~missing
+    kinds = {type(value) for value in values[keep]}
+    dtype: Any = object
+    if kinds and all(issubclass(k, bool | np.bool_) for k in kinds):
+        dtype = bool
+    elif kinds and all(issubclass(k, int | float | np.number) and k is not bool for k in kinds):
+        dtype = np.int64 if all(issubclass(k, int | np.integer) for k in kinds) else np.float64
+    if dtype is object:
+        return values
+    out: Array = np.zeros(len(values), dtype=dtype)
+    with convert_errors("A column has integers that are too large"):
+        out[keep] = values[keep].astype(dtype)
+    return out
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature column: its name, and its categories if it has some."""
+
+    name: str
+    categories: tuple[Any, ...] | None = None
+    array: bool = False  # whether its values are arrays, which the model takes as they are
+
+    @property
+    def width(self) -> int:
+        """Number of columns after encoding."""
+        return 1 if self.categories is None else len(self.categories)
+
+
+@dataclass(frozen=True)
+class Features:
+    """The feature columns of a table, and how they are encoded.
+
+    >>> table = Table({"age": np.array([40, 50]), "sex": np.array(["f", "m"], dtype=object)})
+    >>> features = Features.find(table)
+    >>> features.names
+    ('age', 'sex=f', 'sex=m')
+    >>> features.encode(table).tolist()
+    [[40.0, 1.0, 0.0], [50.0, 0.0, 1.0]]
+    """
+
+    each: tuple[Feature, ...]
+
+    @staticmethod
+    def find(table: Table, without: Sequence[str] = ()) -> "Features":
+        """Return the feature columns of a table: all but those named in `without`."""
+        names = [name for name in table.columns if name not in without]
+        if not names:
+            raise DataError(f"The table has no feature columns beside {', '.join(without)}.")
+        return Features(tuple(_find_feature(table, name) for name in names))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each encoded column."""
+        out: list[str] = []
+        for one in self.each:
+            out += (
+                [one.name]
+                if one.categories is None
+                else [f"{one.name}={category}" for category in one.categories]
+            )
+        return tuple(out)
+
+    def encode(self, table: Table) -> Any:
+        """Return the inputs of a model: a matrix of floats, or arrays by name."""
+        columns = {one.name: table.column(one.name, "the table") for one in self.each}
+        if any(one.array for one in self.each):
+            arrays = {name: _as_number_array(name, values) for name, values in columns.items()}
+            return arrays if len(arrays) > 1 else next(iter(arrays.values()))
+        out = np.empty((len(table), sum(one.width for one in self.each)))
+        at = 0
+        for one in self.each:
+            values = columns[one.name]
+            if one.categories is None:
+                out[:, at] = _as_number_array(one.name, values)
+            else:
+                out[:, at : at + one.width] = _one_hot(one, values)
+            at += one.width
+        return out
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the features as plain data."""
+        out = []
+        for one in self.each:
+            more = {} if one.categories is None else {"categories": list(one.categories)}
+            out.append({"name": one.name, **more, **({"array": True} if one.array else {})})
+        return out
+
+    @staticmethod
+    def from_json(found: Any) -> "Features":
+        """Return what `to_json` wrote."""
+        with convert_errors("The columns in the settings are damaged"):
+            each = []
+            for one in found:
+                given = one.get("categories")
+                kinds = None if given is None else tuple(given)
+                hash(kinds)  # refuses categories that are lists
+                each.append(Feature(str(one["name"]), kinds, bool(one.get("array", False))))
+            return Features(tuple(each))
+
+
+def _find_feature(table: Table, name: str) -> Feature:
+    values = table.column(name, "the table")
+    if values.ndim > 1:
+        return Feature(name, array=True)
+    if values.dtype.kind in "fiub" and name not in table.categorical:
+        return Feature(name)
+    if values.dtype.kind in "mM":
+        raise DataError(
+            f"The column {name!r} holds dates or times ({values.dtype}); turn it into numbers, "
+            "such as days, or leave it out."
+        )
+    kinds = sorted({type(value).__name__ for value in values.tolist()})
+    plain = ("str", "int", "float", "bool") if name in table.categorical else ("str",)
+    if len(kinds) > 1 or kinds[0] not in plain:
+        raise DataError(
+            f"The column {name!r} must hold numbers, bools, text or categories, got "
+            f"{' and '.join(kinds)}; convert it, or leave it out."
+        )
+    categories = tuple(sorted(set(values.tolist())))
+    if len(categories) > MOST_CATEGORIES:
+        raise DataError(
+            f"The column {name!r} has {len(categories)} different values, more than a column of "
+            f"categories may have ({MOST_CATEGORIES}); leave it out, or turn it into numbers."
+        )
+    return Feature(name, categories)
+
+
+def _as_number_array(name: str, values: Array) -> Array:
+    if values.dtype.kind not in "fiub":
+        found = next((v for v in values.flat if isinstance(v, str)), values.flat[0])
+        raise DataError(f"The column {name!r} must hold numbers, got {found!r}.")
+    return values
+
+
+def _one_hot(one: Feature, values: Array) -> Array:
+    assert one.categories is not None
+    place = {category: i for i, category in enumerate(one.categories)}
+    at = np.array([place.get(value, -1) for value in values.tolist()])
+    if (at < 0).any():
+        seen = values[at < 0][0]
+        log.warning(
+            "The column %r has %r, which training had not; it counts as no category.",
+            one.name,
+            seen,
+        )
+    out: Array = (at[:, None] == np.arange(len(one.categories))).astype(np.float64)
+    return out
+
+
+def read_file(path: str | Path, names: Mapping[str, str | None]) -> Table:
+    """Return the table of a CSV or Parquet file.
+
+    Args:
+        path: The file; its name ends in .parquet, or it is CSV with a header.
+        names: Columns that must exist, by the option that names them.
+    """
+    path = Path(path)
+    table = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+    for option, name in names.items():
+        if name is not None and name not in table.columns:
+            raise unknown_name(f"column of {path.name} ({option})", name, table.columns)
+    return table
+
+
+def _read_parquet(path: Path) -> Table:
+    polars = import_optional("polars", "A Parquet file", "polars", extra="tables")
+    with path.open("rb"), convert_errors(f"{path.name} is not a Parquet file that can be read"):
+        table = _read_frame(polars.read_parquet(path))
+    return Table(
+        table.columns, table.missing, table.categorical, remedy="fill or drop such rows first"
+    )
+
+
+def _read_csv(path: Path) -> Table:
+    damaged = convert_errors(f"{path.name} is not CSV in UTF-8 that can be read")
+    with path.open(newline="", encoding="utf-8-sig") as file, damaged:
+        separator = max(",;\t", key=file.readline().count)  # the first of the most frequent ones
+        file.seek(0)
+        rows, lines = [], []
+        reader = csv.reader(file, delimiter=separator, strict=True)
+        for row in reader:
+            if row:
+                rows.append(row)
+                lines.append(reader.line_num)
+    if len(rows) < 2:
+        raise DataError(f"{path.name} must have a header and at least one row, got {len(rows)}.")
+    header = [name.strip() for name in rows[0]]
+    if twice := [name for i, name in enumerate(header) if name in header[:i]]:
+        raise DataError(f"{path.name} has the column {twice[0]!r} twice; rename one of them.")
+    for row, number in zip(rows, lines, strict=True):
+        if len(row) != len(header):
+            counts = f"{len(row)} values, but the header has {len(header)} names"
+            raise DataError(f"{path.name}, line {number}, has {counts}.")
+    columns: dict[str, Array] = {}
+    missing: dict[str, Array] = {}
+    for name, *texts in zip(header, *rows[1:], strict=True):
+        values = [text.strip() for text in texts]
+        lacks = np.array([text.lower() in ("", "na", "nan", "null", "none") for text in values])
+        columns[name] = _parse_column(values, lacks)
+        if lacks.any():
+            missing[name] = lacks
+    return Table(
+        columns,
+        missing,
+        row=lambda i: f"line {lines[i + 1]} of {path.name}",
+        remedy="fill or drop such rows first, or leave the column out with --drop",
+    )
+
+
+def _parse_column(texts: list[str], missing: Array) -> Array:
+    present = [text for text, lacks in zip(texts, missing, strict=True) if not lacks]
+    for read, dtype in ((_read_bool, bool), (int, np.int64), (float, np.float64)):
+        try:
+            parsed = np.array([read(text) for text in present], dtype=dtype)
+        except (ValueError, OverflowError):
+            continue
+        out: Array = np.zeros(len(texts), dtype=dtype)
+        out[~missing] = parsed
+        return out
+    return np.array(texts, dtype=object)
+
+
+def _read_bool(text: str) -> bool:
+    if text.lower() not in TRUTHS:
+        raise ValueError
+    return TRUTHS[text.lower()]

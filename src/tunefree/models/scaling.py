@@ -1,0 +1,64 @@
+"""Standardised inputs: a model of (x - mean) / scale as a model of x."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Read = Callable[[Any], Any]
+ROWS, TOLERANCE = 64, 1e-3  # samples and error, relative to the largest output, of the check
+
+
+def standardise(x: Tensor, scaling: Tensor) -> Tensor:
+    """Return (x - mean) / scale of each column; `scaling` is (2, columns)."""
+    return (x - scaling[0]) / scaling[1]
+
+
+def fold_scaling(module: nn.Module, scaling: Tensor, read: Read = lambda out: out) -> nn.Module:
+    """Return a module of raw inputs that is `module` of standardised inputs, in evaluation mode.
+
+    Where linear layers take the inputs, their weights and biases absorb the scaling and the module
+    keeps its form. Otherwise a `torch.nn.BatchNorm1d` with the means and variances comes first.
+    `read` returns the tensor in the module's output.
+
+    >>> layer, scaling = nn.Linear(2, 1), torch.tensor([[5.0, 100.0], [1.0, 50.0]])
+    >>> x = torch.tensor([[4.0, 150.0]])
+    >>> torch.allclose(fold_scaling(layer, scaling)(x), layer(standardise(x, scaling)), atol=1e-5)
+    True
+    """
+    scaling = scaling.detach().to(next(module.parameters()).device)
+    noise = torch.randn(ROWS, scaling.shape[1], generator=torch.Generator().manual_seed(0))
+    z = noise.to(scaling)
+    x = z * scaling[1] + scaling[0]
+    folded = copy.deepcopy(module).eval()
+    with torch.no_grad():
+        for layer in _input_layers(folded, x):
+            layer.weight.div_(scaling[1])
+            layer.bias.sub_(layer.weight @ scaling[0])
+        wanted, got = read(module.eval()(z)), read(folded(x))
+        if bool((wanted - got).abs().max() <= TOLERANCE * wanted.abs().max()):
+            return folded
+    first = nn.BatchNorm1d(scaling.shape[1], eps=0.0, affine=False).to(scaling)
+    first.load_state_dict(
+        {"running_mean": scaling[0], "running_var": scaling[1] ** 2}, strict=False
+    )
+    return nn.Sequential(first, module).eval()
+
+
+def _input_layers(module: nn.Module, x: Tensor) -> list[nn.Linear]:
+    """Return the linear layers with a bias that are called with x itself."""
+    found: list[nn.Linear] = []
+
+    def note(layer: nn.Module, args: tuple[Any, ...]) -> None:
+        takes = bool(args) and isinstance(args[0], Tensor) and args[0].data_ptr() == x.data_ptr()
+        if takes and isinstance(layer, nn.Linear) and layer.bias is not None:
+            found.append(layer)
+
+    linear = [m for m in module.modules() if isinstance(m, nn.Linear)]
+    hooks = [m.register_forward_pre_hook(note) for m in linear]
+    module(x)
+    for hook in hooks:
+        hook.remove()
+    return list(dict.fromkeys(layer for layer in found if layer.in_features == x.shape[1]))
