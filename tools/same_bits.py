@@ -43,6 +43,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / "build" / "same-bits"
 BASE = "2abc510"
 LIMIT = 180  # seconds that a case may take
+UNCOMPARED = ("seconds", "worst_client", "refused_clients")  # a clock, and names that 0.1 lacks
 LEDGER = ("bytes_up", "bytes_down", "counted_up")  # beginnings of the ledger's columns
 
 Words = dict[str, Any]
@@ -300,7 +301,8 @@ def list_programs() -> Iterator[Case]:
     yield case("tune/halving", kind="tune", **search, halving=True, out=True)
     yield case("tune/test", kind="tune", **search, by="test", per_client=True, out=True)
     for name, command in COMMANDS.items():
-        command += " --rounds 3 --clients 8 --device cpu"
+        cohort = "" if "--cohort" in command else " --cohort 4"  # the default has changed
+        command += f" --rounds 3 --clients 8 --device cpu{cohort}"
         yield case(f"command/{name}", kind="command", command=command)
     for name in FEDERATED:
         yield case(f"flower/{name}", name, "flower", **LOOP)
@@ -675,8 +677,8 @@ def encode(value: Any) -> bytes:
 
 
 def digest_rows(rows: Sequence[Mapping[str, Any]], before: str = "") -> Digests:
-    """Return a digest of each column; the clock's column is left out."""
-    names = sorted({name for row in rows for name in row if name != "seconds"})
+    """Return a digest of each column; the clock's column and names of clients are left out."""
+    names = sorted({name for row in rows for name in row if name not in UNCOMPARED})
     return {
         f"{before}{'ledger' if name.startswith(LEDGER) else 'history'} {name}": digest(
             [row.get(name, "missing") for row in rows]
@@ -687,7 +689,7 @@ def digest_rows(rows: Sequence[Mapping[str, Any]], before: str = "") -> Digests:
 
 def digest_run(run: Any) -> Digests:
     """Return digests of a run's models, history and summary."""
-    summary = {k: v for k, v in run.summary.items() if k != "seconds"}
+    summary = {k: v for k, v in run.summary.items() if k not in UNCOMPARED}
     models = {"x": digest(run.x), "output": digest(run.output)}
     return models | {"summary": digest(sorted(summary.items()))} | digest_rows(run.history)
 

@@ -19,7 +19,7 @@ from tunefree.flower.exchange import TooFewError
 from tunefree.flower.node import Node
 from tunefree.flower.payload import EncodedArray, Payload, encode_dense, wrap_bytes
 from tunefree.models.problem import Problem
-from tunefree.testing._problem import net
+from tunefree.testing._problem import federation, net
 
 D = 57
 BAD = 2  # the client that cannot be trusted
@@ -257,3 +257,11 @@ def test_nodes_cannot_number_classes_or_categories_alone(data, sentence, tmp_pat
     node = Node(net, lambda config: data, {"partition-id": 0, "memory": str(tmp_path)})
     with pytest.raises(DataError, match=sentence):
         node.reply(Payload({"kind": "hello"}))
+
+
+def test_the_servers_run_predicts_labels(tmp_path):
+    fed, run = federation(), train(FEDEXP, LocalTransport(tmp_path, FEDEXP), rounds=1)
+    found = run.predict(fed.test[0])
+    assert found.shape == (len(fed.test[1]),)
+    assert set(found.tolist()) <= set(range(int(fed.y.max()) + 1))
+    assert run.predict_proba(fed.test[0]).sum(1) == pytest.approx(1)

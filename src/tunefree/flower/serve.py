@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -139,10 +140,12 @@ class NodeSource:
         """Return what the server knows of the data."""
         s, sizes = self._settings, self._sizes
         shown = min(s.clients, 100)
+        known: dict[str, Any] = {}
         if (seen := s.held if s.test is None else s.test) is not None:
             x, y = prepare_pair(problem, as_pair(*seen))
             highest = int(y.max()) if are_labels(y) else None
             problem.check(map_inputs(lambda t: t[:2], x), y[:2], highest, y)
+            known = {"target": list(y.shape[1:]), "casts": problem.casts or None}
         elif config.loss == "auto":
             problem.set_loss("cross_entropy")
         return ClientData(
@@ -152,6 +155,7 @@ class NodeSource:
                 "clients": s.clients,
                 "samples": int(sizes.sum()),
                 "picture": {"clients": list(range(shown)), "sizes": sizes[:shown].tolist()},
+                **known,
             },
             has_held=s.held is not None,
             test=None if s.test is None else prepare_pair(problem, as_pair(*s.test)),
