@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import ArgumentError, DataError
-from ..core.files import write_atomically
+from ..core.files import MAX_JSON, read_file, write_atomically
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import Channel, ProtocolClient, ProtocolError, ProtocolTerms, Quantizer, Secure
@@ -117,7 +117,7 @@ class SecAggClient:
     def _take(self) -> ProtocolClient:
         """Load and remove the stored client, so that a failure cannot make it answer twice."""
         try:
-            state = self._path.read_bytes()
+            state = read_file(self._path, MAX_JSON)
         except OSError:
             raise ProtocolError("This node takes part in no session.") from None
         self._path.unlink()

@@ -2,16 +2,17 @@
 
 import json
 import logging
+import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..core.errors import CheckpointError, ResumeError, convert_errors
-from ..core.files import write_atomically
+from ..core.files import MAX_JSON, check_writable, open_regular, read_file, write_atomically
 from ..core.lock import lock_folder
 from ..core.plan import Plan
 from ..core.types import Vector
@@ -48,9 +49,12 @@ def serve(settings: Settings, transport: Transport) -> Run:
     if settings.out is None:
         return _serve(settings, transport, None)
     folder = RunFolder(settings.out)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    # A server whose SuperLink crashed ends once a new SuperLink rejects it, so wait for that.
-    with lock_folder(folder.path, seconds=settings.wait, name=SERVER_LOCK):
+    with ExitStack() as held:
+        with check_writable("Settings(out=...) must be a folder", folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
+            # A server whose SuperLink crashed ends once a new one rejects it, so wait for that.
+            lock = lock_folder(folder.path, seconds=settings.wait, name=SERVER_LOCK)
+            held.enter_context(lock)
         return _serve(settings, transport, folder)
 
 
@@ -69,7 +73,7 @@ def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -
     run = bind(settings, settings.model, source)
     if settings.secure is not None:
         run = replace(run, settings=run.settings | {"secure": repr(settings.secure)})
-    if folder is not None and not (folder.path / NODES).exists():
+    if folder is not None and not os.path.lexists(folder.path / NODES):
         text = json.dumps({"run": run_id, "sizes": sizes})
         write_atomically(folder.path / NODES, text.encode())
     with _log_to_folder(folder):
@@ -92,7 +96,9 @@ def _log_to_folder(folder: RunFolder | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    handler, level = logging.FileHandler(folder.path / LOG), log.level
+    with check_writable("Settings(out=...) must be a folder with a log", folder.path / LOG):
+        file = open_regular(folder.path / LOG, "a")
+    handler, level = logging.StreamHandler(file), log.level
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -102,18 +108,18 @@ def _log_to_folder(folder: RunFolder | None) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         log.setLevel(level)
-        handler.close()
+        file.close()
 
 
 def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int]] | None:
     """Return what was fixed when a run started: its id, and the clients' sizes."""
-    if folder is None or not (folder.is_started or (folder.path / NODES).exists()):
+    if folder is None or not (folder.is_started or os.path.lexists(folder.path / NODES)):
         return None
     path, name = folder.path / NODES, str(folder.path)
-    if not path.exists():
+    if not os.path.lexists(path):
         raise ResumeError(f"The run in {name!r} is no federation's; choose another folder.")
     with convert_errors(f"{path} is damaged", CheckpointError):
-        found = json.loads(path.read_text())
+        found = json.loads(read_file(path, MAX_JSON))
         run, sizes = str(found["run"]), [int(n) for n in found["sizes"]]
     if not all(0 < n < 2**63 for n in sizes):
         raise CheckpointError(f"{path} is damaged: a client has no such number of examples.")

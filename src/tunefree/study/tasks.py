@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
-from ..core.files import check_writable, to_json, write_atomically
+from ..core.files import MAX_JSON, check_writable, read_file, to_json, write_atomically
 from ..data import Federation
 from ..training.bind import SimulatedClients, bind
 from ..training.callbacks import Callback, Event
@@ -183,7 +183,7 @@ def write_study(folder: Path, file: str, facts: Mapping[str, Any], what: str) ->
 def read_study(folder: Path, file: str, what: str, keys: Sequence[str]) -> dict[str, Any]:
     """Return the content of the JSON file of a `what`, which must have these keys."""
     try:
-        facts = json.loads((folder / file).read_text())
+        facts = json.loads(read_file(folder / file, MAX_JSON))
         missing = [key for key in keys if key not in facts]
     except (FileNotFoundError, NotADirectoryError):
         raise ArgumentError(f"{str(folder)!r} holds no {what}: {file} is missing.") from None

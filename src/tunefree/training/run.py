@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import ArgumentError, CheckpointError, convert_errors
-from ..core.files import pack_tensors, write_atomically
+from ..core.files import check_writable, open_regular, pack_tensors, write_atomically
 from ..core.types import Vector, map_inputs
 from ..models.problem import LOSSES, Problem
 from .folder import RunFolder
@@ -99,13 +99,15 @@ class Run:
         """Write the shipped model: `.safetensors`, or `.pt` for torch.load(weights_only=True)."""
         target = Path(path)
         state = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
-        if target.suffix == ".safetensors":
-            write_atomically(target, pack_tensors(state))
-        elif target.suffix == ".pt":
-            torch.save(state, target)
-        else:
-            ends = "must end in .safetensors or .pt"
-            raise ArgumentError(f"Run.export(path) {ends}, got {str(path)!r}.")
+        with check_writable("Run.export(path) must be a file", path):
+            if target.suffix == ".safetensors":
+                write_atomically(target, pack_tensors(state))
+            elif target.suffix == ".pt":
+                with open_regular(target, "wb") as file:
+                    torch.save(state, file)
+            else:
+                ends = "must end in .safetensors or .pt"
+                raise ArgumentError(f"Run.export(path) {ends}, got {str(path)!r}.")
         return target
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
