@@ -22,6 +22,7 @@ from ..data.federation import Federation
 from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import LOSSES, Loss, Problem, are_labels
+from ..privacy.keys import digest
 from ..rounds import (
     init_client_memory,
     local_update,
@@ -43,7 +44,7 @@ from .payload import (
     unpack_channels,
     wrap_bytes,
 )
-from .secagg_client import MEASURED, SecAggClient, SecAggTerms
+from .secagg_client import MEASURED, SecAggClient, SecAggTerms, digest_question
 from .store import FIRST, MemoryStore, memory_home
 from .terms import RunTerms
 
@@ -231,14 +232,15 @@ class _NodeRun:
 
     def _mask_answer(self, payload: Payload, rows: Channels, metrics: dict[str, Number]) -> Payload:
         """Return an answer with masked rows, of which the server learns only the cohort's sum."""
-        inbox, weight = payload.arrays["message"].data, float(payload.header["weight"])
-        message = self._secagg_client(payload).mask(inbox, rows, weight)
+        inbox, question = payload.arrays["message"].data, digest_question(payload)
+        message = self._secagg_client(payload).mask(inbox, rows, question)
         return Payload(_reply_header(payload.header), {"masked": wrap_bytes(message)}, {}, metrics)
 
     def _secagg_client(self, payload: Payload) -> SecAggClient:
-        header, preparing = payload.header, int(payload.header["round"]) < 0
-        terms = SecAggTerms.from_text(header["secure"], self.method, self.like, preparing)
-        return SecAggClient(self.store.path, self.client, terms, self.least)
+        header, t = payload.header, int(payload.header["round"])
+        terms = SecAggTerms.from_text(header["secure"], self.method, self.like, t < 0)
+        once = () if terms.what else (digest(b"round", str(header["run"]).encode(), b"%d" % t),)
+        return SecAggClient(self.store, self.client, terms.bind(header), self.least, once)
 
     def _encode(self, name: str, rows: Tensor, own: State, t: Round) -> EncodedArray:
         wire = wire_for_round(self.method, name, t)

@@ -34,6 +34,7 @@ from ..training.trainer import Trainer
 from .clients import FlowerClients
 from .exchange import Exchange
 from .registry import NodeRegistry, Transport
+from .secagg_server import MaskedRounds
 from .settings import Settings
 from .terms import RunTerms, digest_method, digest_model, name_method
 
@@ -69,7 +70,8 @@ def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -
     else:
         run_id, sizes = known
         registry.sizes = dict(enumerate(sizes))
-    source = NodeSource(settings, torch.tensor(sizes), run_id, registry)
+    masked = MaskedRounds(None if folder is None else folder.path)
+    source = NodeSource(settings, torch.tensor(sizes), run_id, registry, masked)
     run = bind(settings, settings.model, source)
     if settings.secure is not None:
         run = replace(run, settings=run.settings | {"secure": repr(settings.secure)})
@@ -132,8 +134,16 @@ def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int]]
 class NodeSource:
     """The nodes of a federation as the clients of a run, with their sizes (N,)."""
 
-    def __init__(self, settings: Settings, sizes: Tensor, run: str, registry: NodeRegistry) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        sizes: Tensor,
+        run: str,
+        registry: NodeRegistry,
+        masked: MaskedRounds,
+    ) -> None:
         self._settings, self._sizes, self._run, self._registry = settings, sizes, run, registry
+        self._masked = masked
 
     @property
     def clients(self) -> int:
@@ -187,4 +197,4 @@ class NodeSource:
             own = BatchSource(problem, fed, batches, s.seed, None, padded=width)
             held = ClientContext(method, own, LoopEngine(problem))
         exchange = Exchange(self._registry, s, self._run, terms.text())
-        return FlowerClients(method, plan, self._sizes, start, exchange, held)
+        return FlowerClients(method, plan, self._sizes, start, exchange, held, self._masked)

@@ -41,7 +41,8 @@ class MemoryStore:
     def __init__(self, home: Path, run: str, client: int) -> None:
         if not _RUN.fullmatch(run):
             raise DataError(f"The id of a run must be hexadecimal, got {run!r}.")
-        self.path = home / run / str(int(client))
+        self.home, self.client = home, int(client)
+        self.path = home / run / str(self.client)
 
     def _file(self, version: str, kind: str) -> Path:
         if not _VERSION.fullmatch(version):
