@@ -34,7 +34,7 @@ def method(name):
     return tf.methods.get(name, **METHODS[name])
 
 
-def test_noise_is_that_of_the_simulation(tmp_path):
+def test_noise_is_that_of_the_simulation(tmp_path, caplog):
     made = method("fedexp")
     scalars = {"delta_sq": (0.0, 3.0), "loss": (0.0, 3.0), "lr": (0.0, 1.0)}
     bounds = Bounds(vectors={"delta": 0.5}, scalars=scalars)
@@ -48,6 +48,16 @@ def test_noise_is_that_of_the_simulation(tmp_path):
         assert a["train_loss"] == b["train_loss"]
         assert a.get("epsilon") == b.get("epsilon")
         assert ("epsilon" in b) == ("delta" in given)
+    assert "can subtract this run's noise" in caplog.text
+
+
+def test_secret_cohorts_are_refused(tmp_path):
+    """Every node is told the seed, so that epsilon would be far below the true one."""
+    bounds = Bounds(vectors={"delta": 0.5}, scalars={"loss": (0.0, 3.0), "lr": (0.0, 1.0)})
+    given = {"noise": 1.0, "clients": CLIENTS, "cohort": 4, "bounds": bounds}
+    made, private = method("fedavg"), Privacy(**given, cohorts="secret")
+    with pytest.raises(ArgumentError, match="needs cohorts='known': nodes are told the run's seed"):
+        train(made, LocalTransport(tmp_path, made), aggregate=private)
 
 
 class Vanishing(LocalTransport):

@@ -22,6 +22,7 @@ from ..data.federation import Federation
 from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import Problem, are_labels
+from ..privacy import Privacy
 from ..rounds import ClientPool
 from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext
@@ -79,6 +80,8 @@ def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -
         text = json.dumps({"run": run_id, "sizes": sizes})
         write_atomically(folder.path / NODES, text.encode())
     with _log_to_folder(folder):
+        if isinstance(settings.aggregate, Privacy) and settings.aggregate.seed is not None:
+            log.warning("Whoever knows or guesses Privacy(seed=...) can subtract this run's noise.")
         callbacks = [*settings.callbacks, _log_round]
         return Trainer(run, folder, checkpoint_every=1, callbacks=callbacks).train()
 

@@ -12,7 +12,7 @@ from .. import methods
 from ..core.errors import ArgumentError, check_argument, check_int, check_known, check_positive
 from ..methods import Method
 from ..models.engine import EngineName
-from ..privacy import Secure
+from ..privacy import Privacy, Secure
 from ..training.callbacks import Callback
 from ..training.config import Engine, RunConfig, option
 
@@ -80,6 +80,9 @@ class Settings(RunConfig):
         fits = self.minimum is None or self.minimum <= cohort
         check_argument("Settings", "minimum", self.minimum, f"at most the cohort, {cohort}", fits)
         check_known("lost", self.lost, ("refuse", "renew"))
+        if isinstance(self.aggregate, Privacy) and self.aggregate.cohorts != "known":
+            why = "nodes are told the run's seed, from which all cohorts follow"
+            raise ArgumentError(f"Settings(aggregate=...) needs cohorts='known': {why}.")
         if not isinstance(self.method, str) and self.set:
             raise ArgumentError("Settings(set=...) goes with a method's name, not with a method.")
         defaults, given = RunConfig().flat(), self.flat()

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from ..core.device import find_device
-from ..core.errors import ArgumentError, DataError, check_argument
+from ..core.errors import ArgumentError, DataError, cannot_use, check_argument
 from ..core.plan import Plan
 from ..core.types import Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
 from ..data.batches import batch_width, plan_steps
 from ..data.federation import Federation
-from ..faults import PartialPlan
+from ..faults import Faults, PartialPlan
 from ..methods import Method
 from ..models.problem import Problem, are_labels
 from ..privacy import Privacy
@@ -106,8 +106,13 @@ class BoundRun:
             row |= self.validation.measure(x, "validation")
         return row
 
+    @property
+    def has_fresh_noise(self) -> bool:
+        """Whether a round that is run again releases other numbers than the first time."""
+        return isinstance(self.config.aggregate, Privacy) and self.config.aggregate.seed is None
+
     def privacy_cost(self, rounds: int) -> dict[str, float]:
-        """Return the privacy cost after `rounds` rounds; empty without an accountant."""
+        """Return the privacy cost of `rounds` releases; empty without an accountant."""
         aggregate = self.config.aggregate
         if not isinstance(aggregate, Privacy):
             return {}
@@ -135,6 +140,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     plan = _make_plan(config, problem, data)
     if (faults := config.scenario.parsed_faults) is not None:
         faults.check(method, plan)
+        _check_sampling(config.aggregate, faults)
     method.check(plan)
     if isinstance(config.aggregate, Robust):
         config.aggregate.check(plan.cohort)
@@ -163,7 +169,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         "precision": problem.precision,
         **pool.describe(),
     }
-    return BoundRun(
+    run = BoundRun(
         config=config,
         method=method,
         problem=problem,
@@ -176,6 +182,17 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         settings=settings,
         ranks=ranks,
     )
+    run.privacy_cost(1)  # refuses assumptions of the accountant that this run does not meet
+    return run
+
+
+def _check_sampling(aggregate: object, faults: Faults) -> None:
+    """Refuse an accountant that needs uniform cohorts if not every client can be drawn."""
+    if not isinstance(aggregate, Privacy) or aggregate.cohorts == "known":
+        return
+    if faults.available is not None or faults.stale:
+        why = "cohorts are then drawn from some of the clients only; use cohorts='known'"
+        raise cannot_use("Privacy(cohorts='secret')", "Faults(available, stale)", why)
 
 
 def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:

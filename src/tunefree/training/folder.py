@@ -309,6 +309,9 @@ class RunFolder:
         best = facts.get("best")
         if not _is_best(best, rounds):
             raise CheckpointError(f"the best model cannot be {best!r} after {rounds} rounds")
+        replays = facts.get("replays")
+        if type(replays) is not int or not 0 <= replays < 1 << 60:
+            raise CheckpointError(f"{replays!r} rounds cannot have been run again")
         if (lines := len(self._history_lines())) < rounds:
             raise CheckpointError(f"it is after {rounds} rounds, but the history has {lines}")
 

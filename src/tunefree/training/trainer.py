@@ -60,6 +60,7 @@ class Trainer:
         self._history = History()
         self._best = _BestModel(run.start)
         self._status = "unfinished"
+        self._replays = 0  # rounds that may have been released before, with other noise
 
     def train(self) -> Run:
         """Run the remaining rounds.
@@ -97,21 +98,27 @@ class Trainer:
         folder, run = self._folder, self._run
         if folder is None:
             return
-        found = run.ranks.agreed(self._open(folder) if self._leads else None)
+        opened = (folder.is_started, self._open(folder)) if self._leads else None
+        resumes, found = run.ranks.agreed(opened)
+        rounds, rows = 0, folder.read_history() if resumes else []
         if found is not None:
             rounds, tensors, facts = found
             with convert_errors(f"The run in {folder.name} cannot be continued", CheckpointError):
                 self._state = self._state.restored(rounds, tensors)
                 run.pool.load_state(tensors)
                 self._best.restore(facts["best"], tensors["best"].to(run.start.device))
-                rows = (r for r in folder.read_history() if r.get("round", rounds) < rounds)
-                self._history = History(rows)
+                self._history = History(r for r in rows if r.get("round", rounds) < rounds)
                 self._status = str(facts["status"])
+                self._replays = int(facts["replays"])
             if len(self._history) < rounds:
                 missing = rounds - len(self._history)
                 log.warning("The history lacks %d of %d rounds.", missing, rounds)
         if self._leads:
             folder.rewrite_history(self._history)
+        if resumes and run.has_fresh_noise and self._status == "unfinished":
+            # Rounds after the checkpoint were released, and perhaps one that has no row yet.
+            self._replays += 1 + sum(row.get("round", -1) >= rounds for row in rows)
+            self._save("unfinished")
 
     def _open(self, folder: RunFolder) -> Any:
         if not folder.is_started:
@@ -144,7 +151,7 @@ class Trainer:
             pool.commit()
             cohort = cohort if following is None else following
             if is_last or after.round % run.config.eval_every == 0:
-                row |= run.evaluate(output) | run.privacy_cost(after.round)
+                row |= run.evaluate(output) | run.privacy_cost(after.round + self._replays)
                 if run.validation is not None:
                     self._best.update(row, output)
             self._state = after
@@ -180,7 +187,7 @@ class Trainer:
         tensors = self._state.tensors() | self._run.pool.state()
         tensors |= {"best": self._best.x, "shipped": self._shipped()}
         if self._leads:
-            facts = {"status": status, "best": self._best.facts()}
+            facts = {"status": status, "best": self._best.facts(), "replays": self._replays}
             self._folder.save_checkpoint(self._state.round, tensors, facts)
         self._written = time.monotonic()
 
