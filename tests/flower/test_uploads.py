@@ -16,7 +16,7 @@ from tunefree.flower import check
 from tunefree.flower.exchange import TooFewError
 from tunefree.flower.payload import EncodedArray, Payload, encode_dense, wrap_bytes
 from tunefree.models.problem import Problem
-from tunefree.testing._problem import net
+from tunefree.testing._problem import SIZES, net
 
 D = 57
 BAD = 2  # the client that cannot be trusted
@@ -241,3 +241,47 @@ def test_settings_are_checked():
     for bad in ({"minimum": 9}, {"minimum": 0}, {"lost": "zero"}, {"largest": 0}, {"rounds": 0}):
         with pytest.raises(ValueError):
             settings(FEDEXP, **bad)
+
+
+class Boasting(LocalTransport):
+    """Client 3 claims 2^40 samples and sends ones."""
+
+    claims = 2**40
+
+    def after(self, i, payload, answer):
+        if i != 3 or isinstance(answer, str):
+            return answer
+        if payload.header["kind"] == "hello":
+            return dataclasses.replace(answer, header=answer.header | {"samples": self.claims})
+        if payload.header["kind"] == "train":
+            delta = encode_dense(torch.ones(57, dtype=torch.float64))
+            return dataclasses.replace(answer, arrays=answer.arrays | {"delta": delta})
+        return answer
+
+
+@pytest.mark.parametrize("batch", [4, None])
+def test_a_client_that_claims_many_samples(batch, tmp_path, caplog):
+    """It counts for ten times the median of six claims, and others do not pad batches to its."""
+    made = tf.methods.get("fedavg", lr=1e-6, weights="samples")
+    given = {"rounds": 1, "cohort": None, "batch": batch}
+    run = train(made, Boasting(tmp_path / "limited", made), **given)
+    share = 50 / (sum(SIZES) - SIZES[3] + 50)
+    start = settings(made).model.state_dict()
+    moved = run.x - torch.cat([v.flatten() for v in start.values()]).double()
+    torch.testing.assert_close(moved, torch.full_like(moved, share), rtol=0, atol=1e-4)
+    said = "Client 3 states 1099511627776 samples and counts for 50, which is 10 times the median"
+    assert said in caplog.text
+    median = train(made, Boasting(tmp_path / "median", made), aggregate="median", **given)
+    away = median.x - torch.cat([v.flatten() for v in start.values()]).double()
+    assert away.abs().max() < 1e-4
+
+
+def test_claims_are_fixed_before_round_0(tmp_path, caplog):
+    """A client that states another number when it returns is refused."""
+    made = tf.methods.get("fedavg", lr=0.1, weights="samples")
+    given = {"cohort": None, "out": tmp_path / "run"}
+    train(made, LocalTransport(tmp_path, made), rounds=2, **given)
+    (tmp_path / "run" / "checkpoint.json").unlink()
+    run = train(made, Boasting(tmp_path, made), rounds=2, **given)
+    assert "client 3 had 12 samples when the run began, now it has 1099511627776" in caplog.text
+    assert [row["answered"] for row in run.history] == [5, 5]

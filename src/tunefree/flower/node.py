@@ -18,6 +18,7 @@ from ..core.device import find_device
 from ..core.errors import ArgumentError, DataError
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector, map_inputs, select_prefix
+from ..data.batches import batch_width
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.loop import LoopEngine
@@ -119,7 +120,8 @@ class Node:
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
         cut, seed, augment = config.batch_plan, config.seed, config.augmentation
-        batches = BatchSource(problem, fed, cut, seed, augment, padded=terms.width)
+        width = max(terms.width, batch_width(fed.sizes, cut))  # the server may limit our claim
+        batches = BatchSource(problem, fed, cut, seed, augment, padded=width)
         return _NodeRun(
             client=self.client,
             least=int(self._config.get("least", 3)),

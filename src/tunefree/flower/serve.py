@@ -72,7 +72,9 @@ def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -
         run_id, sizes = known
         registry.sizes = dict(enumerate(sizes))
     masked = MaskedRounds(None if folder is None else folder.path)
-    source = NodeSource(settings, torch.tensor(sizes), run_id, registry, masked)
+    source = NodeSource(
+        settings, limit_claims(sizes, settings.claim_limit), run_id, registry, masked
+    )
     run = bind(settings, settings.model, source)
     if settings.secure is not None:
         run = replace(run, settings=run.settings | {"secure": repr(settings.secure)})
@@ -84,6 +86,25 @@ def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -
             log.warning("Whoever knows or guesses Privacy(seed=...) can subtract this run's noise.")
         callbacks = [*settings.callbacks, _log_round]
         return Trainer(run, folder, checkpoint_every=1, callbacks=callbacks).train()
+
+
+def limit_claims(sizes: list[int], limit: float | None) -> Tensor:
+    """Return what clients count for, of the numbers of samples that they state.
+
+    >>> limit_claims([5, 3, 8, 2**40], 10.0).tolist()
+    [5, 3, 8, 50]
+    """
+    stated = torch.tensor(sizes)
+    if limit is None:
+        return stated
+    most = int(limit * int(stated.median()))  # the lower one of two
+    for client in (stated > most).nonzero().flatten().tolist():
+        log.warning(
+            "Client %d states %d samples and counts for %d, which is %g times the median "
+            "(Settings(claim_limit=...)).",
+            *(client, sizes[client], most, limit),
+        )
+    return stated.clamp(max=most)
 
 
 def _log_round(event: Event) -> None:
