@@ -10,6 +10,7 @@ import torch
 
 import tunefree as tf
 from flower.local import CLIENTS, LocalTransport, settings, train
+from tunefree.core.errors import TunefreeError
 from tunefree.core.layout import Layout
 from tunefree.core.plan import Plan, Round
 from tunefree.flower import check
@@ -285,3 +286,32 @@ def test_claims_are_fixed_before_round_0(tmp_path, caplog):
     run = train(made, Boasting(tmp_path, made), rounds=2, **given)
     assert "client 3 had 12 samples when the run began, now it has 1099511627776" in caplog.text
     assert [row["answered"] for row in run.history] == [5, 5]
+
+
+def test_what_a_client_says_is_logged_in_one_short_line(tmp_path, caplog):
+    """A name of 100 kB, and one that would draw on the terminal."""
+    name = "\x1b[31m\n" + "x" * 100_000
+
+    class Shouting(LocalTransport):
+        def after(self, i, payload, answer):
+            if i != BAD or isinstance(answer, str):
+                return answer
+            if payload.header["kind"] == "hello":
+                self.there.setdefault(999, BAD)
+                return answer
+            return dataclasses.replace(answer, arrays=answer.arrays | {name: wrap_bytes(b"x")})
+
+    class Foreign(Shouting):
+        def after(self, i, payload, answer):
+            if i == BAD and payload.header["kind"] == "hello":
+                return name
+            return answer
+
+    train(FEDEXP, Shouting(tmp_path / "a", FEDEXP), rounds=1, cohort=None)
+    with pytest.raises(TunefreeError, match="did not come"):
+        train(FEDEXP, Foreign(tmp_path / "b", FEDEXP), rounds=1)
+    assert "unknown channel" in caplog.text
+    assert "did not identify itself" in caplog.text
+    for record in caplog.records:
+        assert len(record.getMessage()) < 500
+        assert record.getMessage().isprintable()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from ..core.errors import TunefreeError
+from ..core.errors import TunefreeError, shorten
 from .payload import Payload
 
 log = logging.getLogger("tunefree")
@@ -65,7 +65,7 @@ class NodeRegistry:
             self._unresponsive[node] = attempts, self._discoveries + 2**attempts
         for node, reply in sorted(replies.items()):
             if isinstance(reply, str):
-                log.warning("Node %d did not identify itself: %s", node, reply.rstrip("."))
+                log.warning("Node %d did not identify itself: %s", node, shorten(reply.rstrip(".")))
                 continue
             self._register(node, reply.header.get("client"), reply.header.get("samples"))
 
@@ -85,7 +85,7 @@ class NodeRegistry:
             self.sizes[client] = samples
             self._nodes[client] = node
             return
-        log.warning("Node %d is refused: %s.", node, reason)
+        log.warning("Node %d is refused: %s.", node, shorten(reason))
         self._rejected.add(node)
 
     def _is_responding(self, node: int) -> bool:

@@ -15,6 +15,7 @@ from ..core.errors import (
     check_at_least,
     check_int,
     check_known,
+    check_nonnegative,
     check_positive,
 )
 from ..methods import Method
@@ -84,6 +85,7 @@ class Settings(RunConfig):
             check_int("Settings", "minimum", self.minimum)
         for name in ("deadline", "largest"):
             check_positive("Settings", name, getattr(self, name))
+        check_nonnegative("Settings", "wait", self.wait)
         if self.claim_limit is not None:
             check_at_least("Settings", "claim_limit", self.claim_limit, 1)
         n, cohort = self.clients, self.cohort or self.clients

@@ -7,6 +7,7 @@ LABEL/seed-0, LABEL/seed-1, ... and one JSON file about them.
 
 import json
 import logging
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,14 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
+from ..core.errors import (
+    ArgumentError,
+    CheckpointError,
+    Interrupted,
+    TunefreeError,
+    check_argument,
+    first_line,
+)
 from ..core.files import MAX_JSON, check_writable, read_file, to_json, write_atomically
 from ..data import Federation
 from ..training.bind import SimulatedClients, bind
@@ -171,6 +179,12 @@ def read_outcome(task: RunTask) -> Outcome:
         return Run.load(task.out)
     except CheckpointError as error:
         return FailedRun(task.seed, str(error))
+
+
+def study_folder(what: str, out: str | os.PathLike[str] | None) -> Path | None:
+    """Return the folder of a study as a path; None if it has none."""
+    check_argument(what, "out", out, "a folder", out is None or bool(os.fspath(out)))
+    return None if out is None else Path(out)
 
 
 def write_study(folder: Path, file: str, facts: Mapping[str, Any], what: str) -> None:

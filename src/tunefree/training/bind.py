@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.device import find_device
-from ..core.errors import ArgumentError, DataError, cannot_use, check_argument
+from ..core.errors import ArgumentError, DataError, cannot_use, check_argument, check_numbers
 from ..core.plan import Plan
 from ..core.types import Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
@@ -136,6 +136,8 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         loss = "cross_entropy" if source.has_labels else "mse"
     device, precision = find_device(config.device), config.engine_options.precision
     problem = Problem(model, loss, config.dtype, device, precision)
+    limits = torch.finfo(problem.dtype)
+    check_numbers(method.name, method.describe(), (limits.tiny, limits.max))
     data = source.load(config, problem)
     plan = _make_plan(config, problem, data)
     if (faults := config.scenario.parsed_faults) is not None:

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from .. import attacks, faults, methods, robust
 from ..attacks import Attack
-from ..core.errors import ArgumentError, check_argument, check_between, check_int, check_known
+from ..core.errors import (
+    ArgumentError,
+    check_argument,
+    check_between,
+    check_int,
+    check_known,
+    check_numbers,
+)
 from ..data.batches import BatchPlan
 from ..faults import Faults
 from ..methods import Method
@@ -295,6 +302,7 @@ class RunConfig:
         _parse_text(self, "augment", augmentations.parse)
         is_known = isinstance(self.augment, CropFlip | None)
         check_argument(owner, "augment", self.augment, "a name or a CropFlip", is_known)
+        check_numbers(owner, self)
         if self.engine_options.backend == "loop" and self.compile:
             why = "only the batched engine is compiled; leave one of them out"
             raise ArgumentError(f"fit(engine='loop', compile=True) cannot be: {why}.")

@@ -25,7 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, CheckpointError, ResumeError, convert_errors, first_line
+from ..core.errors import (
+    ArgumentError,
+    CheckpointError,
+    ResumeError,
+    check_argument,
+    convert_errors,
+    first_line,
+)
 from ..core.files import (
     MAX_JSON,
     open_regular,
@@ -103,6 +110,7 @@ class RunFolder:
     """Reads and writes the folder of one run."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_argument("fit", "out", path, "a folder", bool(os.fspath(path)))
         self.path = Path(path)
         self._valid: list[dict[str, Any]] = []  # entries of usable checkpoints, newest first
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import ArgumentError, CheckpointError, convert_errors
+from ..core.errors import ArgumentError, CheckpointError, DataError, convert_errors
 from ..core.files import check_writable, open_regular, pack_tensors, write_atomically
 from ..core.types import Vector, map_inputs
+from ..data._arrays import check_plain
 from ..models.problem import LOSSES, Problem
 from .folder import RunFolder
 
@@ -73,6 +74,10 @@ class Run:
         if self.problem is None:
             raise ArgumentError("Run.load(path, model=...) needs the module to predict.")
         several = isinstance(inputs, tuple | dict)
+        for part in (
+            inputs.values() if isinstance(inputs, dict) else inputs if several else [inputs]
+        ):
+            check_plain(part, "inputs", error=_refuse_inputs)
         batch = map_inputs(torch.as_tensor, inputs if several else torch.as_tensor(inputs))
         return self.problem.outputs(self.output, self.problem.prepare(batch)).cpu()
 
@@ -148,6 +153,10 @@ class Run:
         status = str(facts.get("status", "unfinished"))
         history = folder.read_history()[:rounds]
         return Run(x, output, history, settings, status, folder.path, problem)
+
+
+def _refuse_inputs(name: str, rule: str, of: str) -> DataError:
+    return DataError(f"Run.predict(inputs) must {rule}.")
 
 
 def check_frozen(what: str, settings: dict[str, Any], problem: Problem) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..core.errors import CheckpointError, Interrupted, ResumeError, convert_errors
+from ..core.errors import CheckpointError, Interrupted, ResumeError, convert_errors, is_overflow
 from ..core.types import Vector
 from ..methods import Method
 from ..rounds import ServerState, init_server_state, output_model, run_round
@@ -142,9 +142,15 @@ class Trainer:
             is_last = now.round + 1 == run.plan.rounds
             following = None if is_last else pool.sample_cohort(now.round + 1)
             pool.announce(following)
-            after, row = run_round(run.method, run.plan, now, pool, cohort)
-            output = output_model(run.method, after)
-            if (what := _find_nonfinite(after, row)) is not None:
+            try:
+                after, row = run_round(run.method, run.plan, now, pool, cohort)
+                output = output_model(run.method, after)
+                what = _find_nonfinite(after, row)
+            except (OverflowError, RuntimeError) as error:
+                if not is_overflow(error):
+                    raise
+                what = "a number that is computed from the settings"
+            if what is not None:
                 self._status = "diverged"
                 log.warning("%s", _divergence_message(what, now.round, run.method))
                 return None
