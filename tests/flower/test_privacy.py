@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import HealthCheck
+from hypothesis import given as given_
+from hypothesis import settings as settings_
+from hypothesis import strategies as st
 
 import tunefree as tf
 from flower.local import CLIENTS, LocalTransport, train
 from flower.test_parity import simulated
 from helpers import CrashError
-from tunefree.core.errors import ArgumentError, ResumeError
+from tunefree.core.errors import ArgumentError, ResumeError, TunefreeError
 from tunefree.flower.exchange import TooFewError
 from tunefree.flower.payload import encode_dense, wrap_bytes
 from tunefree.privacy import Bounds, Privacy, Secure
@@ -356,3 +360,47 @@ def test_weights_that_hide_nobody_are_refused_before_round_0(tmp_path):
     transport = LocalTransport(tmp_path, method("scaffold"), fed)
     with pytest.raises(ArgumentError, match="1 of 6 clients have at least a tenth of the largest"):
         train(method("scaffold"), transport, secure=Secure(), fed=fed, claim_limit=None)
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory):
+    """All that client 3 is asked in two runs with masks, of which one has another seed."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    out = []
+    for seed in (7, 8):
+        home = tmp_path_factory.mktemp("heard")
+        transport = LocalTransport(home / "nodes", method("scaffold"))
+        masked_run(home, transport, rounds=2, seed=seed, out=None)
+        out += [asked for i, asked, _ in transport.log if i == 3]
+    return out
+
+
+@given_(data=st.data())
+@settings_(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_node_that_is_asked_in_any_order(heard, tmp_path_factory, data):
+    """Twice, from another run, with changed terms, to a node that restarts: nothing in clear, and
+    no round masked twice."""
+    home = tmp_path_factory.mktemp("asked")
+    transport = LocalTransport(home, method("scaffold"))
+    sent, places = [], st.integers(0, len(heard) - 1)
+    for at in data.draw(st.lists(places, min_size=1, max_size=30)):
+        payload = heard[at]
+        change = data.draw(st.sampled_from(["", "", "round", "threshold", "run", "restart"]))
+        header = dict(payload.header)
+        if change == "round" and "round" in header:
+            header["round"] = 1 - header["round"]
+        elif change == "threshold" and "secure" in header:
+            header["secure"] = json.dumps(json.loads(header["secure"]) | {"threshold": 4})
+        elif change == "run" and "run" in header:
+            header["run"] = "0" * 32
+        elif change == "restart":
+            transport = LocalTransport(home, method("scaffold"))
+        try:
+            said = transport.node(3).reply(replace(payload, header=header))
+        except TunefreeError:
+            continue
+        assert set(said.arrays) <= {"keys", "shares", "masked", "opened"}
+        assert not said.scalars
+        if "masked" in said.arrays:
+            sent.append((header["run"], header["round"]))
+    assert len(set(sent)) == len(sent)
