@@ -72,9 +72,8 @@ def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -
         run_id, sizes = known
         registry.sizes = dict(enumerate(sizes))
     masked = MaskedRounds(None if folder is None else folder.path)
-    source = NodeSource(
-        settings, limit_claims(sizes, settings.claim_limit), run_id, registry, masked
-    )
+    counted = limit_claims(sizes, settings.claim_limit)
+    source = NodeSource(settings, counted, run_id, registry, masked)
     run = bind(settings, settings.model, source)
     if settings.secure is not None:
         run = replace(run, settings=run.settings | {"secure": repr(settings.secure)})
@@ -82,6 +81,7 @@ def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -
         text = json.dumps({"run": run_id, "sizes": sizes})
         write_atomically(folder.path / NODES, text.encode())
     with _log_to_folder(folder):
+        _log_claims(sizes, counted)
         if isinstance(settings.aggregate, Privacy) and settings.aggregate.seed is not None:
             log.warning("Whoever knows or guesses Privacy(seed=...) can subtract this run's noise.")
         callbacks = [*settings.callbacks, _log_round]
@@ -97,14 +97,16 @@ def limit_claims(sizes: list[int], limit: float | None) -> Tensor:
     stated = torch.tensor(sizes)
     if limit is None:
         return stated
-    most = int(limit * int(stated.median()))  # the lower one of two
-    for client in (stated > most).nonzero().flatten().tolist():
-        log.warning(
-            "Client %d states %d samples and counts for %d, which is %g times the median "
-            "(Settings(claim_limit=...)).",
-            *(client, sizes[client], most, limit),
-        )
-    return stated.clamp(max=most)
+    return stated.clamp(max=int(limit * int(stated.median())))  # the lower one of two
+
+
+def _log_claims(sizes: list[int], counted: Tensor) -> None:
+    """Log which clients count for less than they state."""
+    for client, (stated, count) in enumerate(zip(sizes, counted.tolist(), strict=True)):
+        if count < stated:
+            limit = "the limit in units of the median (Settings(claim_limit=...))"
+            said = "Client %d states %d samples and counts for %d, %s."
+            log.warning(said, client, stated, count, limit)
 
 
 def _log_round(event: Event) -> None:

@@ -57,7 +57,7 @@ class Settings(RunConfig):
         claim_limit: Largest number of samples that a client counts for, in units of the median over
             all clients: what nodes state cannot be checked. None believes them.
         secure: Sums what clients send under masks, instead of `aggregate`; needs
-            tunefree[privacy] here and on the nodes.
+            tunefree[privacy] here and on the nodes. Experimental and unaudited.
         callbacks: Called with an `Event` after each round.
     """
 

@@ -1,4 +1,4 @@
-"""Secure aggregation and client-level differential privacy.
+"""Secure aggregation (experimental and unaudited) and client-level differential privacy.
 
 `Secure` and `Privacy` create aggregators that replace `server.aggregate.Mean`. Masks need the
 package cryptography, epsilons need dp-accounting: `pip install 'tunefree[privacy]'`.

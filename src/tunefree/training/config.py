@@ -270,9 +270,9 @@ class RunConfig:
     )
     aggregate: Aggregation | str = option(
         weighted_mean,
-        "How the server averages uploads: `tf.privacy.Secure()` sums them under masks, a "
-        "`tf.privacy.Privacy` clips them and adds noise, a rule of `tf.robust` (or its text) "
-        "withstands hostile clients.",
+        "How the server averages uploads: `tf.privacy.Secure()` (experimental, unaudited) sums "
+        "them under masks, a `tf.privacy.Privacy` clips them and adds noise, a rule of `tf.robust` "
+        "(or its text) withstands hostile clients.",
         cli=str,
         cli_default="mean",
         cli_help="mean, or a rule that withstands hostile clients: median, trimmed-mean:f=2, "
