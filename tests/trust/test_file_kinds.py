@@ -24,6 +24,8 @@ from tunefree.core import files
 from tunefree.core.errors import TunefreeError
 from tunefree.data.wordpiece import WordPiece
 from tunefree.flower.secagg_client import FILE as SESSION
+from tunefree.flower.secagg_client import MaskLog
+from tunefree.flower.secagg_server import MaskedRounds
 from tunefree.flower.store import MemoryStore
 from tunefree.report import collect, page, watch
 from tunefree.study import comparison
@@ -124,6 +126,22 @@ def write_memory(home):
     MemoryStore(home, "0123456789abcdef", 0).write(VERSION, {"c": torch.ones(3)})
 
 
+def masked_folder(home):
+    node_folder(home)
+    (home / "masked-0.log").write_bytes(b"00\n")
+    MaskedRounds(home).begin(3)
+
+
+def record_masks(home):
+    record = MaskLog(MemoryStore(home, "0123456789abcdef", 0))
+    record.check(b"1")
+    record.add(b"1")
+
+
+def record_rounds(home):
+    MaskedRounds(home).begin(4)
+
+
 def vocabulary(home):
     home.mkdir()
     (home / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
@@ -147,6 +165,8 @@ DOORS = {  # what makes a folder, what opens its files, and the files
         serve,
         ("server.lock", "nodes.json", "federation.log", "lock", "checkpoint.json"),
     ),
+    "masks of a node": (masked_folder, record_masks, ("masked-0.log",)),
+    "masks of a server": (masked_folder, record_rounds, ("masked.json",)),
     "node reads": (node_folder, read_memory, (f"0123456789abcdef/0/{VERSION}.memory",)),
     "node writes": (node_folder, write_memory, (f"0123456789abcdef/0/{VERSION}.memory",)),
 }

@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ..core.errors import ArgumentError, DataError
-from ..core.files import MAX_BYTES, MAX_JSON, open_regular, read_file, write_atomically
+from ..core.files import (
+    MAX_BYTES,
+    MAX_JSON,
+    check_writable,
+    open_regular,
+    read_file,
+    write_atomically,
+)
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import Channel, ProtocolClient, ProtocolError, ProtocolTerms, Quantizer, Secure
@@ -141,11 +148,12 @@ class MaskLog:
 
     def add(self, *keys: bytes) -> None:
         """Record what is masked, before it is sent."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open_regular(self._path, "ab") as file:
-            file.write(b"".join(key.hex().encode() + b"\n" for key in keys))
-            file.flush()
-            os.fsync(file.fileno())
+        with check_writable("The record of what a client masked must be a file", self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open_regular(self._path, "ab") as file:
+                file.write(b"".join(key.hex().encode() + b"\n" for key in keys))
+                file.flush()
+                os.fsync(file.fileno())
 
 
 class SecAggClient:
@@ -216,5 +224,6 @@ class SecAggClient:
         return answer
 
     def _store(self, state: bytes) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path, state)
+        with check_writable("The state of a session must be a file", self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path, state)

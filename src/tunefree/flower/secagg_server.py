@@ -25,7 +25,7 @@ from ..core.errors import (
     cannot_use,
     convert_errors,
 )
-from ..core.files import MAX_JSON, read_file, write_atomically
+from ..core.files import MAX_JSON, check_writable, read_file, write_atomically
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import DealerError, ProtocolError, ProtocolServer
@@ -103,7 +103,8 @@ class MaskedRounds:
         if t > self._last:
             self._last = t
             if self._path is not None:
-                write_atomically(self._path, json.dumps({"round": t}).encode())
+                with check_writable("The record of masked rounds must be a file", self._path):
+                    write_atomically(self._path, json.dumps({"round": t}).encode())
 
 
 class LostRoundError(Exception):

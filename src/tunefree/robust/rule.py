@@ -109,8 +109,8 @@ class RobustAggregator:
         good = torch.stack(finite).all(0)
         if bool(good.any()) and not bool(good.all()):
             p, rows = p[good.to(p.device)], {name: z[good] for name, z in rows.items()}
-        is_weighted = self._rule.weighted and float(p.sum()) > 0
-        p = p / p.sum() if is_weighted else torch.full_like(p, 1 / len(p))
+        is_kept = self._rule.weighted or bool((p == p[0]).all())
+        p = p / p.sum() if is_kept and float(p.sum()) > 0 else torch.full_like(p, 1 / len(p))
         context = MeanContext(len(p), self._round, self._what)
         vectors = {name: z for name, z in rows.items() if z.ndim > 1}
         out = dict(self._rule.aggregate_vectors(vectors, p, context)) if vectors else {}

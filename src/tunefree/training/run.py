@@ -47,7 +47,8 @@ class Run:
         history: One dict per round: round, train_loss (mean over the cohort's batches), lr (mean
             client step), gradients (minibatch gradients taken), trials (line-search evaluations per
             step), server_step, bytes_up, bytes_down (bytes_up.delta, ... by channel), seconds, and
-            refused (clients left out because of NaN or Inf, if any); in evaluated rounds also
+            refused (clients left out because of NaN or Inf, if any); round_lost is 1 for a masked
+            round of a federation that could not be unmasked or saved; in evaluated rounds also
             test_loss, test_accuracy, validation_loss, ..., client_worst, client_spread.
         settings: Everything that decides the run.
         status: "finished", "stopped early", "interrupted", "diverged" or "unfinished".
