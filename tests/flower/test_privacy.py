@@ -17,8 +17,10 @@ from flower.test_parity import simulated
 from helpers import CrashError
 from tunefree.core.errors import ArgumentError, ResumeError, TunefreeError
 from tunefree.flower.exchange import TooFewError
+from tunefree.flower.node import Node
 from tunefree.flower.payload import encode_dense, wrap_bytes
 from tunefree.privacy import Bounds, Privacy, Secure
+from tunefree.testing._problem import net
 
 METHODS = {  # of each family, and those that ask clients in the middle of a round
     "fedavg": {"lr": 0.1},
@@ -224,8 +226,21 @@ def test_clients_remember_what_they_masked(tmp_path, caplog):
     with pytest.raises(TooFewError, match="Round 0"):
         masked_run(tmp_path, transport, out=tmp_path / "again")
     assert not masks_of(transport)
+    with pytest.raises(TooFewError, match="Round 0"):  # the same vectors, in other terms
+        masked_run(tmp_path, transport, out=tmp_path / "longer", rounds=9)
+    assert not masks_of(transport)
     masked_run(tmp_path, transport, out=tmp_path / "other", seed=8)
     assert masks_of(transport)
+
+
+def test_numbers_of_a_node_are_checked(tmp_path):
+    for config, said in (
+        ({"partition-id": "x"}, r"--node-config\(partition-id=\.\.\.\) must be an int >= 0"),
+        ({"client-id": -1}, r"client-id=\.\.\.\) must be an int >= 0, got -1"),
+        ({"partition-id": float("inf")}, "must be an int"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            Node(net, None, config | {"memory": str(tmp_path)})
 
 
 def test_a_preparation_is_not_replayed(tmp_path):

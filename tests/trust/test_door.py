@@ -174,6 +174,7 @@ COMMANDS = {
     "--steps 99999999999999999999999": "steps=...) must be below 2**63",
     "--steps 4611686018427387904": "This takes more memory than there is",
     "--device meta": "must be 'auto' or a device of this machine, got 'meta'",
+    "--jobs 99999999999": "jobs=...) must be below 2**12",
     "--out=": "--out must not be empty",
     "--figures=": "--figures must not be empty",
 }
@@ -185,8 +186,9 @@ def test_one_sentence_and_nothing_written(words, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "500")
     given = words.split()
     device = [] if "--device" in words else ["--device", "cpu"]
+    command = ["compare", "--methods", "fedavg"] if "--jobs" in words else ["run"]
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["run", "--clients", "3", "--rounds", "1", *device, *given])
+        cli.main([*command, "--clients", "3", "--rounds", "1", *device, *given])
     said = capsys.readouterr().err
     assert stopped.value.code == 2, said
     assert COMMANDS[words] in said

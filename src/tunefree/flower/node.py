@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..clients.rule import LocalResult
 from ..core.device import find_device
-from ..core.errors import ArgumentError, DataError
+from ..core.errors import ArgumentError, DataError, check_int
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector, map_inputs, select_prefix
 from ..data.batches import batch_width
@@ -23,7 +23,6 @@ from ..data.federation import Federation
 from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import LOSSES, Loss, Problem, are_labels
-from ..privacy.keys import digest
 from ..rounds import (
     init_client_memory,
     local_update,
@@ -124,7 +123,7 @@ class Node:
         batches = BatchSource(problem, fed, cut, seed, augment, padded=width)
         return _NodeRun(
             client=self.client,
-            least=int(self._config.get("least", 3)),
+            least=_read_int({"least": 3, **self._config}, "least"),
             method=method,
             plan=terms.plan(problem.layout),
             like=problem.start,
@@ -241,8 +240,7 @@ class _NodeRun:
     def _secagg_client(self, payload: Payload) -> SecAggClient:
         header, t = payload.header, int(payload.header["round"])
         terms = SecAggTerms.from_text(header["secure"], self.method, self.like, t < 0)
-        once = () if terms.what else (digest(b"round", str(header["run"]).encode(), b"%d" % t),)
-        return SecAggClient(self.store, self.client, terms.bind(header), self.least, once)
+        return SecAggClient(self.store, terms.bind(header), self.least, str(header["run"]), t)
 
     def _encode(self, name: str, rows: Tensor, own: State, t: Round) -> EncodedArray:
         wire = wire_for_round(self.method, name, t)
@@ -294,10 +292,19 @@ def client_number(config: Mapping[str, Any]) -> int:
     """
     for name in ("client-id", "partition-id"):
         if name in config:
-            return int(config[name])
+            return _read_int(config, name)
     raise ArgumentError(
         "A node needs its client's number: use --node-config 'partition-id=0' or 'client-id=0'."
     )
+
+
+def _read_int(config: Mapping[str, Any], name: str) -> int:
+    try:
+        value = int(config[name])
+    except (TypeError, ValueError, OverflowError):
+        value = config[name]
+    check_int("--node-config", name, value, 0)
+    return value
 
 
 def _reply_header(header: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:

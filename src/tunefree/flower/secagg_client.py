@@ -159,20 +159,17 @@ class MaskLog:
 class SecAggClient:
     """A node's `ProtocolClient`, stored in a file of a folder between messages.
 
-    The client agrees to be summed among at least `least` clients. `once` are keys of what it masks
-    once only, known from the first message of a session on.
+    The client agrees to be summed among at least `least` clients. It masks the training of a round
+    of a run once, the same question once in all runs, and the same vector once in a round of all
+    runs, whose settings may differ.
     """
 
     def __init__(
-        self,
-        store: MemoryStore,
-        client: int,
-        terms: SecAggTerms,
-        least: int,
-        once: tuple[bytes, ...] = (),
+        self, store: MemoryStore, terms: SecAggTerms, least: int, run: str, t: int
     ) -> None:
-        self._path, self._log, self._once = store.path / FILE, MaskLog(store), once
-        self._client, self._terms, self._least = client, terms, least
+        self._path, self._log, self._client = store.path / FILE, MaskLog(store), store.client
+        self._terms, self._least, self._round = terms, least, b"%d" % t
+        self._once = () if terms.what else (digest(b"round", run.encode(), self._round),)
 
     def answer(self, kind: str, message: bytes) -> bytes:
         """Answer a message of kind "keys", "shares" or "opened"."""
@@ -191,7 +188,10 @@ class SecAggClient:
 
         A second time the same question is refused.
         """
-        keys, values = (question, *self._once), {n: v[0] for n, v in rows.items()}
+        values, keys = {n: v[0] for n, v in rows.items()}, [question, *self._once]
+        if self._once:
+            numbers = (v.detach().cpu().contiguous().numpy().tobytes() for v in values.values())
+            keys.append(digest(b"vector", self._round, *numbers))
 
         def act(client: ProtocolClient) -> bytes:
             self._log.check(*keys)

@@ -12,7 +12,14 @@ import torch
 
 from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.files import MAX_BYTES, flatten, open_regular
-from ..training.folder import INFORMATION, RunFolder, is_history_row, parse_history, read_json
+from ..training.folder import (
+    INFORMATION,
+    STATUSES,
+    RunFolder,
+    is_history_row,
+    parse_history,
+    read_json,
+)
 from ..training.run import Run
 from .payload import method_name
 
@@ -85,7 +92,8 @@ def read_run(folder: Path, reader: HistoryReader | None = None) -> Run:
 
 def _read_status(folder: Path) -> str:
     try:
-        return str(read_json(folder / "checkpoint.json")[0]["facts"]["status"])
+        status = read_json(folder / "checkpoint.json")[0]["facts"]["status"]
+        return status if status in STATUSES else "unfinished"
     except (CheckpointError, LookupError, TypeError):
         return "unfinished"  # no checkpoint yet
 

@@ -55,6 +55,7 @@ MAX_VECTORS = 64  # in a state, of the server and of each client; methods have l
 # Prefixes of the history's entries that must be numbers.
 MEASURED = ("round", "train_", "test_", "validation_", "client_", "bytes_", "seconds", "gradients")
 MAX_VALUE = 1e300
+MAX_ROUND = 1 << 53
 
 # Recorded, not compared on resume.
 INFORMATION = ("tunefree", "torch", "python", "numpy", "device", "memory", "chunk", "command")
@@ -78,8 +79,11 @@ def entry_checksum(entry: dict[str, Any]) -> str:
 
 
 def is_history_row(row: Any) -> bool:
-    """Whether this is a row of a history: a dict whose measurements are numbers or None."""
+    """Whether this is a row of a history: a dict with a round >= 0 and numbers or None."""
     if not isinstance(row, dict):
+        return False
+    round = row.get("round", 0)
+    if type(round) is not int or not 0 <= round < MAX_ROUND:
         return False
     for k, v in row.items():
         is_plain = v is None or (type(v) in (float, int) and -MAX_VALUE < v < MAX_VALUE)
@@ -180,7 +184,13 @@ class RunFolder:
         for number, row in enumerate(rows):
             if row is None:
                 log.warning("%s has a line cut short (line %d); it is left out.", path, number + 1)
-        return [row for row in rows if is_history_row(row)]
+        found: list[dict[str, Any]] = []
+        for row in filter(is_history_row, rows):
+            if found and "round" in row and row["round"] <= found[-1].get("round", -1):
+                log.warning("%s has round %d out of order; it is left out.", path, row["round"])
+            else:
+                found.append(row)
+        return found
 
     def _history_lines(self) -> list[bytes]:
         path = self.path / "history.jsonl"

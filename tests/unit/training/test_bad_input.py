@@ -19,7 +19,7 @@ from tunefree.core.errors import (
     ResumeError,
     TunefreeError,
 )
-from tunefree.training.folder import entry_checksum
+from tunefree.training.folder import RunFolder, entry_checksum
 
 NAN, INF = float("nan"), float("inf")
 
@@ -562,6 +562,20 @@ def test_a_changed_entry_of_the_checkpoint_list(stopped, caplog, change, sealed)
     assert torch.equal(run.x, whole.x)
     assert len(run.history) == 5
     assert "cannot be used" in caplog.text
+
+
+@pytest.mark.parametrize("round", [-1, 1, 2.0, 1 << 60, "3", True, None])
+def test_round_numbers_of_a_history(stopped, round):
+    """Rows of rounds that cannot be, or that were there before, are left out."""
+    folder, whole = stopped
+    lines = (folder / "history.jsonl").read_text().splitlines()
+    row = json.loads(lines[2]) | {"round": round}
+    lines.insert(3, json.dumps(row))
+    (folder / "history.jsonl").write_text("\n".join(lines) + "\n")
+    assert [r["round"] for r in RunFolder(folder).read_history()] == [0, 1, 2, 3]
+    run = fit("scaffold", out=folder, **SETTINGS)
+    assert [r["round"] for r in run.history] == list(range(5))
+    assert torch.equal(run.x, whole.x)
 
 
 def test_a_checkpoint_without_its_history(stopped):
