@@ -79,6 +79,8 @@ class ProtocolClient:
     @property
     def weight(self) -> float:
         """This client's weight in the sum, from the roster."""
+        if self.client not in self._weights:
+            raise ProtocolError(f"Member {self.client} is {self.stage!r} and has no weight yet.")
         return self._weights[self.client]
 
     def _expect_stage(self, stage: str) -> None:

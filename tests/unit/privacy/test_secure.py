@@ -406,6 +406,13 @@ def test_others_of_no_weight_do_not_hide_a_member():
     members[2].share(server.roster())  # whose numbers are hidden
 
 
+def test_a_weight_comes_with_the_roster():
+    member = ProtocolClient(5, TERMS)
+    member.advertise()
+    with pytest.raises(ProtocolError, match="is 'advertised' and has no weight yet"):
+        assert member.weight
+
+
 @pytest.mark.parametrize("weight", [0.0, -1.0, 1.5, float("nan"), float("inf")])
 def test_weights_must_be_shares(weight):
     members, server = rostered({i: weight if i == 3 else 1.0 for i in PEOPLE})
