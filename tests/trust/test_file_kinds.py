@@ -7,10 +7,12 @@ only errors are ours.
 
 import errno
 import os
+import re
 import shutil
 import signal
 import stat
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -369,3 +371,37 @@ def test_the_report_keeps_its_permissions(tmp_path):
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE(report.stat().st_mode) == 0o666 & ~mask
+
+
+OPENING = re.compile(
+    r"(?<![\w.])open\(|os\.(open|fdopen)\(|\.(read|write)_(text|bytes)\(|FileHandler|memmap|"
+    r"(np|torch)\.(load|save)\(|load_file|save_file|safe_open|\.open\("
+)
+ALLOWED = {  # by module, what it opens instead
+    "core/files.py": "this is the one place",
+    "simulation/rows.py": "a new file, with O_EXCL, in a folder of its own",
+    "simulation/memory.py": "/proc and /sys",
+    "report/page.py": "files of this package",
+    "flower/template.py": "files of this package",
+    "data/images.py": "files of this package, and arrays in memory",
+    "data/sources.py": "files of this package",
+    "data/_archives.py": "archives in memory",
+    "cli/__init__.py": "/dev/null",
+    "training/run.py": "torch.save, to a file that was opened here",
+    "flower/secagg_client.py": "a method of the protocol called open",
+    "privacy/protocol_client.py": "a method of the protocol called open",
+    "simulation/ranks.py": "bytes of another process of this job, in memory",
+    "privacy/secure.py": "a method of the protocol called open",
+}
+
+
+def test_files_are_opened_in_one_place():
+    """A new reader uses `core.files`, or is named here with the reason."""
+    home = Path(files.__file__).parents[1]
+    found = {
+        str(path.relative_to(home))
+        for path in home.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if OPENING.search(line.split("#")[0]) and ">>>" not in line
+    }
+    assert found == set(ALLOWED)
