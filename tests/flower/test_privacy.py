@@ -15,11 +15,13 @@ import tunefree as tf
 from flower.local import CLIENTS, LocalTransport, train
 from flower.test_parity import simulated
 from helpers import CrashError
+from tunefree.clients import Constant, Scaffold
 from tunefree.core.errors import ArgumentError, ResumeError, TunefreeError
 from tunefree.flower.exchange import TooFewError
 from tunefree.flower.node import Node
 from tunefree.flower.payload import encode_dense, wrap_bytes
 from tunefree.privacy import Bounds, Privacy, Secure
+from tunefree.server import Average
 from tunefree.testing._problem import net
 
 METHODS = {  # of each family, and those that ask clients in the middle of a round
@@ -34,6 +36,14 @@ METHODS = {  # of each family, and those that ask clients in the middle of a rou
     "fedproxlod": {},
     "comparfrefl": {},
 }
+
+
+class Asks(Average):
+    """A server rule that asks for the loss after the training."""
+
+    def step(self, x, mean, state, t, ask):
+        ask("loss", [x + mean["delta"]])
+        return super().step(x, mean, state, t, ask)
 
 
 def method(name):
@@ -304,6 +314,29 @@ def test_a_client_that_sends_wrong_messages_does_not_stop_the_run(kind, change, 
     if not lost:
         calm = masked_run(tmp_path / "calm")
         torch.testing.assert_close(run.x, calm.x, rtol=0, atol=1e-10)
+
+
+def test_a_round_that_is_lost_after_training_commits_nothing(tmp_path):
+    """A query after the training cannot be unmasked: the server does not step, and clients keep
+    the memory that they had."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    made = tf.Method(direction=Scaffold(), step=Constant(0.1), server=Asks())
+    seen = []
+
+    class Late(LocalTransport):
+        def after(self, i, payload, answer):
+            header = payload.header
+            if header.get("kind") == "train":
+                seen.append((header["round"], header["base"]))
+            if i == 3 and header.get("kind") == "probe" and header["round"] == 1:
+                data = bytearray(answer.arrays["masked"].data)
+                add_much(data)
+                return replace(answer, arrays={"masked": wrap_bytes(bytes(data))})
+            return answer
+
+    run = train(made, Late(tmp_path, made), secure=Secure(), cohort=None, rounds=3)
+    assert [row.get("round_lost", 0) for row in run.history] == [0, 1, 0]
+    assert {base for t, base in seen if t == 2} == {base for t, base in seen if t == 1}
 
 
 class Spoiling(LocalTransport):

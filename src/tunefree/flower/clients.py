@@ -208,6 +208,7 @@ class FlowerClients(ClientPool):
             session = SecAggSession(terms, self._shares, members, self._exchange, request)
             return session.run(self._masked.begin), session.means(like)
         except LostRoundError as error:
+            self._versions.record_answers([], request.version)  # nothing of it is committed
             log.warning("Round %d is lost: %s.", t, str(error).rstrip("."))
             if error.member is not None:
                 log.warning("Client %d is not asked for masked numbers any more.", error.member)
