@@ -12,7 +12,7 @@ import torch
 from benchmarks.keep import machine, versions
 
 from tunefree.core.errors import CheckpointError, convert_errors
-from tunefree.core.files import to_json, write_atomically
+from tunefree.core.files import read_file, to_json, write_atomically
 from tunefree.report.payload import downsample as thinned
 from tunefree.report.payload import mean_over_runs as mean_of
 from tunefree.report.payload import round_values as short
@@ -233,7 +233,7 @@ def save(kept: Record, path: Path) -> Path:
 def load(path: Path) -> Record:
     """Read a record."""
     with convert_errors(f"{path} is damaged", CheckpointError):
-        found: Record = json.loads(path.read_text("utf-8"))
+        found: Record = json.loads(read_file(path))
         if not isinstance(found, dict):
             raise TypeError("it is no record")
     return found

@@ -20,7 +20,7 @@ import torch
 from benchmarks.keep import machine, versions
 
 from tunefree.core.device import find_device
-from tunefree.core.files import to_json, write_atomically
+from tunefree.core.files import read_file, to_json, write_atomically
 from tunefree.study.execute import RunPool
 from tunefree.study.tasks import (
     NOT_RUN,
@@ -89,7 +89,7 @@ class Runner:
 def load_run(path: Path) -> Run | None:
     """Return a run that has ended, or None."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(read_file(path))
         status, history, settings = found["status"], found["history"], found["settings"]
         right = (
             isinstance(settings, dict)

@@ -137,3 +137,18 @@ def test_the_numbers_of_the_readme_are_those_of_the_pages():
     ours, plain = re.search(r"take ([\d.]+) ms \(plain loop ([\d.]+) ms", README).groups()
     row = re.search(rf"^\| cnn-pfl \|.*compiled \| ([\d.]+) .* {plain} \|", speed, re.M)
     assert f"{float(row[1]):.1f}" == ours
+
+
+def test_pages_that_name_secure_aggregation_say_that_it_is_unaudited():
+    home = Path(__file__).parents[2]
+    pages = [*home.glob("*.md"), *home.glob("docs/**/*.md")]
+    pages += [*home.glob("examples/**/*.md"), *home.glob("src/tunefree/flower/files/**/*.txt")]
+    named = re.compile(r"`Secure|tf\.privacy\.Secure|[Ss]ecure aggregation|under masks")
+    found = {str(page.relative_to(home)) for page in pages if named.search(page.read_text())}
+    assert {"SECURITY.md", "docs/how-to/privacy.md", "docs/how-to/federation.md"} <= found
+    for page in found:
+        text = (home / page).read_text()
+        assert "experimental" in text, page
+        assert "unaudited" in text, page
+    about = [tf.privacy.__doc__, tf.privacy.Secure.__doc__, tf.fit.__doc__]
+    assert all("experimental" in text and "audited" in text for text in about)

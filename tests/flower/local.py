@@ -70,7 +70,17 @@ def arguments(method, **given):
 
 def settings(method, *, fed=None, **given):
     fed = federation() if fed is None else fed
-    own = {"minimum", "lost", "wait", "out", "largest", "callbacks", "aggregate", "secure"}
+    own = {
+        "minimum",
+        "lost",
+        "wait",
+        "out",
+        "largest",
+        "callbacks",
+        "aggregate",
+        "secure",
+        "claim_limit",
+    }
     rest = {"deadline": 1.0, "wait": 0.0} | {k: given.pop(k) for k in list(given) if k in own}
     words = arguments(method, **given)
     return Settings(

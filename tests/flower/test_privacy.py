@@ -1,16 +1,28 @@
 """Over a federation: noise as in a simulation, and sums under masks with clients that vanish."""
 
 import importlib.util
+import json
+from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import HealthCheck
+from hypothesis import given as given_
+from hypothesis import settings as settings_
+from hypothesis import strategies as st
 
 import tunefree as tf
 from flower.local import CLIENTS, LocalTransport, train
 from flower.test_parity import simulated
-from tunefree.core.errors import ArgumentError
+from helpers import CrashError
+from tunefree.clients import Constant, Scaffold
+from tunefree.core.errors import ArgumentError, ResumeError, TunefreeError
 from tunefree.flower.exchange import TooFewError
+from tunefree.flower.node import Node
+from tunefree.flower.payload import encode_dense, wrap_bytes
 from tunefree.privacy import Bounds, Privacy, Secure
+from tunefree.server import Average
+from tunefree.testing._problem import net
 
 METHODS = {  # of each family, and those that ask clients in the middle of a round
     "fedavg": {"lr": 0.1},
@@ -26,11 +38,19 @@ METHODS = {  # of each family, and those that ask clients in the middle of a rou
 }
 
 
+class Asks(Average):
+    """A server rule that asks for the loss after the training."""
+
+    def step(self, x, mean, state, t, ask):
+        ask("loss", [x + mean["delta"]])
+        return super().step(x, mean, state, t, ask)
+
+
 def method(name):
     return tf.methods.get(name, **METHODS[name])
 
 
-def test_noise_is_that_of_the_simulation(tmp_path):
+def test_noise_is_that_of_the_simulation(tmp_path, caplog):
     made = method("fedexp")
     scalars = {"delta_sq": (0.0, 3.0), "loss": (0.0, 3.0), "lr": (0.0, 1.0)}
     bounds = Bounds(vectors={"delta": 0.5}, scalars=scalars)
@@ -44,6 +64,16 @@ def test_noise_is_that_of_the_simulation(tmp_path):
         assert a["train_loss"] == b["train_loss"]
         assert a.get("epsilon") == b.get("epsilon")
         assert ("epsilon" in b) == ("delta" in given)
+    assert "can subtract this run's noise" in caplog.text
+
+
+def test_secret_cohorts_are_refused(tmp_path):
+    """Every node is told the seed, so that epsilon would be far below the true one."""
+    bounds = Bounds(vectors={"delta": 0.5}, scalars={"loss": (0.0, 3.0), "lr": (0.0, 1.0)})
+    given = {"noise": 1.0, "clients": CLIENTS, "cohort": 4, "bounds": bounds}
+    made, private = method("fedavg"), Privacy(**given, cohorts="secret")
+    with pytest.raises(ArgumentError, match="needs cohorts='known': nodes are told the run's seed"):
+        train(made, LocalTransport(tmp_path, made), aggregate=private)
 
 
 class Vanishing(LocalTransport):
@@ -155,3 +185,272 @@ def test_a_node_insists_on_masks_and_on_company(tmp_path, caplog):
         assert not sent & {"delta", "masked"}
     crowd = train(made, Shy(tmp_path / "many", made), secure=Secure(), cohort=None, rounds=1)
     assert crowd.history[0]["answered"] == CLIENTS
+
+
+def interrupted(event):
+    if event.round == 1:
+        raise CrashError
+
+
+def masked_run(home, transport=None, **more):
+    made = method("scaffold")
+    transport = LocalTransport(home / "nodes", made) if transport is None else transport
+    given = {"secure": Secure(), "cohort": None, "rounds": 4, "out": home / "run"} | more
+    return train(made, transport, **given)
+
+
+def masks_of(transport):
+    """Every masked vector that was sent: client, round and bytes."""
+    return [
+        (i, asked.header["round"], said.arrays["masked"].data)
+        for i, asked, said in transport.log
+        if not isinstance(said, str) and "masked" in said.arrays
+    ]
+
+
+def test_a_masked_round_is_not_replayed(tmp_path):
+    """The server stops after the sum of round 1, before it is saved: the round is lost."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    with pytest.raises(CrashError):
+        masked_run(tmp_path, callbacks=[interrupted])
+    transport = LocalTransport(tmp_path / "nodes", method("scaffold"))
+    run = masked_run(tmp_path, transport)
+    assert run.status == "finished"
+    assert [row.get("round_lost", 0) for row in run.history] == [0, 1, 0, 0]
+    assert run.history[1]["answered"] == 0
+    assert {t for _, t, _ in masks_of(transport)} == {2, 3}
+    assert [row["answered"] for row in run.history[2:]] == [CLIENTS] * 2
+
+
+def test_clients_remember_what_they_masked(tmp_path, caplog):
+    """Also if a server wants it again: it lost its record, or it is another run of one seed."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    with pytest.raises(CrashError):
+        masked_run(tmp_path, callbacks=[interrupted])
+    (tmp_path / "run" / "masked.json").unlink()
+    transport = LocalTransport(tmp_path / "nodes", method("scaffold"))
+    with pytest.raises(TooFewError, match="Round 1"):
+        masked_run(tmp_path, transport)
+    assert "masked its numbers for this round before" in caplog.text
+    assert not masks_of(transport)
+    with pytest.raises(TooFewError, match="Round 0"):
+        masked_run(tmp_path, transport, out=tmp_path / "again")
+    assert not masks_of(transport)
+    with pytest.raises(TooFewError, match="Round 0"):  # the same vectors, in other terms
+        masked_run(tmp_path, transport, out=tmp_path / "longer", rounds=9)
+    assert not masks_of(transport)
+    masked_run(tmp_path, transport, out=tmp_path / "other", seed=8)
+    assert masks_of(transport)
+
+
+def test_numbers_of_a_node_are_checked(tmp_path):
+    for config, said in (
+        ({"partition-id": "x"}, r"--node-config\(partition-id=\.\.\.\) must be an int >= 0"),
+        ({"client-id": -1}, r"client-id=\.\.\.\) must be an int >= 0, got -1"),
+        ({"partition-id": float("inf")}, "must be an int"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            Node(net, None, config | {"memory": str(tmp_path)})
+
+
+def test_a_preparation_is_not_replayed(tmp_path):
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    made = method("parfrefl")
+    given = {"secure": Secure(), "out": tmp_path / "run", "rounds": 2}
+
+    def crash(event):
+        raise CrashError
+
+    with pytest.raises(CrashError):
+        train(made, LocalTransport(tmp_path / "nodes", made), callbacks=[crash], **given)
+    with pytest.raises(ResumeError, match="preparation before round 0 was interrupted"):
+        train(made, LocalTransport(tmp_path / "nodes", made), **given)
+
+
+class Changing(LocalTransport):
+    """What client 3 says in round 1 of a kind is changed."""
+
+    kind = change = None
+
+    def after(self, i, payload, answer):
+        is_it = i == 3 and payload.header.get("kind") == self.kind
+        if not is_it or payload.header.get("round") != 1 or isinstance(answer, str):
+            return answer
+        ((name, array),) = answer.arrays.items()
+        data = bytearray(array.data)
+        self.change(data)
+        return replace(answer, arrays={name: wrap_bytes(bytes(data))})
+
+
+def flip_share(data):
+    data[25 + 4 + 5 + 20] ^= 1
+
+
+def spoil_deals(data):
+    """Change every sealed share: nobody can open it."""
+    width = 4 + 148 + 64
+    for at in range(25 + 96 + 4, len(data), width):
+        data[at + 4] ^= 1
+
+
+def add_much(data):
+    data[-1] ^= 0x40  # the top byte of the last number
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "lost"),
+    [("opened", flip_share, 0), ("shares", spoil_deals, 1), ("train", add_much, 1)],
+)
+def test_a_client_that_sends_wrong_messages_does_not_stop_the_run(kind, change, lost, tmp_path):
+    """A wrong share is left out; what spoils a sum costs its round, and a dealer its place."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    transport = Changing(tmp_path / "nodes", method("scaffold"))
+    transport.kind, transport.change = kind, change
+    run = masked_run(tmp_path, transport)
+    assert run.status == "finished"
+    assert [row.get("round_lost", 0) for row in run.history] == [0, lost, 0, 0]
+    left = CLIENTS - (change is spoil_deals)
+    assert run.history[-1]["answered"] == left
+    if not lost:
+        calm = masked_run(tmp_path / "calm")
+        torch.testing.assert_close(run.x, calm.x, rtol=0, atol=1e-10)
+
+
+def test_a_round_that_is_lost_after_training_commits_nothing(tmp_path):
+    """A query after the training cannot be unmasked: the server does not step, and clients keep
+    the memory that they had."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    made = tf.Method(direction=Scaffold(), step=Constant(0.1), server=Asks())
+    seen = []
+
+    class Late(LocalTransport):
+        def after(self, i, payload, answer):
+            header = payload.header
+            if header.get("kind") == "train":
+                seen.append((header["round"], header["base"]))
+            if i == 3 and header.get("kind") == "probe" and header["round"] == 1:
+                data = bytearray(answer.arrays["masked"].data)
+                add_much(data)
+                return replace(answer, arrays={"masked": wrap_bytes(bytes(data))})
+            return answer
+
+    run = train(made, Late(tmp_path, made), secure=Secure(), cohort=None, rounds=3)
+    assert [row.get("round_lost", 0) for row in run.history] == [0, 1, 0]
+    assert {base for t, base in seen if t == 2} == {base for t, base in seen if t == 1}
+
+
+class Spoiling(LocalTransport):
+    """Client 3 adds far too much, in every round."""
+
+    def after(self, i, payload, answer):
+        if i == 3 and payload.header.get("kind") == "train" and not isinstance(answer, str):
+            data = bytearray(answer.arrays["masked"].data)
+            add_much(data)
+            return replace(answer, arrays={"masked": wrap_bytes(bytes(data))})
+        return answer
+
+
+def test_rounds_are_not_lost_for_ever(tmp_path):
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    with pytest.raises(TooFewError, match=r"beyond the sum of bounds .* 3 rounds were lost"):
+        masked_run(tmp_path, Spoiling(tmp_path / "nodes", method("scaffold")), rounds=9)
+
+
+class TwoFaced(LocalTransport):
+    """A server that tells client 3 something else."""
+
+    def before(self, i, payload):
+        header = payload.header
+        if i != 3 or "secure" not in header:
+            return payload
+        return self.lie(payload)
+
+
+class OtherModel(TwoFaced):
+    def lie(self, payload):
+        arrays = {
+            n: encode_dense(torch.zeros(57, dtype=torch.float64)) if n == "down.x" else a
+            for n, a in payload.arrays.items()
+        }
+        return replace(payload, arrays=arrays)
+
+
+class LowerThreshold(TwoFaced):
+    def lie(self, payload):
+        if payload.header["kind"] != "opened":
+            return payload
+        text = json.loads(payload.header["secure"])
+        header = payload.header | {"secure": json.dumps(text | {"threshold": 4})}
+        return replace(payload, header=header)
+
+
+def test_a_client_that_is_sent_another_model_stays_masked(tmp_path):
+    """Its gradient alone would be left in the sum if the others' models gave none."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    with pytest.raises(TooFewError, match=r"Round 2 cannot be unmasked: .*beyond the sum"):
+        masked_run(tmp_path, OtherModel(tmp_path / "nodes", method("scaffold")))
+
+
+def test_a_client_opens_nothing_under_other_terms(tmp_path):
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    transport = LowerThreshold(tmp_path / "nodes", method("scaffold"))
+    run = masked_run(tmp_path, transport, rounds=1)
+    said = [a for i, asked, a in transport.log if i == 3 and asked.header["kind"] == "opened"]
+    assert said == ["The terms of the session have changed since it began."]
+    assert run.history[0]["answered"] == CLIENTS
+
+
+def test_weights_that_hide_nobody_are_refused_before_round_0(tmp_path):
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    torch.manual_seed(0)
+    x, y = torch.randn(1005, 5).double(), torch.randint(3, (1005,))
+    fed = tf.Federation(x, y, [0] * 1000 + [1, 2, 3, 4, 5], test=(x, y))
+    transport = LocalTransport(tmp_path, method("scaffold"), fed)
+    with pytest.raises(ArgumentError, match="1 of 6 clients have at least a tenth of the largest"):
+        train(method("scaffold"), transport, secure=Secure(), fed=fed, claim_limit=None)
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory):
+    """All that client 3 is asked in two runs with masks, of which one has another seed."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    out = []
+    for seed in (7, 8):
+        home = tmp_path_factory.mktemp("heard")
+        transport = LocalTransport(home / "nodes", method("scaffold"))
+        masked_run(home, transport, rounds=2, seed=seed, out=None)
+        out += [asked for i, asked, _ in transport.log if i == 3]
+    return out
+
+
+CHANGES = ("", "", "round", "threshold", "run", "restart")
+
+
+@given_(asked=st.lists(st.tuples(st.integers(0, 99), st.sampled_from(CHANGES)), max_size=30))
+@settings_(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_node_that_is_asked_in_any_order(heard, tmp_path_factory, asked):
+    """Twice, from another run, with changed terms, to a node that restarts: nothing in clear, and
+    no round masked twice."""
+    home = tmp_path_factory.mktemp("asked")
+    transport = LocalTransport(home, method("scaffold"))
+    sent = []
+    for at, change in asked:
+        payload = heard[at % len(heard)]
+        header = dict(payload.header)
+        if change == "round" and "round" in header:
+            header["round"] = 1 - header["round"]
+        elif change == "threshold" and "secure" in header:
+            header["secure"] = json.dumps(json.loads(header["secure"]) | {"threshold": 4})
+        elif change == "run" and "run" in header:
+            header["run"] = "0" * 32
+        elif change == "restart":
+            transport = LocalTransport(home, method("scaffold"))
+        try:
+            said = transport.node(3).reply(replace(payload, header=header))
+        except TunefreeError:
+            continue
+        assert set(said.arrays) <= {"keys", "shares", "masked", "opened"}
+        assert not said.scalars
+        if "masked" in said.arrays:
+            sent.append((header["run"], header["round"]))
+    assert len(set(sent)) == len(sent)

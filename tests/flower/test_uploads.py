@@ -11,7 +11,7 @@ import torch
 
 import tunefree as tf
 from flower.local import CLIENTS, LocalTransport, settings, train
-from tunefree.core.errors import DataError
+from tunefree.core.errors import DataError, TunefreeError
 from tunefree.core.layout import Layout
 from tunefree.core.plan import Plan, Round
 from tunefree.flower import check
@@ -19,7 +19,7 @@ from tunefree.flower.exchange import TooFewError
 from tunefree.flower.node import Node
 from tunefree.flower.payload import EncodedArray, Payload, encode_dense, wrap_bytes
 from tunefree.models.problem import Problem
-from tunefree.testing._problem import federation, net
+from tunefree.testing._problem import SIZES, federation, net
 
 D = 57
 BAD = 2  # the client that cannot be trusted
@@ -265,3 +265,76 @@ def test_the_servers_run_predicts_labels(tmp_path):
     assert found.shape == (len(fed.test[1]),)
     assert set(found.tolist()) <= set(range(int(fed.y.max()) + 1))
     assert run.predict_proba(fed.test[0]).sum(1) == pytest.approx(1)
+
+
+class Boasting(LocalTransport):
+    """Client 3 claims 2^40 samples and sends ones."""
+
+    claims = 2**40
+
+    def after(self, i, payload, answer):
+        if i != 3 or isinstance(answer, str):
+            return answer
+        if payload.header["kind"] == "hello":
+            return dataclasses.replace(answer, header=answer.header | {"samples": self.claims})
+        if payload.header["kind"] == "train":
+            delta = encode_dense(torch.ones(57, dtype=torch.float64))
+            return dataclasses.replace(answer, arrays=answer.arrays | {"delta": delta})
+        return answer
+
+
+@pytest.mark.parametrize("batch", [4, None])
+def test_a_client_that_claims_many_samples(batch, tmp_path, caplog):
+    """It counts for ten times the median of six claims, and others do not pad batches to its."""
+    made = tf.methods.get("fedavg", lr=1e-6, weights="samples")
+    given = {"rounds": 1, "cohort": None, "batch": batch}
+    run = train(made, Boasting(tmp_path / "limited", made), **given)
+    share = 50 / (sum(SIZES) - SIZES[3] + 50)
+    start = settings(made).model.state_dict()
+    moved = run.x - torch.cat([v.flatten() for v in start.values()]).double()
+    torch.testing.assert_close(moved, torch.full_like(moved, share), rtol=0, atol=1e-4)
+    said = "Client 3 states 1099511627776 samples and counts for 50, the limit"
+    assert said in caplog.text
+    median = train(made, Boasting(tmp_path / "median", made), aggregate="median", **given)
+    away = median.x - torch.cat([v.flatten() for v in start.values()]).double()
+    assert away.abs().max() < 1e-4
+
+
+def test_claims_are_fixed_before_round_0(tmp_path, caplog):
+    """A client that states another number when it returns is refused."""
+    made = tf.methods.get("fedavg", lr=0.1, weights="samples")
+    given = {"cohort": None, "out": tmp_path / "run"}
+    train(made, LocalTransport(tmp_path, made), rounds=2, **given)
+    (tmp_path / "run" / "checkpoint.json").unlink()
+    run = train(made, Boasting(tmp_path, made), rounds=2, **given)
+    assert "client 3 had 12 samples when the run began, now it has 1099511627776" in caplog.text
+    assert [row["answered"] for row in run.history] == [5, 5]
+
+
+def test_what_a_client_says_is_logged_in_one_short_line(tmp_path, caplog):
+    """A name of 100 kB, and one that would draw on the terminal."""
+    name = "\x1b[31m\n" + "x" * 100_000
+
+    class Shouting(LocalTransport):
+        def after(self, i, payload, answer):
+            if i != BAD or isinstance(answer, str):
+                return answer
+            if payload.header["kind"] == "hello":
+                self.there.setdefault(999, BAD)
+                return answer
+            return dataclasses.replace(answer, arrays=answer.arrays | {name: wrap_bytes(b"x")})
+
+    class Foreign(Shouting):
+        def after(self, i, payload, answer):
+            if i == BAD and payload.header["kind"] == "hello":
+                return name
+            return answer
+
+    train(FEDEXP, Shouting(tmp_path / "a", FEDEXP), rounds=1, cohort=None)
+    with pytest.raises(TunefreeError, match="did not come"):
+        train(FEDEXP, Foreign(tmp_path / "b", FEDEXP), rounds=1)
+    assert "unknown channel" in caplog.text
+    assert "did not identify itself" in caplog.text
+    for record in caplog.records:
+        assert len(record.getMessage()) < 500
+        assert record.getMessage().isprintable()

@@ -41,8 +41,8 @@ def weights(kind, m=M):
     return p / m if kind == "equal" else torch.arange(1.0, m + 1).double() / (m * (m + 1) / 2)
 
 
-def made(rule, p, channels, chunk=None):
-    gathered = rule(float(p.sum()), 0, "train")
+def made(rule, p, channels, chunk=None, weighted=True):
+    gathered = (r.Weighted(rule) if weighted else rule)(float(p.sum()), 0, "train")
     for low in range(0, len(p), chunk or len(p)):
         part = slice(low, low + (chunk or len(p)))
         gathered.add(p[part], {n: v[part] for n, v in channels.items()})
@@ -51,6 +51,26 @@ def made(rule, p, channels, chunk=None):
 
 def vector(rule, p, z):
     return made(rule, p, {"delta": z})["delta"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_clients_count_alike_unless_told_otherwise(name):
+    """A client that claims more samples than all others together is one client."""
+    channels = {"delta": rows(), "delta_sq": rows(2, d=1)[:, 0], "loss": rows(3, d=1)[:, 0]}
+    claims = torch.ones(M, dtype=torch.float64)
+    claims[3] = 2.0**40
+    found = made(ALL[name], claims / claims.sum(), channels, weighted=False)
+    alike = made(ALL[name], weights("equal"), channels, weighted=False)
+    assert all(torch.equal(found[n], alike[n]) for n in channels)
+    if name == "median":
+        told = made(ALL[name], claims / claims.sum(), channels)
+        assert torch.equal(told["delta"], channels["delta"][3])
+
+
+def test_weighted_is_a_prefix():
+    assert r.parse("weighted+nnm:f=2+median") == r.Weighted(r.NNM(r.Median(), f=2))
+    with pytest.raises(ArgumentError, match="needs at least 7 uploads"):
+        r.Weighted(r.Krum(f=2)).check(6)
 
 
 @pytest.mark.parametrize("kind", ["equal", "unequal"])

@@ -7,7 +7,7 @@ import sys
 from cyclopts import App
 from rich.markup import escape
 
-from ..core.errors import TunefreeError
+from ..core.errors import ArgumentError, TunefreeError, first_line
 from . import advise, flower, lists, report, run, study
 from .app import BAD_INPUT, INTERRUPTED, app, err
 from .config import expand_config
@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None, app: App = app) -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     try:
         words = expand_config(sys.argv[1:] if arguments is None else arguments)
+        _check_empty(words)
         code = app(words, result_action="return_value", exit_on_error=True)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -31,14 +32,32 @@ def main(arguments: list[str] | None = None, app: App = app) -> None:
     except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except (TunefreeError, OSError) as error:
+    except (TunefreeError, OSError, MemoryError, RuntimeError) as error:
         text = str(error)
+        if not isinstance(error, TunefreeError | OSError):
+            if not _is_out_of_memory(error):
+                raise
+            text = f"This takes more memory than there is ({first_line(error)[:200]})."
         if isinstance(error, OSError):  # of a file or folder in the arguments
             name = str(error.filename or "")[:200]
             text = f"{error.strerror or error}{f': {name!r}' if name else ''}."
         err.print(f"[bold red]Error:[/] {escape(text)}", soft_wrap=True)
         code = BAD_INPUT
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _check_empty(words: list[str]) -> None:
+    """Refuse empty arguments: an empty path would be the current folder."""
+    for before, word in zip(["", *words], words, strict=False):
+        empty = word == "" or (word.startswith("--") and word.endswith("="))
+        if empty and "--title" not in (before, word.rstrip("=")):
+            option = word.rstrip("=") or before or "An argument"
+            raise ArgumentError(f"{option} must not be empty; leave it out, or give a value.")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    kinds = ("allocate memory", "out of memory", "overflowed with sizes")
+    return isinstance(error, MemoryError) or any(kind in str(error) for kind in kinds)
 
 
 __all__ = ["advise", "app", "flower", "lists", "main", "report", "run", "study"]

@@ -1,5 +1,6 @@
 """The commands `tunefree report` and `tunefree watch`."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -88,7 +89,7 @@ def watch(*runs: Path, port: int = 0, host: str = "127.0.0.1", title: str | None
     """
     folders = runs or (Path("runs"),)
     for folder in folders:
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise ArgumentError(f"watch takes folders with runs; {str(folder)!r} is not a folder.")
     with make_server(folders, host, port, title) as server:
         print_line(f"Watching at {server.address} (Ctrl-C ends it)")

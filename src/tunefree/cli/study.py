@@ -92,6 +92,7 @@ class TableFormat:
                 print_line(sentence)
 
 
+MAX_JOBS = 1 << 12
 Format = Annotated[TableFormat | None, Parameter(name="*")]
 
 
@@ -134,7 +135,7 @@ def compare(
         Accuracy (or loss) up to which rounds, bytes and gradients are counted; by default 95 % of
         the best method's final mean. Without --table, --target is the same.
     """
-    check_int("compare", "jobs", jobs)
+    check_int("compare", "jobs", jobs, below=MAX_JOBS)
     if resume is not None:
         others = (options, methods, seeds_, out_dir, goal)
         command = _read_command(resume, comparison.FILE, "comparison", *others)
@@ -222,7 +223,7 @@ def tune(
     resume: Path
         Continue the search in this folder with its own settings.
     """
-    check_int("tune", "jobs", jobs)
+    check_int("tune", "jobs", jobs, below=MAX_JOBS)
     if resume is not None:
         chosen = None if by == "validation" else by
         others = (options, grid, seeds_, out_dir, halving or None, chosen)

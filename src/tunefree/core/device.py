@@ -19,8 +19,8 @@ def find_device(device: str | torch.device) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, TypeError) as error:
+        float(torch.zeros(1, device=found))  # "meta" has no numbers
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         first = str(error).splitlines()[0]
         raise ArgumentError(
             f"fit(device=...) must be 'auto' or a device of this machine, got {device!r}: {first}"

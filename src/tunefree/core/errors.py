@@ -2,8 +2,9 @@
 
 import importlib
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
@@ -37,10 +38,38 @@ class Interrupted(KeyboardInterrupt):
         self.run = run
 
 
+def is_overflow(error: Exception) -> bool:
+    """Whether an error of Python or PyTorch says that a number is too large for its type."""
+    words = ("without overflow", "must be in range [0, 3.40282e+38]")
+    return isinstance(error, OverflowError) or any(word in str(error) for word in words)
+
+
+@contextmanager
+def refuse_overflow(name: str, dtype: object) -> Iterator[None]:
+    """Report numbers that a method computes from its settings and that are too large."""
+    try:
+        yield
+    except (OverflowError, RuntimeError) as error:
+        if not is_overflow(error):
+            raise
+        why = f"a number that it computes from its settings is too large for {dtype}"
+        raise ArgumentError(f"{name} cannot start: {why}.") from None
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its class name."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
+
+
+def shorten(text: object, most: int = 300) -> str:
+    """Return a text from elsewhere for a log or message: one printable line of limited length.
+
+    >>> shorten("a\\nb" + "c" * 1000, most=8)
+    'a?bcccc…'
+    """
+    line = "".join(c if c.isprintable() else "?" for c in str(text)[: most + 1])
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ArgumentError:
@@ -121,10 +150,48 @@ def check_at_least(owner: str, name: str, value: float, low: float) -> None:
     check_argument(owner, name, value, f"a finite number >= {low:g}", is_valid)
 
 
-def check_int(owner: str, name: str, value: int, low: int = 1) -> None:
-    """Check that a value is an int >= low."""
-    is_valid = isinstance(value, Integral) and not isinstance(value, bool) and value >= low
-    check_argument(owner, name, value, f"an int >= {low}", is_valid)
+def check_int(owner: str, name: str, value: int, low: int = 1, below: int = 1 << 63) -> None:
+    """Check that a value is an int >= low, and below 2**63 or another limit."""
+    is_int = isinstance(value, Integral) and not isinstance(value, bool)
+    rule = f"below {_power(below)}" if is_int and value >= below else f"an int >= {low}"
+    check_argument(owner, name, value, rule, is_int and low <= value < below)
+
+
+def _power(n: int) -> str:
+    return f"2**{n.bit_length() - 1}" if n & (n - 1) == 0 else str(n)
+
+
+def check_numbers(
+    owner: str, settings: object, sizes: tuple[float, float] | None = None, name: str = ""
+) -> None:
+    """Check every number in settings: finite, ints below 2**63, others of a size in a range.
+
+    `RunConfig` and `bind` call this for all options, parts and settings of a run, so that a part
+    that does not check a number itself never sees one that it cannot compute with.
+
+    Args:
+        owner: For the message, whose settings they are.
+        settings: Numbers in dataclasses, mappings and short sequences; anything else is skipped.
+        sizes: Smallest and largest size of a number that is not 0.
+        name: For the message, the path to these settings.
+    """
+    if _is_number(settings):
+        value: Any = settings
+        low, high = (0.0, math.inf) if sizes is None else sizes
+        high = min(high, 1 << 63) if isinstance(value, Integral) else high
+        is_valid = abs(value) < math.inf and (value == 0 or low <= abs(value) <= high)
+        limits = f", 0 or of size {low:.2g} to {high:.2g}" if high < math.inf else ""
+        check_argument(owner, name, value, f"a finite number{limits}", is_valid)
+        return
+    inside: Iterable[tuple[Any, Any]] = ()
+    if is_dataclass(settings) and not isinstance(settings, type):
+        inside = ((f.name, getattr(settings, f.name)) for f in fields(settings))
+    elif isinstance(settings, Mapping):
+        inside = settings.items()
+    elif isinstance(settings, list | tuple) and len(settings) <= 100:
+        inside = enumerate(settings)
+    for key, value in inside:
+        check_numbers(owner, value, sizes, f"{name}.{key}" if name else str(key))
 
 
 @contextmanager

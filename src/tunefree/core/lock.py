@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import ResumeError
+from .files import open_descriptor
 
 try:
     import fcntl
@@ -68,7 +69,7 @@ def is_unused(path: Path) -> bool:
     if fcntl is None:
         return False
     try:
-        file = os.open(path, os.O_RDWR)
+        file = open_descriptor(path, os.O_RDWR)
     except OSError:
         return False
     try:
@@ -84,7 +85,7 @@ def is_unused(path: Path) -> bool:
 def _acquire(path: Path, end: float) -> int | None:
     """Return a descriptor of the locked file, or None if the file system has no locks."""
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = open_descriptor(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(path, file):
@@ -117,7 +118,7 @@ def _error(folder: Path, pid: str) -> ResumeError:
 def _is_at(path: Path, file: int) -> bool:
     """Return whether an open file is still the one at its path and was not removed meanwhile."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(file))
+        return os.path.samestat(os.lstat(path), os.fstat(file))
     except FileNotFoundError:
         return False
 

@@ -21,6 +21,8 @@ Channels: TypeAlias = dict[str, Tensor]
 """What is transmitted, by name: vectors and scalars."""
 Trace: TypeAlias = dict[str, Tensor]
 """A rule's entries of the history, by name: scalars."""
+MAX_CLASSES = 1 << 20
+"""Largest number of classes of a dataset or network."""
 
 
 def map_inputs(f: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:

@@ -1,7 +1,7 @@
 """Convert and check users' data: arrays, lists, tables and Datasets become tensors, or an error."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -76,6 +76,7 @@ def check_match(a: Pair, b: Pair, a_name: str, b_name: str) -> None:
 
 def as_labels(owner: Any, name: str, rows: int) -> Array:
     """Return owners, integers or strings, as an array with one entry per sample."""
+    check_plain(owner, name)
     labels = owner.cpu().numpy() if isinstance(owner, Tensor) else tidy(np.asarray(owner))
     if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat):
         labels = labels.astype(str)
@@ -177,6 +178,7 @@ def update_digest(total: "hashlib._Hash", pair: Pair | None) -> None:
 
 def _as_tensor(value: Any, name: str, of: str) -> Tensor:
     """Return an array as a tensor of the same dtype, or say why it cannot be one."""
+    check_plain(value, name, of)
     if isinstance(value, Tensor):
         return value.detach()
     try:
@@ -199,6 +201,26 @@ def _as_tensor(value: Any, name: str, of: str) -> Tensor:
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()  # torch shares memory, which must be writeable with positive strides
     return torch.from_numpy(array)
+
+
+def check_plain(
+    value: Any, name: str, of: str = "", error: Callable[[str, str, str], DataError] = refusal
+) -> None:
+    """Refuse arrays whose numbers are not all there: masked, sparse, quantized, or on "meta"."""
+    if isinstance(value, Tensor):
+        is_strided = value.layout == torch.strided and not value.is_nested
+        if not is_strided or value.is_quantized or value.is_meta or value.is_complex():
+            kind = f"{value.dtype} of layout {value.layout} on {value.device}"
+            rule = f"be a dense tensor of real numbers, got {kind}; use to_dense() or dequantize()"
+            raise error(name, rule, of)
+    elif isinstance(value, list | tuple):
+        for part in value[:1000]:
+            if isinstance(part, Tensor | np.ma.MaskedArray):
+                check_plain(part, name, of, error)
+    elif isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any()):
+        count = int(np.ma.getmaskarray(value).sum())
+        rule = f"have no masked entries, but has {count}; fill them (filled) or drop such rows"
+        raise error(name, rule, of)
 
 
 def as_inputs(value: Any, of: str = "") -> Inputs:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from ..core.types import Inputs, list_tensors, map_inputs
-from ._arrays import as_inputs
+from ._arrays import as_inputs, check_plain
 from .tables import Features, Table, read_table
 
 
@@ -128,6 +128,8 @@ def _stack(values: list[Any]) -> Any:
         return {name: _stack([value[name] for value in values]) for name in first}
     if isinstance(first, tuple):
         return tuple(_stack(list(column)) for column in zip(*values, strict=True))
+    for value in values:
+        check_plain(value, "every sample")
     if isinstance(first, Tensor):
         return torch.stack(values)
     if isinstance(first, str):

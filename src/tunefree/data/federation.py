@@ -16,13 +16,16 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError, DataError, check_between, check_int, check_known
 from ..core.random import bits, key
-from ..core.types import Inputs, Pair, map_inputs
+from ..core.types import MAX_CLASSES, Inputs, Pair, map_inputs
 from . import _arrays
 from ._arrays import Array, Label, refusal, select_rows
 from ._samples import read_samples
 from .tables import Features, Table, read_table
 
 TestBy = Literal["rows", "clients"]
+
+MAX_SHOWN = 1024  # classes in a picture
+MAX_CELLS = 1 << 28  # entries of a table of clients and classes
 
 
 class Federation:
@@ -262,6 +265,9 @@ class Federation:
                 f"Federation.label_counts() needs class labels, but y of {self.name!r} is "
                 f"{self.y.dtype} of shape {tuple(self.y.shape)}; give integers in one axis."
             )
+        if self.clients * self.classes > MAX_CELLS:
+            size = f"{self.clients} clients and {self.classes} classes"
+            raise DataError(f"Federation.label_counts() would have too many entries, for {size}.")
         cell = self.owners().to(self.y.device) * self.classes + self.y
         return torch.bincount(cell, minlength=self.clients * self.classes).view(self.clients, -1)
 
@@ -269,13 +275,13 @@ class Federation:
         """Return sizes and label counts of at most `limit` evenly spaced clients, as plain lists.
 
         `clients` are their names, `sizes` their numbers of samples, and `labels` (for
-        classification only) how often each has each class.
+        classification with up to 1,024 classes) how often each has each class.
         """
         count = min(limit, self.clients)
         ids = torch.arange(count) * (self.clients - 1) // max(count - 1, 1)
         names = [self.names[i] for i in ids.tolist()]
         out: dict[str, list[Any]] = {"clients": names, "sizes": self.sizes[ids].tolist()}
-        if self.classes is not None:
+        if self.classes is not None and self.classes <= MAX_SHOWN:
             targets = (self.client(i)[1] for i in ids.tolist())
             out["labels"] = [torch.bincount(y, minlength=self.classes).tolist() for y in targets]
         return out
@@ -462,7 +468,7 @@ class Federation:
     def _classes(self, classes: int | None) -> int | None:
         """Return the number of classes, after checking labels; None if targets are not labels."""
         if classes is not None:
-            check_int("Federation", "classes", classes)
+            check_int("Federation", "classes", classes, below=MAX_CLASSES)
         if not _arrays.is_class(self.y):
             if classes is not None:
                 raise DataError(
@@ -473,6 +479,9 @@ class Federation:
         named = [("y", self.y)]
         named += [(f"y of {n}", p[1]) for n, p in (("test", self.test), ("held", self.held)) if p]
         count = classes or max(int(y.max()) for _, y in named) + 1
+        if count > MAX_CLASSES:
+            remedy = "number the classes from 0, or give floats for regression"
+            raise refusal("y", f"hold labels below {MAX_CLASSES:,}, but has {count - 1}; {remedy}")
         for what, y in named:
             wrong = ((y < 0) | (y >= count)).nonzero()
             if len(wrong):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError, convert_errors
+from ..core.files import read_file
 from ._arrays import Array
 from .dataset import Dataset
 from .sources import DataFolder, cache_folder, search_folders
@@ -68,7 +69,7 @@ def _read_folder(path: Path) -> tuple[Tensor, Tensor, list[str]]:
 def _read_json(path: Path) -> tuple[Array, Array, list[str]]:
     form = "must be a LEAF json file with 'users' and 'user_data' of 'x' and 'y'"
     with convert_errors(f"{path} {form}"):
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_file(path, follow=True))
         users, rows = content["users"], content["user_data"]
         pairs = [(str(user), rows[user]["x"], rows[user]["y"]) for user in users]
     xs, ys, owners = [], [], []

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..core.errors import DataError, convert_errors, first_line
-from ._archives import read_gzip, read_members, read_xz
+from ..core.files import read_file
+from ._archives import MAX_BYTES, read_gzip, read_members, read_xz
 
 DataFolder: TypeAlias = str | Path | None
 """Where the user keeps data; None stands for $TUNEFREE_DATA and the cache."""
@@ -151,7 +152,7 @@ def _read_file(source: DatasetSource, file: str, path: Path) -> bytes:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path, 4 * MAX_BYTES, follow=True)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from error
 

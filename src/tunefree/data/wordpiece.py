@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError, check_int
+from ..core.files import MAX_JSON, read_file
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 MAX_WORD = 100  # characters; longer words are unknown
@@ -93,7 +94,7 @@ class WordPiece:
     def read(cls, path: str | Path) -> "WordPiece":
         """Return the tokenizer of a vocabulary file, usually `vocab.txt`: one piece per line."""
         try:
-            lines = Path(path).read_text(encoding="utf-8").split("\n")
+            lines = read_file(path, MAX_JSON, follow=True).decode().split("\n")
         except (OSError, ValueError) as error:  # not UTF-8, or not a file name
             raise DataError(f"{path} must be a vocabulary in UTF-8 ({error}).") from error
         return cls([line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])])

@@ -6,6 +6,7 @@ round is sent again, since a node may handle every message in a new process; the
 each time.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,20 +21,28 @@ from ..core.plan import Plan, Round
 from ..core.random import cohort
 from ..core.types import Channels, Vector
 from ..methods import Method
-from ..rounds import ClientPool, QueryRequest, RoundResult, init_client_memory
+from ..rounds import ClientPool, NoClientsError, QueryRequest, RoundResult, init_client_memory
 from ..server.aggregate import client_weights
 from ..simulation.context import WORK_COUNTS, ClientContext, work_costs
 from ..simulation.moments import MomentSums, from_digits
 from ..wire import Ledger
 from .check import Upload, Work, read_passes, read_probe, read_upload, read_work
-from .exchange import Exchange, Request
+from .exchange import Exchange, Request, TooFewError
 from .payload import EncodedArray, PackedChannels, Payload, encode_dense, pack_channels
 from .secagg_client import MEASURED, SecAggTerms, probe_shapes, training_shapes
-from .secagg_server import SecAggSession, check_secure_settings
+from .secagg_server import (
+    LostRoundError,
+    MaskedRounds,
+    SecAggSession,
+    check_secure_settings,
+    check_weights,
+)
 from .store import FIRST
 from .versions import MemoryVersions, new_version
 
+log = logging.getLogger("tunefree")
 T = TypeVar("T")
+MAX_LOST = 3  # masked rounds that may be lost one after the other
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,8 @@ class FlowerClients(ClientPool):
     """The clients of a federation, one per node; the server does not have their gradients.
 
     `start` is the first model, from which clients' first memories are made; `held` evaluates on the
-    server's own sample, if it has one; `scaling` is how inputs are standardised, if they are.
+    server's own sample, if it has one; `scaling` is how inputs are standardised, if they are;
+    `masked` records in which rounds clients sent masked numbers.
     """
 
     def __init__(
@@ -63,8 +73,10 @@ class FlowerClients(ClientPool):
         exchange: Exchange,
         held: ClientContext | None = None,
         scaling: Tensor | None = None,
+        masked: MaskedRounds | None = None,
     ) -> None:
         self.method, self.plan = method, plan
+        self._masked, self._lost = MaskedRounds(None) if masked is None else masked, 0
         self._shares = client_weights(method.weights, sizes)
         self._start, self._exchange, self._held = start, exchange, held
         self._scaling = scaling
@@ -72,6 +84,7 @@ class FlowerClients(ClientPool):
         self._aggregate = self._settings.aggregation
         if self._secure is not None:
             check_secure_settings(method, self._settings)
+            check_weights(self._shares, method.weights)
         self._versions = MemoryVersions(bool(init_client_memory(method, start, plan)))
         self._passes = 0.0
         self._sent: tuple[Ledger | None, Counter[str]] = (None, Counter())
@@ -114,9 +127,8 @@ class FlowerClients(ClientPool):
             secure = self._secure.for_digits() if is_moments else self._secure
             terms = SecAggTerms.create(secure, len(clients), shapes, what)
             masked = Request(t, version, ledger, need, write, read_passes)
-            session = SecAggSession(terms, shares, clients, self._exchange, masked)
-            self._passes += sum(session.run().values())
-            hidden = session.means(at[0])
+            done, hidden = self._sum_masked(terms, clients, masked, at[0], shares)
+            self._passes += sum(done.values())
             return [from_digits(hidden[n]) if is_moments else hidden[n] for n in points]
         found = self._exchange.run(clients, Request(t, version, ledger, need, write, read))
         answered = [i for i in clients if i in found]
@@ -188,9 +200,43 @@ class FlowerClients(ClientPool):
         shapes = training_shapes(self.method, x, training.t.preparing)
         terms = SecAggTerms.create(self._secure, len(clients), shapes)
         request = self._request(clients, training, read_work)
-        session = SecAggSession(terms, self._shares, clients, self._exchange, request)
-        work, means = session.run(), session.means(x)
+        work, means = self._sum_masked(terms, clients, request, x, self._shares)
+        self._lost = 0
         return work, means, {n: means.pop(k) for k, n in MEASURED.items()}
+
+    def _sum_masked(
+        self,
+        terms: SecAggTerms,
+        clients: list[int],
+        request: Request[T],
+        like: Vector,
+        shares: Tensor,
+    ) -> tuple[dict[int, T], Channels]:
+        """Return the answers of a session with some clients, and the means under masks.
+
+        Clients whose shares spoiled an earlier round are not asked.
+
+        Raises:
+            NoClientsError: The round is lost.
+        """
+        t, excluded = request.t, self._versions.excluded
+        try:
+            self._masked.check(t)
+            members = [i for i in clients if i not in excluded]
+            session = SecAggSession(terms, shares, members, self._exchange, request)
+            return session.run(self._masked.begin), session.means(like)
+        except LostRoundError as error:
+            self._versions.record_answers([], request.version)  # nothing of it is committed
+            log.warning("Round %d is lost: %s.", t, str(error).rstrip("."))
+            if error.member is not None:
+                log.warning("Client %d is not asked for masked numbers any more.", error.member)
+                excluded.add(error.member)
+            self._lost += error.member is None
+            if t < 0 or self._lost >= MAX_LOST:
+                many = f"; the last {self._lost} rounds were lost" if self._lost > 1 else ""
+                raise TooFewError(f"Round {t} cannot be unmasked: {error}{many}") from None
+            row: dict[str, float] = {"gradients": 0, "answered": 0, "round_lost": 1}
+            raise NoClientsError(row | self._exchange.events()) from None
 
     def _request(
         self, clients: list[int], training: _Training, read: Callable[[Payload], T]

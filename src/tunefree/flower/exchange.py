@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ..core.errors import TunefreeError
+from ..core.errors import TunefreeError, shorten
 from ..wire import Ledger
 from .check import RefusedError, check_request
 from .payload import HeaderValue, Payload
@@ -133,7 +133,8 @@ class Exchange:
 
     def _log_event(self, event: str, t: int, client: int, reason: str) -> None:
         self._events[event].add(client)
-        log.warning("Round %d: client %d is %s: %s.", t, client, event, reason.rstrip("."))
+        said = shorten(reason.rstrip("."))
+        log.warning("Round %d: client %d is %s: %s.", t, client, event, said)
 
     def events(self) -> dict[str, int]:
         """Return and clear the numbers of absent, behind, refused, lost and renewed clients."""

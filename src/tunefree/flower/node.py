@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from ..clients.rule import LocalResult
 from ..core.device import find_device
-from ..core.errors import ArgumentError, DataError
+from ..core.errors import ArgumentError, DataError, check_int
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector, map_inputs, select_prefix
+from ..data.batches import batch_width
 from ..data.federation import Federation
 from ..data.moments import column_moments, count_columns
 from ..methods import Method
@@ -46,7 +47,7 @@ from .payload import (
     unpack_channels,
     wrap_bytes,
 )
-from .secagg_client import MEASURED, SecAggClient, SecAggTerms
+from .secagg_client import MEASURED, SecAggClient, SecAggTerms, digest_question
 from .store import FIRST, MemoryStore, memory_home
 from .terms import RunTerms
 
@@ -135,10 +136,11 @@ class Node:
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
         cut, seed, augment = config.batch_plan, config.seed, config.augmentation
-        batches = BatchSource(problem, fed, cut, seed, augment, padded=terms.width)
+        width = max(terms.width, batch_width(fed.sizes, cut))  # the server may limit our claim
+        batches = BatchSource(problem, fed, cut, seed, augment, padded=width)
         return _NodeRun(
             client=self.client,
-            least=int(self._config.get("least", 3)),
+            least=_read_int({"least": 3, **self._config}, "least"),
             method=method,
             plan=terms.plan(problem.layout),
             like=problem.start,
@@ -264,16 +266,16 @@ class _NodeRun:
 
     def _mask_answer(self, payload: Payload, rows: Channels, metrics: dict[str, Number]) -> Payload:
         """Return an answer with masked rows, of which the server learns only the cohort's sum."""
-        inbox, weight = payload.arrays["message"].data, float(payload.header["weight"])
-        message = self._secagg_client(payload).mask(inbox, rows, weight)
+        inbox, question = payload.arrays["message"].data, digest_question(payload)
+        message = self._secagg_client(payload).mask(inbox, rows, question)
         return Payload(_reply_header(payload.header), {"masked": wrap_bytes(message)}, {}, metrics)
 
     def _secagg_client(self, payload: Payload) -> SecAggClient:
-        header, preparing = payload.header, int(payload.header["round"]) < 0
+        header, t = payload.header, int(payload.header["round"])
         terms = SecAggTerms.from_text(
-            header["secure"], self.method, self.like, preparing, len(self._shift)
+            header["secure"], self.method, self.like, t < 0, len(self._shift)
         )
-        return SecAggClient(self.store.path, self.client, terms, self.least)
+        return SecAggClient(self.store, terms.bind(header), self.least, str(header["run"]), t)
 
     def _encode(self, name: str, rows: Tensor, own: State, t: Round) -> EncodedArray:
         wire = wire_for_round(self.method, name, t)
@@ -325,10 +327,19 @@ def client_number(config: Mapping[str, Any]) -> int:
     """
     for name in ("client-id", "partition-id"):
         if name in config:
-            return int(config[name])
+            return _read_int(config, name)
     raise ArgumentError(
         "A node needs its client's number: use --node-config 'partition-id=0' or 'client-id=0'."
     )
+
+
+def _read_int(config: Mapping[str, Any], name: str) -> int:
+    try:
+        value = int(config[name])
+    except (TypeError, ValueError, OverflowError):
+        value = config[name]
+    check_int("--node-config", name, value, 0)
+    return value
 
 
 def _reply_header(header: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from ..core.errors import TunefreeError
+from ..core.errors import TunefreeError, shorten
 from .payload import Payload
 
 log = logging.getLogger("tunefree")
@@ -66,7 +66,7 @@ class NodeRegistry:
             self._unresponsive[node] = attempts, self._discoveries + 2**attempts
         for node, reply in sorted(replies.items()):
             if isinstance(reply, str):
-                log.warning("Node %d did not identify itself: %s", node, reply.rstrip("."))
+                log.warning("Node %d did not identify itself: %s", node, shorten(reply.rstrip(".")))
                 continue
             named = ("client", "samples", "columns")
             self._register(node, *(reply.header.get(name) for name in named))
@@ -89,7 +89,7 @@ class NodeRegistry:
             self.sizes[client], self.columns = samples, columns
             self._nodes[client] = node
             return
-        log.warning("Node %d is refused: %s.", node, reason)
+        log.warning("Node %d is refused: %s.", node, shorten(reason))
         self._rejected.add(node)
 
     def _is_responding(self, node: int) -> bool:

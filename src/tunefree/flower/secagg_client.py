@@ -1,20 +1,31 @@
-"""A node's part in secure aggregation.
+"""A node's part in secure aggregation; experimental and not audited.
 
 A node may handle each message in a new process. Its state is a file that is removed before the
-answer is sent, so that no message is answered twice.
+answer is sent, so that no message is answered twice. What it has masked is recorded in another file
+(`MaskLog`), so that it masks nothing twice, whatever is restarted.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from ..core.errors import ArgumentError, DataError
-from ..core.files import write_atomically
+from ..core.files import (
+    MAX_BYTES,
+    MAX_JSON,
+    check_writable,
+    open_regular,
+    read_file,
+    write_atomically,
+)
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import Channel, ProtocolClient, ProtocolError, ProtocolTerms, Quantizer, Secure
+from ..privacy.keys import digest
 from ..simulation.moments import DIGITS
+from .payload import HeaderValue, Payload
+from .store import MemoryStore
 
 MEASURED = {"measured loss": "loss", "measured lr": "lr"}  # for the history; masked like channels
 FILE = "session.json"
@@ -49,6 +60,12 @@ class SecAggTerms:
                 "what": self.what,
             }
         )
+
+    def bind(self, header: Mapping[str, HeaderValue]) -> "SecAggTerms":
+        """Bind the terms to the run and round of a message: all members must agree on them."""
+        same = (str(header[n]).encode() for n in ("run", "terms", "round"))
+        context = digest(*same, self.to_text().encode())
+        return replace(self, terms=replace(self.terms, context=context))
 
     @classmethod
     def from_text(
@@ -93,41 +110,124 @@ def training_shapes(method: Method, x: Vector, preparing: bool) -> Shapes:
     return shapes | dict.fromkeys(MEASURED, ())
 
 
+def digest_question(payload: Payload) -> bytes:
+    """Return a digest of what a request asks of all clients alike: the run, the round, the model.
+
+    Masks are bound to it, so that they do not cancel if clients are sent different models.
+    """
+    names = ("terms", "kind", "round", "what")
+    header = [str(payload.header.get(n, "")) for n in names]
+    numbers = {n: float(payload.header[n]) for n in ("fraction", "factor") if n in payload.header}
+    parts = [json.dumps([header, numbers, payload.scalars], sort_keys=True).encode()]
+    for name, array in sorted(payload.arrays.items()):
+        if name.startswith(("down.", "point ")):
+            parts += [f"{name} {array.dtype} {array.shape}".encode(), array.data]
+    return digest(*parts)
+
+
+class MaskLog:
+    """What a client has masked, in a file for all runs of a node: digests, one per line.
+
+    A sum with this client and the same sum without it would differ by its vector. Both could come
+    about if a round is repeated after a crash, or in another run with the same seed.
+    """
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._path = store.home / f"masked-{store.client}.log"
+
+    def check(self, *keys: bytes) -> None:
+        """Refuse to mask what was masked before."""
+        try:
+            known = set(read_file(self._path, MAX_BYTES).split())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise ProtocolError(f"{self._path} cannot be read: {error.strerror}.") from None
+        if any(key.hex().encode() in known for key in keys):
+            raise ProtocolError(
+                "This client has masked its numbers for this round before and does not do so "
+                "twice, since the difference of two sums may be its numbers. A new run needs "
+                "another seed."
+            )
+
+    def add(self, *keys: bytes) -> None:
+        """Record what is masked, before it is sent."""
+        with check_writable("The record of what a client masked must be a file", self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open_regular(self._path, "ab") as file:
+                file.write(b"".join(key.hex().encode() + b"\n" for key in keys))
+                file.flush()
+                os.fsync(file.fileno())
+
+
 class SecAggClient:
     """A node's `ProtocolClient`, stored in a file of a folder between messages.
 
-    The client agrees to be summed among at least `least` clients.
+    The client agrees to be summed among at least `least` clients. It masks the training of a round
+    of a run once, the same question once in all runs, and the same vector once in a round of all
+    runs, whose settings may differ.
     """
 
-    def __init__(self, folder: Path, client: int, terms: SecAggTerms, least: int) -> None:
-        self._path, self._client, self._terms, self._least = folder / FILE, client, terms, least
+    def __init__(
+        self, store: MemoryStore, terms: SecAggTerms, least: int, run: str, t: int
+    ) -> None:
+        self._path, self._log, self._client = store.path / FILE, MaskLog(store), store.client
+        self._terms, self._least, self._round = terms, least, b"%d" % t
+        self._once = () if terms.what else (digest(b"round", run.encode(), self._round),)
 
     def answer(self, kind: str, message: bytes) -> bytes:
         """Answer a message of kind "keys", "shares" or "opened"."""
         if kind == "keys":
+            self._log.check(*self._once)
             client = ProtocolClient(self._client, self._terms.terms, self._least)
-            return self._store(client, client.advertise())
-        client = self._take()
+            answer = client.advertise()
+            self._store(client.state())
+            return answer
         if kind == "shares":
-            return self._store(client, client.share(message))
-        return client.open(message)
+            return self._act(lambda client: client.share(message))
+        return self._act(lambda client: client.open(message))
 
-    def mask(self, inbox: bytes, rows: Channels, weight: float) -> bytes:
-        """Return this client's rows (1, ...), times its weight, under masks."""
-        values = self._terms.quantizer.encode({n: v[0] for n, v in rows.items()}, weight)
-        client = self._take()
-        return self._store(client, client.mask(inbox, values))
+    def mask(self, inbox: bytes, rows: Channels, question: bytes) -> bytes:
+        """Return this client's rows (1, ...), times its weight, under masks.
 
-    def _take(self) -> ProtocolClient:
-        """Load and remove the stored client, so that a failure cannot make it answer twice."""
+        A second time the same question is refused.
+        """
+        values, keys = {n: v[0] for n, v in rows.items()}, [question, *self._once]
+        if self._once:
+            numbers = (v.detach().cpu().contiguous().numpy().tobytes() for v in values.values())
+            keys.append(digest(b"vector", self._round, *numbers))
+
+        def act(client: ProtocolClient) -> bytes:
+            self._log.check(*keys)
+            encoded = self._terms.quantizer.encode(values, client.weight)
+            answer = client.mask(inbox, encoded, question)
+            self._log.add(*keys)
+            return answer
+
+        return self._act(act)
+
+    def _act(self, act: Callable[[ProtocolClient], bytes]) -> bytes:
+        """Load the stored client, let it answer and store it again.
+
+        The file is removed first, so that a failure cannot make the client answer twice. A message
+        that the client refuses does not change its state.
+        """
         try:
-            state = self._path.read_bytes()
+            state = read_file(self._path, MAX_JSON)
         except OSError:
             raise ProtocolError("This node takes part in no session.") from None
         self._path.unlink()
-        return ProtocolClient.resume(self._terms.terms, state, self._least)
-
-    def _store(self, client: ProtocolClient, answer: bytes) -> bytes:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path, client.state())
+        try:
+            client = ProtocolClient.resume(self._terms.terms, state, self._least)
+            answer = act(client)
+        except ProtocolError:
+            self._store(state)
+            raise
+        if client.stage != "opened":
+            self._store(client.state())
         return answer
+
+    def _store(self, state: bytes) -> None:
+        with check_writable("The state of a session must be a file", self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path, state)

@@ -1,29 +1,45 @@
 """The server's part in secure aggregation: the nodes' uploads are summed by `tunefree.privacy`.
 
 Every mean is a session of its own with four exchanges instead of one: keys, shares, the training
-(or probe) request itself, and the shares that unmask the sum.
+(or probe) request itself, and the shares that unmask the sum. Experimental and not audited.
+
+Clients mask a round once. If its sum cannot be unmasked, or the server stopped before it saved the
+round, the round is lost: it changes nothing but its number, and the run goes on with the next.
 """
 
+import json
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from ..core.errors import ArgumentError, cannot_use
+from ..core.errors import (
+    ArgumentError,
+    CheckpointError,
+    DataError,
+    ResumeError,
+    cannot_use,
+    convert_errors,
+)
+from ..core.files import MAX_JSON, check_writable, read_file, write_atomically
 from ..core.types import Channels, Vector
 from ..methods import Method
-from ..privacy import ProtocolError, ProtocolServer
+from ..privacy import DealerError, ProtocolError, ProtocolServer
+from ..privacy.protocol_client import COMPARABLE
 from ..server.aggregate import weighted_mean
 from .check import RefusedError
-from .exchange import Exchange, Request, TooFewError
+from .exchange import Exchange, Request
 from .payload import HeaderValue, Payload, wrap_bytes
-from .secagg_client import SecAggTerms
+from .secagg_client import SecAggTerms, digest_question
 from .settings import Settings
 
 log = logging.getLogger("tunefree")
 
+FILE = "masked.json"  # in a run's folder
 ReceiveMessage = Callable[[int, bytes], None]
 T = TypeVar("T")
 
@@ -43,6 +59,62 @@ def check_secure_settings(method: Method, settings: Settings) -> None:
         log.warning("The codes of a wire cannot be added under masks: %s.", drops)
 
 
+def check_weights(weights: Tensor, names: str) -> None:
+    """Refuse weights with which large clients would refuse to be summed with the others."""
+    largest = float(weights.max())
+    near = int((weights >= COMPARABLE * largest).sum())
+    if 3 * near <= 2 * len(weights):
+        raise cannot_use(
+            "Settings(secure=...)",
+            f"weights={names!r}",
+            f"only {near} of {len(weights)} clients have at least a tenth of the largest weight, "
+            "and the others do not hide it in a sum; use weights='uniform'",
+        )
+
+
+class MaskedRounds:
+    """The last round in which clients may have sent masked numbers, in a file of the run's folder.
+
+    A round up to that of an earlier server is a replay, which clients refuse: `check` raises
+    `LostRoundError` for it.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / FILE
+        self._last = -2
+        if self._path is not None and os.path.lexists(self._path):
+            with convert_errors(f"{self._path} is damaged", CheckpointError):
+                self._last = int(json.loads(read_file(self._path, MAX_JSON))["round"])
+        self._before = self._last
+
+    def check(self, t: int) -> None:
+        """Refuse a round that an earlier server began."""
+        if t < 0 <= self._before + 1:
+            raise ResumeError(
+                "The preparation before round 0 was interrupted after clients had sent masked "
+                "numbers, which they do not send twice. Start a new run, in another folder and "
+                "with another seed."
+            )
+        if t <= self._before:
+            raise LostRoundError("an earlier server began it, and clients mask a round once")
+
+    def begin(self, t: int) -> None:
+        """Record a round before clients are asked for masked numbers."""
+        if t > self._last:
+            self._last = t
+            if self._path is not None:
+                with check_writable("The record of masked rounds must be a file", self._path):
+                    write_atomically(self._path, json.dumps({"round": t}).encode())
+
+
+class LostRoundError(Exception):
+    """The masked numbers of a round cannot be used; `member` is the client that caused it."""
+
+    def __init__(self, reason: str, member: int | None = None) -> None:
+        super().__init__(reason)
+        self.member = member
+
+
 class SecAggSession(Generic[T]):
     """The server's side of a session with some clients, of all clients' weights p (N,).
 
@@ -57,18 +129,25 @@ class SecAggSession(Generic[T]):
         exchange: Exchange,
         request: Request[T],
     ) -> None:
-        self._terms, self._server = terms, ProtocolServer(terms.terms)
-        self._weights, self._clients = weights, clients
+        terms = terms.bind(exchange.header("keys", 0, request.t, request.version))
         self._largest_weight = float(weights[clients].max())
+        relative = {i: float(weights[i]) / self._largest_weight for i in clients}
+        self._terms, self._server = terms, ProtocolServer(terms.terms, relative)
+        self._weights, self._clients, self._question = weights, clients, b""
         self._exchange, self._request = exchange, request
 
-    def run(self) -> dict[int, T]:
-        """Make the four exchanges; return the answers of the clients whose uploads are summed."""
+    def run(self, begin: Callable[[int], None]) -> dict[int, T]:
+        """Make the four exchanges; return the answers of the clients whose uploads are summed.
+
+        `begin` is called with the round before clients are asked for masked numbers.
+        """
         server, request, threshold = self._server, self._request, self._terms.terms.threshold
         need = max(request.need, threshold)
 
         def write(i: int) -> Payload:
-            return self._add_session(i, request.write(i), server.inbox(i))
+            payload = request.write(i)
+            self._question = digest_question(payload)
+            return self._add_session(i, payload, server.inbox(i))
 
         def read(payload: Payload) -> T:
             metrics = request.read(payload)
@@ -77,6 +156,7 @@ class SecAggSession(Generic[T]):
 
         left = self._step("keys", self._clients, b"", server.receive_keys, need)
         left = self._step("shares", left, server.roster(), server.receive_shares, need)
+        begin(request.t)
         found = self._exchange.run(left, replace(request, need=need, write=write, read=read))
         survivors, ids = server.survivors(), list(server.survivor_ids)
         self._step("opened", ids, survivors, server.receive_opened, threshold)
@@ -100,9 +180,8 @@ class SecAggSession(Generic[T]):
         return [i for i in clients if i in done]
 
     def _add_session(self, i: int, payload: Payload, message: bytes) -> Payload:
-        """Return a payload with the session's terms, the client's weight and a message added."""
+        """Return a payload with the session's terms and a message added."""
         added: dict[str, HeaderValue] = {"secure": self._terms.to_text()}
-        added["weight"] = float(self._weights[i]) / self._largest_weight
         arrays = {"message": wrap_bytes(message)} if message else {}
         self._request.ledger.down["masks"] += len(message)
         return replace(payload, header=payload.header | added, arrays=payload.arrays | arrays)
@@ -120,12 +199,15 @@ class SecAggSession(Generic[T]):
 
     def means(self, like: Vector) -> Channels:
         """Return the weighted means over the clients whose uploads arrived."""
-        try:
-            total = self._terms.quantizer.decode(self._server.unmask_sum())
-        except ProtocolError as error:
-            raise TooFewError(f"Round {self._request.t} cannot be unmasked: {error}") from None
         weight = float(self._weights[list(self._server.survivor_ids)].sum())
         scale = self._largest_weight / weight
+        try:
+            found = self._server.unmask_sum(self._question)
+            total = self._terms.quantizer.decode(found, 1 / scale)
+        except DealerError as error:
+            raise LostRoundError(str(error), error.member) from None
+        except (ProtocolError, DataError) as error:
+            raise LostRoundError(str(error)) from None
         return {n: (v * scale).to(like.device, like.dtype) for n, v in total.items()}
 
 

@@ -2,9 +2,10 @@
 
 import json
 import logging
+import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import CheckpointError, ResumeError, convert_errors
-from ..core.files import write_atomically
+from ..core.files import MAX_JSON, check_writable, open_regular, read_file, write_atomically
 from ..core.lock import lock_folder
 from ..core.plan import Plan
 from ..core.types import Vector, map_inputs
@@ -22,6 +23,7 @@ from ..data.federation import Federation
 from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import Problem, are_labels
+from ..privacy import Privacy
 from ..rounds import ClientPool
 from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext
@@ -34,6 +36,7 @@ from ..training.trainer import Trainer
 from .clients import FlowerClients
 from .exchange import Exchange
 from .registry import NodeRegistry, Transport
+from .secagg_server import MaskedRounds
 from .settings import Settings
 from .terms import RunTerms, digest_method, digest_model, name_method
 
@@ -49,9 +52,12 @@ def serve(settings: Settings, transport: Transport) -> Run:
     if settings.out is None:
         return _serve(settings, transport, None)
     folder = RunFolder(settings.out)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    # A server whose SuperLink crashed ends once a new SuperLink rejects it, so wait for that.
-    with lock_folder(folder.path, seconds=settings.wait, name=SERVER_LOCK):
+    with ExitStack() as held:
+        with check_writable("Settings(out=...) must be a folder", folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
+            # A server whose SuperLink crashed ends once a new one rejects it, so wait for that.
+            lock = lock_folder(folder.path, seconds=settings.wait, name=SERVER_LOCK)
+            held.enter_context(lock)
         return _serve(settings, transport, folder)
 
 
@@ -66,16 +72,42 @@ def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -
     else:
         run_id, sizes, registry.columns = known
         registry.sizes = dict(enumerate(sizes))
-    source = NodeSource(settings, torch.tensor(sizes), run_id, registry)
+    masked = MaskedRounds(None if folder is None else folder.path)
+    counted = limit_claims(sizes, settings.claim_limit)
+    source = NodeSource(settings, counted, run_id, registry, masked)
     run = bind(settings, settings.model, source)
     if settings.secure is not None:
         run = replace(run, settings=run.settings | {"secure": repr(settings.secure)})
-    if folder is not None and not (folder.path / NODES).exists():
+    if folder is not None and not os.path.lexists(folder.path / NODES):
         text = json.dumps({"run": run_id, "sizes": sizes, "columns": registry.columns})
         write_atomically(folder.path / NODES, text.encode())
     with _log_to_folder(folder):
+        _log_claims(sizes, counted)
+        if isinstance(settings.aggregate, Privacy) and settings.aggregate.seed is not None:
+            log.warning("Whoever knows or guesses Privacy(seed=...) can subtract this run's noise.")
         callbacks = [*settings.callbacks, _log_round]
         return Trainer(run, folder, checkpoint_every=1, callbacks=callbacks).train()
+
+
+def limit_claims(sizes: list[int], limit: float | None) -> Tensor:
+    """Return what clients count for, of the numbers of samples that they state.
+
+    >>> limit_claims([5, 3, 8, 2**40], 10.0).tolist()
+    [5, 3, 8, 50]
+    """
+    stated = torch.tensor(sizes)
+    if limit is None:
+        return stated
+    return stated.clamp(max=int(limit * int(stated.median())))  # the lower one of two
+
+
+def _log_claims(sizes: list[int], counted: Tensor) -> None:
+    """Log which clients count for less than they state."""
+    for client, (stated, count) in enumerate(zip(sizes, counted.tolist(), strict=True)):
+        if count < stated:
+            limit = "the limit in units of the median (Settings(claim_limit=...))"
+            said = "Client %d states %d samples and counts for %d, %s."
+            log.warning(said, client, stated, count, limit)
 
 
 def _log_round(event: Event) -> None:
@@ -93,7 +125,9 @@ def _log_to_folder(folder: RunFolder | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    handler, level = logging.FileHandler(folder.path / LOG), log.level
+    with check_writable("Settings(out=...) must be a folder with a log", folder.path / LOG):
+        file = open_regular(folder.path / LOG, "a")
+    handler, level = logging.StreamHandler(file), log.level
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -103,18 +137,18 @@ def _log_to_folder(folder: RunFolder | None) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         log.setLevel(level)
-        handler.close()
+        file.close()
 
 
 def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int], int] | None:
     """Return what was fixed when a run started: its id, the clients' sizes, and their columns."""
-    if folder is None or not (folder.is_started or (folder.path / NODES).exists()):
+    if folder is None or not (folder.is_started or os.path.lexists(folder.path / NODES)):
         return None
     path, name = folder.path / NODES, str(folder.path)
-    if not path.exists():
+    if not os.path.lexists(path):
         raise ResumeError(f"The run in {name!r} is no federation's; choose another folder.")
     with convert_errors(f"{path} is damaged", CheckpointError):
-        found = json.loads(path.read_text())
+        found = json.loads(read_file(path, MAX_JSON))
         run, sizes = str(found["run"]), [int(n) for n in found["sizes"]]
         columns = int(found["columns"])
     if not all(0 < n < 2**63 for n in sizes):
@@ -128,8 +162,16 @@ def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int],
 class NodeSource:
     """The nodes of a federation as the clients of a run, with their sizes (N,)."""
 
-    def __init__(self, settings: Settings, sizes: Tensor, run: str, registry: NodeRegistry) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        sizes: Tensor,
+        run: str,
+        registry: NodeRegistry,
+        masked: MaskedRounds,
+    ) -> None:
         self._settings, self._sizes, self._run, self._registry = settings, sizes, run, registry
+        self._masked = masked
 
     @property
     def clients(self) -> int:
@@ -186,4 +228,5 @@ class NodeSource:
             own = BatchSource(problem, fed, batches, s.seed, None, padded=width)
             held = ClientContext(method, own, LoopEngine(problem))
         exchange = Exchange(self._registry, s, self._run, terms.text())
-        return FlowerClients(method, plan, self._sizes, start, exchange, held, problem.scaling)
+        scaling, sizes = problem.scaling, self._sizes
+        return FlowerClients(method, plan, sizes, start, exchange, held, scaling, self._masked)

@@ -9,10 +9,18 @@ import torch
 from torch import nn
 
 from .. import methods
-from ..core.errors import ArgumentError, check_argument, check_int, check_known, check_positive
+from ..core.errors import (
+    ArgumentError,
+    check_argument,
+    check_at_least,
+    check_int,
+    check_known,
+    check_nonnegative,
+    check_positive,
+)
 from ..methods import Method
 from ..models.engine import EngineName
-from ..privacy import Secure
+from ..privacy import Privacy, Secure
 from ..training.callbacks import Callback
 from ..training.config import Engine, RunConfig, option
 
@@ -46,8 +54,10 @@ class Settings(RunConfig):
         lost: "refuse" excludes a client whose memory is lost; "renew" lets it start with a new
             memory (and prepare again), while the server keeps its share of the old memory.
         largest: Largest norm of a vector that is accepted, in units of 1 + |x|.
+        claim_limit: Largest number of samples that a client counts for, in units of the median over
+            all clients: what nodes state cannot be checked. None believes them.
         secure: Sums what clients send under masks, instead of `aggregate`; needs
-            tunefree[privacy] here and on the nodes.
+            tunefree[privacy] here and on the nodes. Experimental and unaudited.
         callbacks: Called with an `Event` after each round.
     """
 
@@ -64,6 +74,7 @@ class Settings(RunConfig):
     wait: float = 1800.0
     lost: Literal["refuse", "renew"] = "refuse"
     largest: float = 1e4
+    claim_limit: float | None = 10.0
     secure: Secure | None = None
     callbacks: Sequence[Callback] = ()
 
@@ -74,12 +85,18 @@ class Settings(RunConfig):
             check_int("Settings", "minimum", self.minimum)
         for name in ("deadline", "largest"):
             check_positive("Settings", name, getattr(self, name))
+        check_nonnegative("Settings", "wait", self.wait)
+        if self.claim_limit is not None:
+            check_at_least("Settings", "claim_limit", self.claim_limit, 1)
         n, cohort = self.clients, self.cohort or self.clients
         most = f"at most the number of clients, {n}"
         check_argument("Settings", "cohort", self.cohort, most, cohort <= n)
         fits = self.minimum is None or self.minimum <= cohort
         check_argument("Settings", "minimum", self.minimum, f"at most the cohort, {cohort}", fits)
         check_known("lost", self.lost, ("refuse", "renew"))
+        if isinstance(self.aggregate, Privacy) and self.aggregate.cohorts != "known":
+            why = "nodes are told the run's seed, from which all cohorts follow"
+            raise ArgumentError(f"Settings(aggregate=...) needs cohorts='known': {why}.")
         if not isinstance(self.method, str) and self.set:
             raise ArgumentError("Settings(set=...) goes with a method's name, not with a method.")
         defaults, given = RunConfig().flat(), self.flat()

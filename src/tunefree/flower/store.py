@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import CheckpointError, DataError
-from ..core.files import pack_tensors, unpack_tensors, write_atomically
+from ..core.files import check_writable, pack_tensors, read_file, unpack_tensors, write_atomically
 from ..core.types import State
+from ..simulation.memory import free_ram
 
 FIRST = ""  # the version before a client's first round
 MEMORY_VARIABLE = "TUNEFREE_MEMORY"  # folder of the memory, unless the node's configuration has one
@@ -40,7 +41,8 @@ class MemoryStore:
     def __init__(self, home: Path, run: str, client: int) -> None:
         if not _RUN.fullmatch(run):
             raise DataError(f"The id of a run must be hexadecimal, got {run!r}.")
-        self.path = home / run / str(int(client))
+        self.home, self.client = home, int(client)
+        self.path = home / run / str(self.client)
 
     def _file(self, version: str, kind: str) -> Path:
         if not _VERSION.fullmatch(version):
@@ -49,14 +51,15 @@ class MemoryStore:
 
     def write(self, version: str, state: State, kind: str = "memory") -> None:
         """Write a version and sync it to disk."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        data = pack_tensors(state)
-        write_atomically(self._file(version, kind), hashlib.sha256(data).digest() + data)
+        data, path = pack_tensors(state), self._file(version, kind)
+        with check_writable("A client's memory must be a file", path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, hashlib.sha256(data).digest() + data)
 
     def read(self, version: str, kind: str = "memory") -> State | None:
         """Return a version, or None if it is missing or damaged."""
         try:
-            stored = self._file(version, kind).read_bytes()
+            stored = read_file(self._file(version, kind), free_ram())
             if hashlib.sha256(stored[32:]).digest() != stored[:32]:
                 return None
             return unpack_tensors(stored[32:])
@@ -65,7 +68,7 @@ class MemoryStore:
 
     def prune(self, *needed: str) -> None:
         """Remove all versions except the newest and the needed ones."""
-        found = sorted(self.path.glob("*.*"), key=lambda p: p.stat().st_mtime_ns)
+        found = sorted(self.path.glob("*.*"), key=lambda p: p.lstat().st_mtime_ns)
         versions = dict.fromkeys(p.stem for p in found if _VERSION.fullmatch(p.stem))
         keep = {*list(versions)[-KEEP_NEWEST:], *needed}
         for path in found:

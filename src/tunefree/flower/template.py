@@ -4,6 +4,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from ..core.errors import ArgumentError
+from ..core.files import write_file
 
 
 def write_app(folder: Path, name: str | None = None) -> Path:
@@ -19,5 +20,6 @@ def write_app(folder: Path, name: str | None = None) -> Path:
         for item in source.rglob("*.txt"):
             path = folder / item.relative_to(source).with_suffix("")
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(item.read_text().replace("NAME", known or "federation"))
+            text = item.read_text().replace("NAME", known or "federation")
+            write_file(path, text.encode())
     return folder

@@ -23,6 +23,7 @@ class MemoryVersions:
         self.current: dict[int, str] = {}  # version by client; FIRST if missing
         self.unconfirmed: dict[int, str] = {}  # version whose means a client has not confirmed
         self.means: dict[str, Channels] = {}  # unconfirmed means by version
+        self.excluded: set[int] = set()  # clients that are not asked for masked numbers any more
         self._renewed: set[int] = set()  # clients that were reset
         self._pending: dict[int, str] = {}  # versions of the current round
 
@@ -64,6 +65,7 @@ class MemoryVersions:
             "versions": self.current,
             "owed": self.unconfirmed,
             "renewed": sorted(self._renewed),
+            "excluded": sorted(self.excluded),
         }
         text = bytearray(json.dumps(state).encode())
         out = {"nodes": torch.frombuffer(text, dtype=torch.uint8)}
@@ -76,7 +78,7 @@ class MemoryVersions:
         state = json.loads(bytes(tensors["nodes"].tolist()))
         self.current = {int(i): v for i, v in state["versions"].items()}
         self.unconfirmed = {int(i): v for i, v in state["owed"].items()}
-        self._renewed = set(state["renewed"])
+        self._renewed, self.excluded = set(state["renewed"]), set(state["excluded"])
         self.means = {}
         for name, value in tensors.items():
             if name.startswith("echo/"):

@@ -1,4 +1,4 @@
-"""Secure aggregation and client-level differential privacy.
+"""Secure aggregation (experimental and unaudited) and client-level differential privacy.
 
 `Secure` and `Privacy` create aggregators that replace `server.aggregate.Mean`. Masks need the
 package cryptography, epsilons need dp-accounting: `pip install 'tunefree[privacy]'`.
@@ -10,13 +10,14 @@ from .keys import ProtocolError
 from .messages import ProtocolTerms, ThresholdError
 from .private import Privacy, PrivateMean
 from .protocol_client import ProtocolClient
-from .protocol_server import ProtocolServer
+from .protocol_server import DealerError, ProtocolServer
 from .quantizer import Channel, Quantizer, make_quantizer
 from .secure import Secure, SecureMean, secure_sum
 
 __all__ = [
     "Bounds",
     "Channel",
+    "DealerError",
     "Privacy",
     "PrivateMean",
     "ProtocolClient",

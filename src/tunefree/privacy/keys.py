@@ -14,7 +14,7 @@ import numpy as np
 from ..core.errors import TunefreeError, import_optional
 from .quantizer import BITS, UnsignedArray
 
-KEY, TAG = 32, 16  # bytes
+KEY, TAG, DIGEST = 32, 16, 32  # bytes
 
 
 class ProtocolError(TunefreeError):

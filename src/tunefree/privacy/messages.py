@@ -1,10 +1,11 @@
 """The messages of secure aggregation as bytes: a head (kind, session, sender) and a body.
 
-    head       "TFS1"  kind (1)  session (16)  sender (4)
+    head       "TFS2"  kind (1)  session (16)  sender (4)
     keys       a member's two public keys (32 + 32)
-    roster     of each member: number (4), its keys (64)
-    shares     commitment to the seed (32); for each other: number (4), sealed shares (148)
-    inbox      from each other: number (4), sealed shares (148)
+    roster     of each member: number (4), its keys (64), its weight (8, float64)
+    shares     commitment to the seed (32) and to its own shares (64); for each other: number (4),
+               sealed shares (148), commitments to them (64)
+    inbox      from each other: number (4), sealed shares (148), commitments to them (64)
     masked     the masked integers
     survivors  of each: number (4)
     opened     of each: number (4), of what (1: "s" its seed, "k" its key), a share (66)
@@ -14,11 +15,11 @@ checked before anything else is read.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..core.errors import check_argument, check_int
-from .keys import KEY, TAG, ProtocolError, digest
+from .keys import DIGEST, KEY, TAG, ProtocolError, digest
 from .quantizer import BITS
 from .shamir import SHARE
 
@@ -26,9 +27,12 @@ KINDS = ("keys", "roster", "shares", "inbox", "masked", "survivors", "opened")
 SERVER = 2**32 - 1  # the server's number as a sender
 SEALED = 2 * SHARE + TAG
 KEYS = 2 * KEY
+WEIGHT = struct.Struct("<d")
+CHECKS = 2 * DIGEST  # commitments to a share of the key and to one of the seed
+DEALT = SEALED + CHECKS
 OPENED = 1 + SHARE
 _HEAD = struct.Struct("<4sB16sI")
-_MAGIC = b"TFS1"
+_MAGIC = b"TFS2"
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,14 @@ class ProtocolTerms:
         threshold: Fewest members in a sum, >= 2 and more than half of the members.
         length: Number of integers of each member.
         bits: Bits of an integer, 32 or 64.
+        context: What else all members must agree on, such as a digest of the run's settings.
     """
 
     session: bytes
     threshold: int
     length: int
     bits: int = 64
+    context: bytes = b""
 
     def __post_init__(self) -> None:
         has_id = len(self.session) == 16
@@ -71,7 +77,7 @@ class ProtocolTerms:
     def bind(self, roster: bytes) -> bytes:
         """Return a digest of the terms and a roster, to which keys are bound."""
         numbers = struct.pack("<IQI", self.threshold, self.length, self.bits)
-        return digest(self.session, numbers, roster)
+        return digest(self.session, numbers, self.context, roster)
 
 
 class ThresholdError(ProtocolError):
@@ -85,6 +91,20 @@ def default_threshold(members: int) -> int:
     [2, 3, 7, 67]
     """
     return max(2, 2 * members // 3 + 1)
+
+
+def encode_roster(keys: Mapping[int, bytes], weights: Mapping[int, float]) -> bytes:
+    """Encode the members' keys and weights."""
+    return encode_rows((u, key + WEIGHT.pack(weights[u])) for u, key in keys.items())
+
+
+def decode_roster(body: memoryview, limit: int) -> tuple[dict[int, bytes], dict[int, float]]:
+    """Undo `encode_roster`; refuse weights outside of (0, 1]."""
+    rows = decode_rows("roster", body, KEYS + WEIGHT.size, limit)
+    weights = {u: float(WEIGHT.unpack(row[KEYS:])[0]) for u, row in rows.items()}
+    if not all(0 < w <= 1 for w in weights.values()):
+        raise ProtocolError("The weights of a roster must be numbers in (0, 1].")
+    return {u: row[:KEYS] for u, row in rows.items()}, weights
 
 
 def encode_message(kind: str, terms: ProtocolTerms, sender: int, body: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """The server of a secure sum: it adds masked vectors and removes the masks from their sum.
 
 Bonawitz et al., CCS 2017, Figure 4. doi:10.1145/3133956.3133982
+This implementation is experimental and was not audited.
 
     U1 sent keys,  U2 of them shares,  U3 of them vectors,  U4 of them opened;  each >= threshold
 
@@ -10,16 +11,21 @@ Bonawitz et al., CCS 2017, Figure 4. doi:10.1145/3133956.3133982
 The seeds b_u of members in the sum and the keys s_d of members that are not come from the shares
 that U4 opens. A member that drops out before its vector arrives is left out of the sum; one that
 drops out later is included. A refused message raises `ProtocolError` and does not change the state:
-its sender is treated as absent. The server stores the sum, but no member's masked vector.
+its sender is treated as absent. An opened share that is not the one that its owner committed to is
+left out; while `threshold` right ones remain, the sum is unmasked. A member that dealt shares of no
+secret is named by `DealerError`: its vector cannot be taken out of the sum any more, so the sum is
+lost. The server stores the sum, but no member's masked vector.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 import numpy as np
 
 from . import shamir
 from .keys import KEY, ProtocolError, mask, public_key
 from .messages import (
+    CHECKS,
+    DEALT,
     KEYS,
     OPENED,
     SEALED,
@@ -30,21 +36,35 @@ from .messages import (
     decode_message,
     decode_rows,
     encode_message,
+    encode_roster,
     encode_rows,
 )
-from .protocol_client import commit_seed, pairwise_key
+from .protocol_client import bind_question, commit_seed, commit_share, pairwise_key
 from .quantizer import BITS, UnsignedArray
 
 
-class ProtocolServer:
-    """The server's part in one session."""
+class DealerError(ProtocolError):
+    """The shares that `member` dealt have no secret in common."""
 
-    def __init__(self, terms: ProtocolTerms) -> None:
-        self.terms = terms
+    def __init__(self, member: int) -> None:
+        super().__init__(f"The shares that member {member} dealt are wrong.")
+        self.member = member
+
+
+class ProtocolServer:
+    """The server's part in one session.
+
+    Args:
+        terms: The session's parameters.
+        weights: Weights of the members in (0, 1], by which they multiply their values; None is 1.
+    """
+
+    def __init__(self, terms: ProtocolTerms, weights: Mapping[int, float] | None = None) -> None:
+        self.terms, self._weights = terms, weights
         self._keys: dict[int, bytes] = {}
         self._roster: bytes | None = None
         self._binding = b""
-        self._checks: dict[int, bytes] = {}
+        self._checks: dict[int, bytes] = {}  # commitments to the seed and the member's own shares
         self._sealed: dict[int, dict[int, bytes]] = {}  # by sender, then by recipient
         self._sharing = True
         self._arrived: set[int] = set()
@@ -63,7 +83,8 @@ class ProtocolServer:
         """Return the message with all members' keys; later members are refused."""
         if self._roster is None:
             self.terms.check(len(self._keys))
-            members = encode_rows(self._keys.items())
+            weights = dict.fromkeys(self._keys, 1.0) if self._weights is None else self._weights
+            members = encode_roster(self._keys, weights)
             self._roster = encode_message("roster", self.terms, SERVER, members)
             self._binding = self.terms.bind(self._roster)
         return self._roster
@@ -72,10 +93,10 @@ class ProtocolServer:
         """Receive a member's sealed shares."""
         body = decode_message("shares", self.terms, client, message)
         self._expect(client, self._roster is not None and self._sharing, self._sealed, self._keys)
-        found = decode_rows("shares", body[KEY:], SEALED, len(self._keys))
+        found = decode_rows("shares", body[KEY + CHECKS :], DEALT, len(self._keys))
         if found.keys() != self._keys.keys() - {client}:
             raise ProtocolError(f"Member {client} did not share with each of the others.")
-        self._checks[client], self._sealed[client] = bytes(body[:KEY]), found
+        self._checks[client], self._sealed[client] = bytes(body[: KEY + CHECKS]), found
 
     def inbox(self, client: int) -> bytes:
         """Return the message with the shares for a member; later shares are refused."""
@@ -104,7 +125,7 @@ class ProtocolServer:
         return self._left
 
     def receive_opened(self, client: int, message: bytes) -> None:
-        """Receive the shares that a member opened."""
+        """Receive the shares that a member opened; wrong ones are left out."""
         body = decode_message("opened", self.terms, client, message)
         self._expect(client, self._left is not None, self._openers, self._arrived)
         found = decode_rows("opened", body, OPENED, len(self._sealed))
@@ -115,22 +136,34 @@ class ProtocolServer:
                 raise ProtocolError(f"Member {client} opened the wrong secret of {v}.")
         self._openers.add(client)
         for v, part in found.items():
-            self._opened.setdefault(v, {})[client] = part[1:]
+            if self._is_right(v, client, part):
+                self._opened.setdefault(v, {})[client] = part[1:]
 
-    def unmask_sum(self) -> UnsignedArray:
-        """Return the sum of the survivors' vectors, modulo 2^k."""
+    def _is_right(self, owner: int, holder: int, part: bytes) -> bool:
+        """Whether an opened share is the one that its owner committed to."""
+        own = owner == holder
+        checks = self._checks[owner][KEY:] if own else self._sealed[owner][holder][SEALED:]
+        half = checks[: CHECKS // 2] if part[:1] == b"k" else checks[CHECKS // 2 :]
+        return commit_share(self._binding, owner, holder, part[:1], part[1:]) == half
+
+    def unmask_sum(self, question: bytes = b"") -> UnsignedArray:
+        """Return the sum of the survivors' vectors, modulo 2^k.
+
+        Args:
+            question: What the members answered, as in `ProtocolClient.mask`.
+
+        Raises:
+            ThresholdError: Too few right shares of a secret were opened.
+            DealerError: A member dealt shares that have no secret in common.
+        """
         seeds = {u: self._secret(u) for u in sorted(self._arrived)}
         gone = {u: self._secret(u) for u in sorted(self._sealed.keys() - self._arrived)}
-        t, out = self.terms, self._sum
-        for u, seed in seeds.items():
-            if commit_seed(self._binding, seed) != self._checks[u]:
-                raise ProtocolError(f"The shares of member {u}'s seed are wrong.")
+        t, out, binding = self.terms, self._sum, bind_question(self._binding, question)
+        for seed in seeds.values():
             out = out - mask(seed, t.length, t.bits)
         for d, key in gone.items():
-            if public_key(key) != self._keys[d][KEY:]:
-                raise ProtocolError(f"The shares of member {d}'s key are wrong.")
             for u in sorted(self._arrived):
-                part = mask(pairwise_key(key, self._keys[u][KEY:], self._binding), t.length, t.bits)
+                part = mask(pairwise_key(key, self._keys[u][KEY:], binding), t.length, t.bits)
                 out = out - part if u < d else out + part
         return out
 
@@ -140,19 +173,33 @@ class ProtocolServer:
         return tuple(sorted(self._arrived))
 
     def _secret(self, u: int) -> bytes:
-        """Reconstruct a member's seed or key from `threshold` shares."""
-        found = self._opened.get(u, {})
-        need = self.terms.threshold
+        """Reconstruct a member's seed or key from `threshold` shares.
+
+        All shares here are those that the member committed to, so any of them give the secret if
+        it is honest. If not, others may still do.
+        """
+        found, need = sorted(self._opened.get(u, {})), self.terms.threshold
         if self._left is None or len(found) < need:
-            raise ThresholdError(
-                f"{len(found)} members opened their share of {u}; it takes {need}."
-            )
+            if len(self._openers) - len(found) > len(self._keys) - need:
+                raise DealerError(u)  # more miss its share than can be dishonest
+            few = f"{len(found)} right shares of member {u}'s secret were opened"
+            raise ThresholdError(f"{few}; it takes {need}.")
         place = {v: x for x, v in enumerate(sorted(self._keys), start=1)}
-        some = {place[v]: found[v] for v in sorted(found)[:need]}
-        try:
-            return shamir.join(some)
-        except ValueError as error:
-            raise ProtocolError(f"The shares of member {u} are wrong: {error}") from None
+        for k in range(len(found) if len(found) > need else 1):
+            some = {place[v]: self._opened[u][v] for v in (found[k:] + found[:k])[:need]}
+            try:
+                secret = shamir.join(some)
+            except ValueError:
+                continue
+            if self._is_secret(u, secret):
+                return secret
+        raise DealerError(u)
+
+    def _is_secret(self, u: int, secret: bytes) -> bool:
+        """Whether this is the seed of a member in the sum, or the key of one that is not."""
+        if u in self._arrived:
+            return commit_seed(self._binding, secret) == self._checks[u][:KEY]
+        return public_key(secret) == self._keys[u][KEY:]
 
     def _expect(
         self, client: int, now: bool, done: Container[int], members: Container[int] | None = None

@@ -113,8 +113,18 @@ class Quantizer:
         steps: NDArray[np.int64] = np.rint(array * (weight / self.step(channel))).astype(np.int64)
         return steps.reshape(-1)
 
-    def decode(self, total: UnsignedArray) -> Channels:
-        """Return the weighted sums of the channels, in float64, from the sum of the integers."""
+    def decode(self, total: UnsignedArray, weight: float | None = None) -> Channels:
+        """Return the weighted sums of the channels, in float64, from the sum of the integers.
+
+        Args:
+            total: The sum of the integers, modulo 2^k.
+            weight: Sum of the weights of the clients in it; None is one each for `max_clients`.
+
+        Raises:
+            DataError: If an entry is larger than clients within their bounds can make it. Within
+                that range, a client that does not keep its own bound goes unnoticed: it can move
+                an entry by up to twice the bound times all weights.
+        """
         if total.shape != (self.length,) or total.dtype != BITS[self.bits]:
             raise DataError(f"A total must be {self.length} numbers of {self.bits} bits.")
         signed = total.astype(BITS[self.bits].newbyteorder("=")).view(f"i{self.bits // 8}")
@@ -122,6 +132,11 @@ class Quantizer:
         at = 0
         for c in self.channels:
             part = signed[at : at + c.size].astype(np.float64) * self.step(c)
+            most = (self.max_clients if weight is None else weight) * c.bound
+            largest = float(np.abs(part).max(initial=0.0))
+            if largest > most + self.max_clients * self.step(c):
+                beyond = f"an entry of size {largest:.3g}, beyond the sum of bounds {most:.3g}"
+                raise DataError(f"The sum of {c.name} has {beyond}; a client sent wrong numbers.")
             out[c.name], at = torch.from_numpy(part.reshape(c.shape)), at + c.size
         return out
 

@@ -6,7 +6,8 @@ weights p_i,
     |mean - plain mean| <= m s max_i p_i / sum_i p_i      (s, for equal weights)
 
 besides the rounding of the channel's dtype. A simulation uses it to show that a method needs only
-sums; in a federation each `ProtocolClient` runs on its node.
+sums; in a federation each `ProtocolClient` runs on its node. The implementation is experimental and
+was not audited.
 """
 
 import secrets
@@ -104,14 +105,16 @@ class SecureMean:
         values = {i: quantizer.encode(row, p / top) for i, (p, row) in pairs}
         total, left = secure_sum(secure.new_terms(quantizer), values, self._dropouts)
         lost = sum(p for i, p in enumerate(self._p) if i not in left)
-        scale = top / (self._weight - lost)
-        means = {n: v * scale for n, v in quantizer.decode(total).items()}
+        scale, weight = top / (self._weight - lost), sum(self._p[i] for i in left) / top
+        means = {n: v * scale for n, v in quantizer.decode(total, weight).items()}
         return {n: v.to(like[n].device, like[n].dtype) for n, v in means.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Secure:
     """Settings of secure aggregation; calling it creates the aggregator of a sum.
+
+    The implementation is experimental and was not audited.
 
     Args:
         bound: Bound on the entries, of all channels or by name; a larger entry is an error.

@@ -11,8 +11,15 @@ from typing import Any
 import torch
 
 from ..core.errors import ArgumentError, CheckpointError, convert_errors
-from ..core.files import flatten
-from ..training.folder import INFORMATION, RunFolder, is_history_row, parse_history
+from ..core.files import MAX_BYTES, flatten, open_regular
+from ..training.folder import (
+    INFORMATION,
+    STATUSES,
+    RunFolder,
+    is_history_row,
+    parse_history,
+    read_json,
+)
 from ..training.run import Run
 from .payload import method_name
 
@@ -33,7 +40,7 @@ def find_run_folders(root: Path, searches: bool = True) -> Iterator[Path]:
             subfolders.remove(SEARCHES)
         subfolders.sort(key=_natural_order)
         folder = Path(name)
-        if (folder / "settings.json").is_file():
+        if RunFolder(folder).is_started:
             subfolders.clear()
             yield folder
         elif len(folder.relative_to(root).parts) >= MAX_DEPTH:
@@ -55,7 +62,7 @@ class HistoryReader:
     def read(self, folder: Path) -> list[dict[str, Any]]:
         """Return the rows of all complete lines; the last line may still be incomplete."""
         try:
-            file = (folder / "history.jsonl").open("rb")
+            file = open_regular(folder / "history.jsonl")
         except FileNotFoundError:
             return []
         with file:
@@ -64,7 +71,10 @@ class HistoryReader:
             if this != self._file or stat.st_size < self._position:  # the file was replaced
                 self._file, self._position, self._rows = this, 0, []
             file.seek(self._position)
-            data = file.read()
+            new = stat.st_size - self._position
+            if new > MAX_BYTES:
+                raise OSError(f"history.jsonl has {new} bytes, more than {MAX_BYTES}")
+            data = file.read(new)
         complete = data[: data.rfind(b"\n") + 1]
         complete.decode()  # raises for a file that is not text
         self._position += len(complete)
@@ -88,9 +98,9 @@ def read_run(folder: Path, reader: HistoryReader | None = None) -> Run:
 
 def _read_status(folder: Path) -> str:
     try:
-        checkpoints = json.loads((folder / "checkpoint.json").read_text())
-        return str(checkpoints[0]["facts"]["status"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        status = read_json(folder / "checkpoint.json")[0]["facts"]["status"]
+        return status if status in STATUSES else "unfinished"
+    except (CheckpointError, LookupError, TypeError):
         return "unfinished"  # no checkpoint yet
 
 
@@ -114,7 +124,7 @@ def load_groups(folders: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run
         folder = Path(name)
         here = {path.resolve(): path for path in find_run_folders(folder, searches=False)}
         if not here:
-            why = f"{str(name)!r} " + ("holds none" if folder.is_dir() else "is no folder")
+            why = f"{str(name)!r} " + ("holds none" if os.path.isdir(folder) else "is no folder")
             raise ArgumentError(f"report takes run folders, or folders that contain some; {why}.")
         found |= {key: read_run(path) for key, path in here.items() if key not in found}
     return group_runs(found.values())

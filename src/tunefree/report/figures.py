@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import check_at_least, import_optional, unknown_name
-from ..core.files import check_writable
+from ..core.files import check_writable, write_file
 from ..training.run import Run
 from .payload import HistoryTable, build_pictures, mean_over_runs, spread_over_runs, tabulate
 
@@ -148,8 +148,9 @@ def draw(
                 drawn[f"{name}-{axis}"] = figure
         for picture in build_pictures(groups)[:1]:
             drawn["clients"] = _clients(canvas, picture, width)
-        for name, figure in drawn.items():
-            (target / f"{name}.{format}").write_bytes(render(figure, format, crop=False))
+        with check_writable("Figures must go to a folder", folder):
+            for name, figure in drawn.items():
+                write_file(target / f"{name}.{format}", render(figure, format, crop=False))
     return [target / f"{name}.{format}" for name in drawn]
 
 

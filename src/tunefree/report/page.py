@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..core.files import check_writable, to_json
+from ..core.files import check_writable, to_json, write_file
 from ..training.run import Run
 from ..version import __version__
 from .payload import build_payload, method_name, summary_rows
@@ -48,7 +48,7 @@ def write(
     text = render(build_payload(groups, title=title, tuning=tuning, comparison=comparison))
     with check_writable("A report must go to a file", path):
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, "utf-8")
+        write_file(target, text.encode())
     return target
 
 

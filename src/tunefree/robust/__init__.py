@@ -6,7 +6,7 @@ from .clip import CentredClip, NormClip
 from .coordinates import Median, TrimmedMean
 from .geometric import GeometricMedian
 from .krum import Krum, MultiKrum
-from .mixing import NNM, Bucketing
+from .mixing import NNM, Bucketing, Weighted
 from .rule import MeanContext, Robust, RobustAggregator, SelectionRule
 
 __all__ = [  # noqa: RUF022  # sorted without regard to case
@@ -23,6 +23,7 @@ __all__ = [  # noqa: RUF022  # sorted without regard to case
     "RobustAggregator",
     "SelectionRule",
     "TrimmedMean",
+    "Weighted",
     "names",
     "parse",
 ]
@@ -39,7 +40,7 @@ AGGREGATIONS: Registry[Aggregation] = Registry(
         "centred-clip": CentredClip,
     },
     constants={"mean": weighted_mean},
-    prefixes={"nnm": NNM, "bucketing": Bucketing},
+    prefixes={"nnm": NNM, "bucketing": Bucketing, "weighted": Weighted},
 )
 
 

@@ -12,6 +12,7 @@ client with an honest vector could otherwise spread its false number.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +36,24 @@ class PreAggregation(Robust):
     def aggregate_number(self, values: Rows, p: Tensor, context: MeanContext) -> Tensor:
         """Return the inner rule's aggregate of the clients' numbers, which are not mixed."""
         return self.inner.aggregate_number(values, p, context)
+
+
+@dataclass(frozen=True)
+class Weighted(PreAggregation):
+    """A rule in which clients count by the method's weights instead of alike.
+
+    With weights by samples, a client that claims more samples than all others decides alone.
+    """
+
+    weighted: ClassVar[bool] = True
+
+    def check(self, clients: int, rows: int | None = None) -> None:
+        """Raise an ArgumentError if the inner rule does."""
+        self.inner.check(clients, rows)
+
+    def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
+        """Return the inner rule's aggregate."""
+        return self.inner.aggregate_vectors(rows, p, context)
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,16 @@ that server steps computed from delta_sq / |delta|^2 (FedExP, FedDuA) stay bound
 distance of the farthest honest client if hostile clients have less than half of the weight. Numbers
 (losses, gradient norms) are aggregated by their median, or by the trimmed mean if that is the rule.
 
+Clients count alike, whatever the method's weights are: with weights by samples, a client that
+claims many would be the median. `Weighted` lets them count by their weights.
+
 Rules have no state between rounds. Memory is O(S d): all rows are held until the last one arrived.
 """
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +47,8 @@ class MeanContext:
 
 class Robust(ABC):
     """A robust rule; calling it creates an aggregator."""
+
+    weighted: ClassVar[bool] = False  # whether clients count by their weights instead of alike
 
     def __call__(self, weight: float, round: int, what: str) -> "RobustAggregator":
         """Return the aggregator of one mean; see `server.aggregate.Aggregation`."""
@@ -103,7 +109,8 @@ class RobustAggregator:
         good = torch.stack(finite).all(0)
         if bool(good.any()) and not bool(good.all()):
             p, rows = p[good.to(p.device)], {name: z[good] for name, z in rows.items()}
-        p = p / p.sum() if float(p.sum()) > 0 else torch.full_like(p, 1 / len(p))
+        is_kept = self._rule.weighted or bool((p == p[0]).all())
+        p = p / p.sum() if is_kept and float(p.sum()) > 0 else torch.full_like(p, 1 / len(p))
         context = MeanContext(len(p), self._round, self._what)
         vectors = {name: z for name, z in rows.items() if z.ndim > 1}
         out = dict(self._rule.aggregate_vectors(vectors, p, context)) if vectors else {}

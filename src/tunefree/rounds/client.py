@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..clients import loop
 from ..clients.rule import ClientPart, LocalResult
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, refuse_overflow
 from ..core.plan import Plan, Round
 from ..core.random import key, purpose
 from ..core.types import Channels, Rows, State, Vector, select_prefix
@@ -19,7 +19,8 @@ from ..wire import Dense, Ledger, Sender, Wire
 
 def init_client_memory(method: Method, x: Vector, plan: Plan) -> State:
     """Return a client's memory before its first round."""
-    own = {"direction": method.direction.init(x, plan)[0], "step": method.step.init(x, plan)[0]}
+    with refuse_overflow(method.name, x.dtype):
+        own = {"direction": method.direction.init(x, plan)[0], "step": method.step.init(x, plan)[0]}
     own |= {f"wire.{name}": method.wire_of(name).init(x) for name in method.vectors}
     return {f"{part}.{name}": v for part, state in own.items() for name, v in state.items()}
 

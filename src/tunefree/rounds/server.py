@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.errors import refuse_overflow
 from ..core.plan import Plan, Round, What, Who
 from ..core.random import cohort
 from ..core.types import Channels, State, Trace, Vector
@@ -58,16 +59,21 @@ class ServerState:
 
 
 def init_server_state(method: Method, x: Vector, plan: Plan) -> ServerState:
-    """Return the server's state before round 0."""
-    server = method.server.init(x, plan)
-    return ServerState(
-        round=0,
-        x=x,
-        server=server,
-        direction=method.direction.init(x, plan)[1],
-        step=method.step.init(x, plan)[1],
-        output=method.shipped.init(method.server.output(x, server)),
-    )
+    """Return the server's state before round 0.
+
+    Raises:
+        ArgumentError: If a number that a part computes from its settings is too large.
+    """
+    with refuse_overflow(method.name, x.dtype):
+        server = method.server.init(x, plan)
+        return ServerState(
+            round=0,
+            x=x,
+            server=server,
+            direction=method.direction.init(x, plan)[1],
+            step=method.step.init(x, plan)[1],
+            output=method.shipped.init(method.server.output(x, server)),
+        )
 
 
 def output_model(method: Method, now: ServerState) -> Vector:

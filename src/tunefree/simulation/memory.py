@@ -257,6 +257,8 @@ def free_ram() -> int:
         facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         free = int(facts["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):
+        if not hasattr(os, "sysconf"):  # not a POSIX system
+            return 4 << 30
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     group = Path("/sys/fs/cgroup")
     try:

@@ -7,6 +7,7 @@ so that it holds every round once.
 
 import csv
 import io
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ArgumentError, TunefreeError
-from ..core.files import write_atomically
+from ..core.files import open_regular, read_file, write_atomically
 from ..training.callbacks import Event
 from ..training.history import History
 from ..training.run import Run
@@ -70,7 +71,7 @@ class _TableSink(ABC):
         return bool(new)
 
     def _read_existing(self) -> list[Row]:
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             return []
         try:
             columns, rows = self._read()
@@ -104,10 +105,9 @@ class Csv(_TableSink):
     """
 
     def _read(self) -> tuple[list[str], list[Row]]:
-        with self.path.open(newline="") as file:
-            table = csv.DictReader(file)
-            rows = [{k: v for k, v in row.items() if v} for row in table]
-            return list(table.fieldnames or ["round"]), [row for row in rows if "round" in row]
+        table = csv.DictReader(io.StringIO(read_file(self.path).decode(), newline=""))
+        rows = [{k: v for k, v in row.items() if v} for row in table]
+        return list(table.fieldnames or ["round"]), [row for row in rows if "round" in row]
 
     def _text(self, rows: Iterable[Row], header: bool) -> str:
         text = io.StringIO(newline="")
@@ -124,8 +124,8 @@ class Csv(_TableSink):
         if has_new_columns:
             self._write(self._rows)
         else:
-            with self.path.open("a", newline="") as file:
-                file.write(self._text([row], header=False))
+            with open_regular(self.path, "ab") as file:
+                file.write(self._text([row], header=False).encode())
 
 
 class Parquet(_TableSink):
@@ -144,7 +144,7 @@ class Parquet(_TableSink):
         self._unwritten = 0
 
     def _read(self) -> tuple[list[str], list[Row]]:
-        table = self._parquet.read_table(self.path)
+        table = self._parquet.read_table(self._arrow.BufferReader(read_file(self.path)))
         rows = [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
         return table.column_names, rows
 

@@ -26,6 +26,7 @@ from .tasks import (
     make_task,
     read_outcome,
     read_study,
+    study_folder,
     write_study,
 )
 from .tuning import Tuning, make_grid, run_search
@@ -287,7 +288,7 @@ def compare(
         parse_candidates(methods),
         make_seeds(seeds),
         study,
-        out=None if out is None else Path(out),
+        out=study_folder("compare", out),
         target=target,
         listener=make_progress(progress),
         tunings={label: found.summary for label, found in tuned.items()},

@@ -7,6 +7,7 @@ LABEL/seed-0, LABEL/seed-1, ... and one JSON file about them.
 
 import json
 import logging
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,8 +17,15 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
-from ..core.files import check_writable, to_json, write_atomically
+from ..core.errors import (
+    ArgumentError,
+    CheckpointError,
+    Interrupted,
+    TunefreeError,
+    check_argument,
+    first_line,
+)
+from ..core.files import MAX_JSON, check_writable, read_file, to_json, write_atomically
 from ..data import Federation
 from ..training.bind import SimulatedClients, bind
 from ..training.callbacks import Callback, Event
@@ -173,6 +181,12 @@ def read_outcome(task: RunTask) -> Outcome:
         return FailedRun(task.seed, str(error))
 
 
+def study_folder(what: str, out: str | os.PathLike[str] | None) -> Path | None:
+    """Return the folder of a study as a path; None if it has none."""
+    check_argument(what, "out", out, "a folder", out is None or bool(os.fspath(out)))
+    return None if out is None else Path(out)
+
+
 def write_study(folder: Path, file: str, facts: Mapping[str, Any], what: str) -> None:
     """Write the JSON file of a study, so that it can be read and continued."""
     with check_writable(f"{what}(out=...) must be a folder", folder):
@@ -183,7 +197,7 @@ def write_study(folder: Path, file: str, facts: Mapping[str, Any], what: str) ->
 def read_study(folder: Path, file: str, what: str, keys: Sequence[str]) -> dict[str, Any]:
     """Return the content of the JSON file of a `what`, which must have these keys."""
     try:
-        facts = json.loads((folder / file).read_text())
+        facts = json.loads(read_file(folder / file, MAX_JSON))
         missing = [key for key in keys if key not in facts]
     except (FileNotFoundError, NotADirectoryError):
         raise ArgumentError(f"{str(folder)!r} holds no {what}: {file} is missing.") from None

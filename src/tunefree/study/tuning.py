@@ -38,6 +38,7 @@ from .tasks import (
     make_task,
     read_outcome,
     read_study,
+    study_folder,
     write_study,
 )
 
@@ -504,7 +505,7 @@ def tune(
             make_grid(candidate, grid),
             make_seeds(seeds, "tune"),
             study,
-            out=None if out is None else Path(out),
+            out=study_folder("tune", out),
             listener=listener,
             by=by,
             halving=halving,

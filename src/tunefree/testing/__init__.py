@@ -374,13 +374,13 @@ def check_crashed_and_resumed(method: Method) -> None:
 
 Check = Callable[[Method], None]
 ALL: tuple[Check, ...] = (
+    check_settings_survive,
     check_global_state_is_untouched,
     check_rules_are_pure,
     check_channels_are_declared,
     check_memory_keeps_its_form,
     check_dtype_and_device_are_kept,
     check_bytes_are_real,
-    check_settings_survive,
     check_inputs_are_unmutated,
     check_absent_clients_keep_their_memory,
     check_history,

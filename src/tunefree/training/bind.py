@@ -26,6 +26,7 @@ from ..core.errors import (
     check_argument,
     check_known,
     check_nonnegative,
+    check_numbers,
 )
 from ..core.plan import Plan
 from ..core.types import Inputs, Pair, Vector, list_tensors, map_inputs
@@ -33,7 +34,7 @@ from ..data._arrays import all_finite
 from ..data.batches import batch_width, plan_steps
 from ..data.federation import Federation
 from ..data.moments import column_spread, count_columns
-from ..faults import PartialPlan
+from ..faults import Faults, PartialPlan
 from ..methods import Method
 from ..models.problem import WEIGHT, Problem, are_labels
 from ..privacy import Privacy
@@ -138,8 +139,13 @@ class BoundRun:
             row |= self.validation.measure(x, "validation")
         return row
 
+    @property
+    def has_fresh_noise(self) -> bool:
+        """Whether a round that is run again releases other numbers than the first time."""
+        return isinstance(self.config.aggregate, Privacy) and self.config.aggregate.seed is None
+
     def privacy_cost(self, rounds: int) -> dict[str, float]:
-        """Return the privacy cost after `rounds` rounds; empty without an accountant."""
+        """Return the privacy cost of `rounds` releases; empty without an accountant."""
         aggregate = self.config.aggregate
         if not isinstance(aggregate, Privacy):
             return {}
@@ -162,10 +168,13 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         check_argument("fit", "cohort", config.cohort, most, config.cohort <= source.clients)
     device, precision = find_device(config.device), config.engine_options.precision
     problem = Problem(model, config.loss, config.dtype, device, precision)
+    limits = torch.finfo(problem.dtype)
+    check_numbers(method.name, method.describe(), (limits.tiny, limits.max))
     data = source.load(config, problem)
     plan = _make_plan(config, problem, data)
     if (faults := config.scenario.parsed_faults) is not None:
         faults.check(method, plan)
+        _check_sampling(config.aggregate, faults)
     method.check(plan)
     if isinstance(config.aggregate, Robust):
         config.aggregate.check(plan.cohort)
@@ -201,9 +210,9 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     try:
         pool = source.create_pool(config, method, problem, plan, start)
     except KeyboardInterrupt:  # while compiling
-        run = Run(start, start, [], settings, "interrupted", None, problem)
-        raise Interrupted("Stopped by Ctrl-C before round 0.", run) from None
-    return BoundRun(
+        empty = Run(start, start, [], settings, "interrupted", None, problem)
+        raise Interrupted("Stopped by Ctrl-C before round 0.", empty) from None
+    run = BoundRun(
         config=config,
         method=method,
         problem=problem,
@@ -217,6 +226,17 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         ranks=ranks,
         asks_moments=is_scaled and config.start is None,
     )
+    run.privacy_cost(1)  # refuses assumptions of the accountant that this run does not meet
+    return run
+
+
+def _check_sampling(aggregate: object, faults: Faults) -> None:
+    """Refuse an accountant that needs uniform cohorts if not every client can be drawn."""
+    if not isinstance(aggregate, Privacy) or aggregate.cohorts == "known":
+        return
+    if faults.available is not None or faults.stale:
+        why = "cohorts are then drawn from some of the clients only; use cohorts='known'"
+        raise cannot_use("Privacy(cohorts='secret')", "Faults(available, stale)", why)
 
 
 def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:

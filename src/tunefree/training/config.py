@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from .. import attacks, faults, methods, robust
 from ..attacks import Attack
-from ..core.errors import ArgumentError, check_argument, check_between, check_int, check_known
+from ..core.errors import (
+    ArgumentError,
+    check_argument,
+    check_between,
+    check_int,
+    check_known,
+    check_numbers,
+)
 from ..core.text import parse_value
 from ..data.batches import BatchPlan
 from ..faults import Faults
@@ -272,9 +279,9 @@ class RunConfig:
     )
     aggregate: Aggregation | str = option(
         weighted_mean,
-        "How the server averages uploads: `tf.privacy.Secure()` sums them under masks, a "
-        "`tf.privacy.Privacy` clips them and adds noise, a rule of `tf.robust` (or its text) "
-        "withstands hostile clients.",
+        "How the server averages uploads: `tf.privacy.Secure()` (experimental, unaudited) sums "
+        "them under masks, a `tf.privacy.Privacy` clips them and adds noise, a rule of `tf.robust` "
+        "(or its text) withstands hostile clients.",
         cli=str,
         cli_default="mean",
         cli_help="mean, or a rule that withstands hostile clients: median, trimmed-mean:f=2, "
@@ -317,6 +324,7 @@ class RunConfig:
         _parse_text(self, "class_weight", _parse_class_weight)
         is_known = isinstance(self.augment, CropFlip | None)
         check_argument(owner, "augment", self.augment, "a name or a CropFlip", is_known)
+        check_numbers(owner, self)
         if self.engine_options.backend == "loop" and self.compile:
             why = "only the batched engine is compiled; leave one of them out"
             raise ArgumentError(f"fit(engine='loop', compile=True) cannot be: {why}.")

@@ -3,11 +3,13 @@
     settings.json              everything that decides the run
     history.jsonl              one line per round, appended
     state-000012.safetensors   tensors after 12 rounds
-    checkpoint.json            the newest and the previous state file, with their SHA-256
+    checkpoint.json            the newest and the previous state file, with their SHA-256; each
+                               entry has a checksum of its own and agrees with plan and history
     model.safetensors          the shipped model's state dict, once the run has ended
     lock                       process id of the writer, while there is one
 
-A state file counts once `checkpoint.json` names it, and is not written again after that.
+A state file counts once `checkpoint.json` names it, and is not written again after that. All files
+are opened as `core.files` does: regular files only, of bounded size.
 """
 
 import hashlib
@@ -20,37 +22,68 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, CheckpointError, ResumeError, convert_errors, first_line
-from ..core.files import pack_tensors, to_json, unpack_tensors, write_atomically
+from ..core.errors import (
+    ArgumentError,
+    CheckpointError,
+    ResumeError,
+    check_argument,
+    convert_errors,
+    first_line,
+)
+from ..core.files import (
+    MAX_JSON,
+    open_regular,
+    pack_tensors,
+    read_file,
+    to_json,
+    unpack_tensors,
+    write_atomically,
+)
 from ..core.lock import lock_folder
+from ..simulation.memory import free_ram
 
 log = logging.getLogger("tunefree")
 
-STATE = re.compile(r"state-[0-9]{1,18}(-[0-9a-f]{8})?\.safetensors")  # a name without a path
+STATE = re.compile(r"state-([0-9]{1,18})(-[0-9a-f]{8})?\.safetensors")  # a name without a path
+STATUSES = ("unfinished", "finished", "stopped early", "diverged")
+ROUNDS = "rounds"  # in a state file, the number of rounds before it
+MAX_VECTORS = 64  # in a state, of the server and of each client; methods have less than a dozen
 
 # Prefixes of the history's entries that must be numbers.
 MEASURED = ("round", "train_", "test_", "validation_", "client_", "bytes_", "seconds", "gradients")
 MAX_VALUE = 1e300
+MAX_ROUND = 1 << 53
 
 # Recorded, not compared on resume.
 INFORMATION = ("tunefree", "torch", "python", "numpy", "device", "memory", "chunk", "command")
 WRITTEN = ("settings.json", "history.jsonl", "checkpoint.json", "model.safetensors", "state-*")
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file of a run folder."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(read_file(path, MAX_JSON))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing, so {path.parent} is not a run folder.") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {first_line(error)}.") from None
 
 
+def entry_checksum(entry: dict[str, Any]) -> str:
+    """Return the checksum of an entry of `checkpoint.json`, over all but itself."""
+    rest = {k: v for k, v in entry.items() if k != "check"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
 def is_history_row(row: Any) -> bool:
-    """Whether this is a row of a history: a dict whose measurements are numbers or None."""
+    """Whether this is a row of a history: a dict with a round >= 0 and numbers or None."""
     if not isinstance(row, dict):
+        return False
+    round = row.get("round", 0)
+    if type(round) is not int or not 0 <= round < MAX_ROUND:
         return False
     for k, v in row.items():
         is_plain = v is None or (type(v) in (float, int) and -MAX_VALUE < v < MAX_VALUE)
@@ -81,13 +114,14 @@ class RunFolder:
     """Reads and writes the folder of one run."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_argument("fit", "out", path, "a folder", bool(os.fspath(path)))
         self.path = Path(path)
         self._valid: list[dict[str, Any]] = []  # entries of usable checkpoints, newest first
 
     @property
     def is_started(self) -> bool:
         """Whether a run was started here."""
-        return (self.path / "settings.json").exists()
+        return os.path.lexists(self.path / "settings.json")
 
     @property
     def name(self) -> str:
@@ -115,7 +149,7 @@ class RunFolder:
 
     def read_settings(self) -> dict[str, Any]:
         """Return the settings."""
-        found = _read_json(self.path / "settings.json")
+        found = read_json(self.path / "settings.json")
         if not isinstance(found, dict):
             raise CheckpointError(f"{self.path / 'settings.json'} is damaged: not an object.")
         if str(found.get("tunefree", "")).startswith("0.1."):
@@ -147,15 +181,23 @@ class RunFolder:
 
     def read_history(self) -> list[dict[str, Any]]:
         """Return the rows written so far; a truncated line is left out."""
-        path = self.path / "history.jsonl"
-        with convert_errors(f"{path} cannot be read", CheckpointError):
-            lines = path.read_bytes().split(b"\n") if path.exists() else []
-        lines = [line for line in lines if line.strip()]
-        rows = parse_history(lines)
+        path, rows = self.path / "history.jsonl", parse_history(self._history_lines())
         for number, row in enumerate(rows):
             if row is None:
                 log.warning("%s has a line cut short (line %d); it is left out.", path, number + 1)
-        return [row for row in rows if is_history_row(row)]
+        found: list[dict[str, Any]] = []
+        for row in filter(is_history_row, rows):
+            if found and "round" in row and row["round"] <= found[-1].get("round", -1):
+                log.warning("%s has round %d out of order; it is left out.", path, row["round"])
+            else:
+                found.append(row)
+        return found
+
+    def _history_lines(self) -> list[bytes]:
+        path = self.path / "history.jsonl"
+        with convert_errors(f"{path} cannot be read", CheckpointError):
+            lines = read_file(path).split(b"\n") if os.path.lexists(path) else []
+        return [line for line in lines if line.strip()]
 
     def rewrite_history(self, rows: Iterable[dict[str, Any]]) -> None:
         """Replace the history, for a run that continues from an earlier checkpoint."""
@@ -188,24 +230,26 @@ class RunFolder:
 
     def append_row(self, row: dict[str, Any]) -> None:
         """Append the row of a round to the history."""
-        with self._report_write_error(), (self.path / "history.jsonl").open("a") as file:
+        with self._report_write_error(), open_regular(self.path / "history.jsonl", "a") as file:
             file.write(to_json(row) + "\n")
 
     def save_checkpoint(
         self, rounds: int, tensors: dict[str, Tensor], facts: dict[str, Any]
     ) -> None:
         """Write a checkpoint, and keep the previous one."""
-        data = pack_tensors(tensors)
+        data = pack_tensors(tensors | {ROUNDS: torch.tensor(rounds)})
         digest, name = hashlib.sha256(data).hexdigest(), f"state-{rounds:06d}.safetensors"
         known = {e["file"]: e["sha256"] for e in self._valid}
         if known.get(name, digest) != digest:
             name = f"state-{rounds:06d}-{digest[:8]}.safetensors"
-        entry = {"file": name, "rounds": rounds, "sha256": digest, "facts": facts}
+        entry = {"file": name, "rounds": rounds, "sha256": digest}
+        entry["facts"] = json.loads(to_json(facts))  # as it will be read
+        entry["check"] = entry_checksum(entry)
         entries = [entry, *(e for e in self._valid if e["file"] != name)][:2]
         history = self.path / "history.jsonl"
         with self._report_write_error():
-            if history.exists():  # the checkpoint needs its rows
-                with history.open("a") as file:
+            if os.path.lexists(history):  # the checkpoint needs its rows
+                with open_regular(history, "a") as file:
                     os.fsync(file.fileno())
             if name not in known:
                 write_atomically(self.path / name, data)
@@ -222,8 +266,8 @@ class RunFolder:
 
     def _read_entries(self) -> list[dict[str, Any]]:
         path = self.path / "checkpoint.json"
-        kinds = {"file": str, "rounds": int, "sha256": str, "facts": dict}
-        found = _read_json(path)
+        kinds = {"file": str, "rounds": int, "sha256": str, "facts": dict, "check": str}
+        found = read_json(path)
         if not isinstance(found, list) or not all(
             isinstance(e, dict)
             and all(isinstance(e.get(k), t) for k, t in kinds.items())
@@ -236,15 +280,21 @@ class RunFolder:
 
     def load_checkpoint(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """Return the newest usable checkpoint: rounds, tensors, facts; None if there is none."""
-        if not (self.path / "checkpoint.json").exists():
+        if not os.path.lexists(self.path / "checkpoint.json"):
             return None
-        entries = self._read_entries()
+        entries, limit = self._read_entries(), free_ram()
+        if self.is_started:
+            limit = min(limit, self._largest_state())
         for k, entry in enumerate(entries):
             try:
-                data = (self.path / entry["file"]).read_bytes()
+                self._check_entry(entry)
+                data = read_file(self.path / entry["file"], limit)
                 if hashlib.sha256(data).hexdigest() != entry["sha256"]:
                     raise CheckpointError("its checksum is wrong, so it was cut short or changed")
                 tensors = unpack_tensors(data)
+                after = tensors.pop(ROUNDS, torch.tensor(-1))
+                if after.shape != () or int(after) != entry["rounds"]:
+                    raise CheckpointError(f"it is not after {entry['rounds']} rounds")
                 self._valid = entries[k:]
                 return entry["rounds"], tensors, entry["facts"]
             except (OSError, CheckpointError) as error:
@@ -252,6 +302,47 @@ class RunFolder:
                 log.warning(said, entry["file"], error)
         why = "is whole; start again in another folder"
         raise CheckpointError(f"No checkpoint in {self.name} {why}.")
+
+    def _largest_state(self) -> int:
+        """Return the size in bytes that no state of a run with these settings reaches."""
+        with convert_errors(f"{self.path / 'settings.json'} is damaged", CheckpointError):
+            found = self.read_settings()
+            sizes = int(found["model"]["parameters"]), int(found["data"]["clients"])
+        return 8 * MAX_VECTORS * (sizes[0] + 256) * (sizes[1] + 1)
+
+    def _check_entry(self, entry: dict[str, Any]) -> None:
+        """Refuse an entry that was changed, or that does not fit the plan and the history."""
+        rounds, facts = entry["rounds"], entry["facts"]
+        named = STATE.fullmatch(entry["file"])
+        if entry_checksum(entry) != entry["check"]:
+            raise CheckpointError("its entry in checkpoint.json was changed")
+        if named is None or int(named[1]) != rounds:
+            raise CheckpointError(f"it is said to be after {rounds} rounds")
+        if not self.is_started:
+            return
+        plan, status = self.read_settings().get("rounds"), facts.get("status")
+        if type(plan) is not int or not rounds <= plan:
+            raise CheckpointError(f"it is after {rounds} rounds, but the run has {plan}")
+        if status not in STATUSES or (status == "finished" and rounds != plan):
+            raise CheckpointError(f"after {rounds} of {plan} rounds the run cannot be {status!r}")
+        best = facts.get("best")
+        if not _is_best(best, rounds):
+            raise CheckpointError(f"the best model cannot be {best!r} after {rounds} rounds")
+        replays = facts.get("replays")
+        if type(replays) is not int or not 0 <= replays < 1 << 60:
+            raise CheckpointError(f"{replays!r} rounds cannot have been run again")
+        if (lines := len(self._history_lines())) < rounds:
+            raise CheckpointError(f"it is after {rounds} rounds, but the history has {lines}")
+
+
+def _is_best(best: Any, rounds: int) -> bool:
+    """Whether this is the record of the best model of so many rounds."""
+    if not isinstance(best, dict) or best.keys() != {"score", "round", "waited"}:
+        return False
+    score, round, waited = best["score"], best["round"], best["waited"]
+    is_number = score is None or type(score) in (int, float)
+    is_count = type(round) is int and type(waited) is int
+    return is_number and is_count and -1 <= round < max(rounds, 1) and 0 <= waited <= rounds
 
 
 def _differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any]]:

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import ArgumentError, CheckpointError, convert_errors
-from ..core.files import pack_tensors, write_atomically
+from ..core.errors import ArgumentError, CheckpointError, DataError, convert_errors
+from ..core.files import check_writable, open_regular, pack_tensors, write_atomically
 from ..core.types import Vector, list_tensors, map_inputs
-from ..data._arrays import Label
+from ..data._arrays import Label, check_plain
 from ..data._samples import read_inputs
 from ..data.tables import Features
 from ..models.problem import LOSSES, Problem, class_axis
@@ -58,7 +58,8 @@ class Run:
         history: One dict per round: round, train_loss (mean over the cohort's batches), lr (mean
             client step), gradients (minibatch gradients taken), trials (line-search evaluations per
             step), server_step, bytes_up, bytes_down (bytes_up.delta, ... by channel), seconds, and
-            refused (clients left out because of NaN or Inf, if any); in evaluated rounds also
+            refused (clients left out because of NaN or Inf, if any); round_lost is 1 for a masked
+            round of a federation that could not be unmasked or saved; in evaluated rounds also
             test_loss, test_accuracy, validation_loss, ..., client_worst, client_spread; and the
             names of clients: refused_clients, worst_client.
         settings: Everything that decides the run.
@@ -138,6 +139,9 @@ class Run:
     def _outputs(self, inputs: Any) -> Tensor:
         if self.problem is None:
             raise ArgumentError("Run.load(path, model=...) needs the module to predict.")
+        given = inputs.values() if isinstance(inputs, dict) else inputs
+        for part in given if isinstance(inputs, dict | tuple) else [inputs]:
+            check_plain(part, "inputs", error=_refuse_inputs)
         found = _data(self.settings).get("features")
         batch = read_inputs(inputs, None if found is None else Features.from_json(found))
         problem, rows = self.problem, len(list_tensors(batch)[0])
@@ -189,13 +193,15 @@ class Run:
         """Write the shipped model: `.safetensors`, or `.pt` for torch.load(weights_only=True)."""
         target = Path(path)
         state = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
-        if target.suffix == ".safetensors":
-            write_atomically(target, pack_tensors(state))
-        elif target.suffix == ".pt":
-            torch.save(state, target)
-        else:
-            ends = "must end in .safetensors or .pt"
-            raise ArgumentError(f"Run.export(path) {ends}, got {str(path)!r}.")
+        with check_writable("Run.export(path) must be a file", path):
+            if target.suffix == ".safetensors":
+                write_atomically(target, pack_tensors(state))
+            elif target.suffix == ".pt":
+                with open_regular(target, "wb") as file:
+                    torch.save(state, file)
+            else:
+                ends = "must end in .safetensors or .pt"
+                raise ArgumentError(f"Run.export(path) {ends}, got {str(path)!r}.")
         return target
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
@@ -255,6 +261,10 @@ def _data(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings' description of the data."""
     found = settings.get("data")
     return found if isinstance(found, dict) else {}
+
+
+def _refuse_inputs(name: str, rule: str, of: str) -> DataError:
+    return DataError(f"Run.predict(inputs) must {rule}.")
 
 
 def check_frozen(what: str, settings: dict[str, Any], problem: Problem) -> None:

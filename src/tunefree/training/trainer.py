@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import CheckpointError, Interrupted, ResumeError, convert_errors
+from ..core.errors import CheckpointError, Interrupted, ResumeError, convert_errors, is_overflow
 from ..core.plan import Round
 from ..core.types import Vector
 from ..rounds import ServerState, init_server_state, output_model, run_round
@@ -64,6 +64,7 @@ class Trainer:
         self._best = _BestModel(run.start)
         self._status = "unfinished"
         self._is_warm = False  # whether a round has run here, so that its parts are compiled
+        self._replays = 0  # rounds that may have been released before, with other noise
 
     def train(self) -> Run:
         """Run the remaining rounds.
@@ -101,7 +102,9 @@ class Trainer:
         folder, run = self._folder, self._run
         if folder is None:
             return
-        found = run.ranks.agreed(self._open(folder) if self._leads else None)
+        opened = (folder.is_started, self._open(folder)) if self._leads else None
+        resumes, found = run.ranks.agreed(opened)
+        rounds, rows = 0, folder.read_history() if resumes else []
         if found is not None:
             rounds, tensors, facts = found
             with convert_errors(f"The run in {folder.name} cannot be continued", CheckpointError):
@@ -110,14 +113,18 @@ class Trainer:
                 if run.problem.scaling is not None:
                     run.problem.scaling.copy_(tensors["scale"])
                 self._best.restore(facts["best"], tensors["best"].to(run.start.device))
-                rows = (r for r in folder.read_history() if r.get("round", rounds) < rounds)
-                self._history = History(rows)
+                self._history = History(r for r in rows if r.get("round", rounds) < rounds)
                 self._status = str(facts["status"])
+                self._replays = int(facts["replays"])
             if len(self._history) < rounds:
                 missing = rounds - len(self._history)
                 log.warning("The history lacks %d of %d rounds.", missing, rounds)
         if self._leads:
             folder.rewrite_history(self._history)
+        if resumes and run.has_fresh_noise and self._status == "unfinished":
+            # Rounds after the checkpoint were released, and perhaps one that has no row yet.
+            self._replays += 1 + sum(row.get("round", -1) >= rounds for row in rows)
+            self._save("unfinished")
 
     def _open(self, folder: RunFolder) -> Any:
         if not folder.is_started:
@@ -167,13 +174,16 @@ class Trainer:
             try:
                 before = run.standardise(pool) if now.round == 0 else None
                 after, row = run_round(run.method, run.plan, now, pool, cohort, before)
+                output = output_model(run.method, after)
+                what = _find_nonfinite(after, row)
             except (Exception, KeyboardInterrupt) as error:  # Ctrl-C also ends a C++ compiler
                 if interrupted() and (isinstance(error, Exception) or not self._is_warm):
                     return "Ctrl-C"
-                raise
+                if isinstance(error, KeyboardInterrupt) or not is_overflow(error):
+                    raise
+                what = "a number that is computed from the settings"
             self._is_warm = True
-            output = output_model(run.method, after)
-            if (what := _find_nonfinite(after, row)) is not None:
+            if what is not None:
                 self._status = "diverged"
                 said = (
                     "Diverged in round %d: %s is no longer finite; the state before it is kept. %s"
@@ -182,7 +192,7 @@ class Trainer:
                 return None
             pool.commit()
             if is_last or after.round % run.config.eval_every == 0:
-                row |= run.evaluate(output) | run.privacy_cost(after.round)
+                row |= run.evaluate(output) | run.privacy_cost(after.round + self._replays)
                 if run.validation is not None:
                     self._best.update(row, output)
             self._state = after
@@ -238,7 +248,7 @@ class Trainer:
         if (scaling := self._run.problem.scaling) is not None:
             tensors["scale"] = scaling
         if self._leads:
-            facts = {"status": status, "best": self._best.facts()}
+            facts = {"status": status, "best": self._best.facts(), "replays": self._replays}
             self._folder.save_checkpoint(self._state.round, tensors, facts)
         self._written = time.monotonic()
 

@@ -25,7 +25,7 @@ from tunefree.study import compare, tune
 from tunefree.study.comparison import Comparison
 from tunefree.study.tuning import Tuning
 from tunefree.training.command import build_run
-from tunefree.training.folder import RunFolder
+from tunefree.training.folder import RunFolder, entry_checksum
 from tunefree.training.run import Run
 from tunefree.training.trainer import Trainer
 
@@ -67,6 +67,17 @@ def _store() -> Target:
     return Target(read, [data], odd_tensors)
 
 
+def resealed(data: bytes) -> bytes:
+    """Give the entries of a checkpoint list the checksums of what they are now."""
+    try:
+        listed = json.loads(data)
+        for entry in listed:
+            entry["check"] = entry_checksum(entry)
+        return json.dumps(listed).encode()
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return data
+
+
 def problem():
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(12, 2, generator=draw)
@@ -99,7 +110,9 @@ class Kept:
             other = self.paths.index(path.parent / "checkpoint.json")
             listed = json.loads(self.parts[other])
             listed[0]["sha256"] = hashlib.sha256(data[1:]).hexdigest()
-            self.paths[other].write_text(json.dumps(listed[:1]))
+            self.paths[other].write_bytes(resealed(json.dumps(listed[:1]).encode()))
+        elif path.name == "checkpoint.json":
+            path.write_bytes(resealed(path.read_bytes()))
         return self.home
 
     def target(self, read, count=FEW) -> Target:
@@ -191,7 +204,7 @@ def _checkpoint() -> Target:
     path = home / "checkpoint.json"
 
     def read(data: bytes) -> None:
-        path.write_bytes(data)
+        path.write_bytes(resealed(data))
         RunFolder(home).load_checkpoint()
 
     return Target(read, [path.read_bytes()], odd_json)

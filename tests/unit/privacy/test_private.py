@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tunefree as tf
+from helpers import CrashError
 from tunefree.core.errors import ArgumentError
-from tunefree.privacy import Bounds, Privacy, Secure
+from tunefree.privacy import Bounds, Privacy, Secure, epsilon
 from tunefree.privacy.private import seeded_noise, system_noise
 
 BOUNDS = Bounds(
@@ -195,3 +197,76 @@ def test_bad_settings_of_privacy(change, said):
 def test_bad_bounds(change, said):
     with pytest.raises(ArgumentError, match=said):
         Bounds(**change)
+
+
+def releases(out, rounds, at=None, **more):
+    """Run with noise; crash in round `at`. Every fourth round is saved."""
+
+    def crash(event):
+        if event.round == at:
+            raise CrashError
+
+    made = tf.methods.get("fedavg", lr=0.1)
+    bounds = Bounds(vectors={"delta": 1.0}, scalars={"loss": (0.0, 4.0), "lr": (0.0, 1.0)})
+    private = Privacy(noise=5.0, clients=4, cohort=4, bounds=bounds, delta=1e-3, **more)
+    x, y = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3
+    fed, model = tf.Federation(x, y, torch.arange(20) // 5), torch.nn.Linear(3, 3)
+    given = {"rounds": rounds, "steps": 1, "checkpoint_every": 4, "device": "cpu"}
+    torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
+    return tf.fit(model, fed, made, out=out, callbacks=[crash], aggregate=private, **given)
+
+
+def test_a_round_that_is_run_again_is_a_second_release(tmp_path):
+    """Noise from the system is other noise the second time, so that the budget counts both."""
+    pytest.importorskip("dp_accounting", reason="needs tunefree[privacy]")
+
+    def cost(rounds):
+        return epsilon(5.0, rounds=rounds, clients=4, cohort=4, delta=1e-3)
+
+    whole = releases(None, 8)
+    assert whole.history[-1]["epsilon"] == cost(8)
+    with pytest.raises(CrashError):
+        releases(tmp_path / "run", 8, at=6)  # rounds 4, 5 and 6 are not in a checkpoint
+    with pytest.raises(CrashError):
+        releases(tmp_path / "run", 8, at=4)  # once more, and round 4
+    run = releases(tmp_path / "run", 8)
+    assert [row["epsilon"] for row in run.history[:4]] == [cost(t + 1) for t in range(4)]
+    replays = (3 + 1) + (1 + 1)  # and perhaps a round that was begun
+    assert [row["epsilon"] for row in run.history[4:]] == [cost(t + replays) for t in range(5, 9)]
+    ended = releases(tmp_path / "run", 8)
+    assert ended.history == run.history
+
+
+def test_before_the_first_checkpoint_too(tmp_path):
+    pytest.importorskip("dp_accounting", reason="needs tunefree[privacy]")
+    with pytest.raises(CrashError):
+        releases(tmp_path / "run", 3, at=1)
+    run = releases(tmp_path / "run", 3)
+    want = epsilon(5.0, rounds=3 + 2 + 1, clients=4, cohort=4, delta=1e-3)
+    assert run.history[-1]["epsilon"] == want
+
+
+def test_noise_from_a_seed_is_the_same_release(tmp_path):
+    pytest.importorskip("dp_accounting", reason="needs tunefree[privacy]")
+    with pytest.raises(CrashError):
+        releases(tmp_path / "run", 8, at=6, seed=1)
+    again, whole = releases(tmp_path / "run", 8, seed=1), releases(None, 8, seed=1)
+    assert torch.equal(again.x, whole.x)
+    assert again.history[-1]["epsilon"] == whole.history[-1]["epsilon"]
+
+
+def test_secret_cohorts_need_uniform_draws_and_no_memory():
+    """Refused before round 0, not at the first evaluation."""
+    pytest.importorskip("dp_accounting", reason="needs tunefree[privacy]")
+    x, y = torch.randn(40, 3), torch.arange(40) % 3
+    fed, model = tf.Federation(x, y, torch.arange(40) // 5), torch.nn.Linear(3, 3)
+    scalars = {"loss": (0.0, 4.0), "lr": (0.0, 1.0)}
+    bounds = Bounds(vectors={"delta": 1.0, "c": 1.0}, scalars=scalars)
+    given = {"noise": 5.0, "clients": 8, "cohort": 4, "bounds": bounds, "delta": 1e-3}
+    private = Privacy(**given, cohorts="secret")
+    run = {"rounds": 2, "steps": 1, "cohort": 4, "aggregate": private, "eval_every": 2}
+    with pytest.raises(ArgumentError, match="clients with a memory"):
+        tf.fit(model, fed, "scaffold", callbacks=[lambda e: pytest.fail("a round was run")], **run)
+    for faults in ("available=4/0.5", "stale=0.5,delay=2"):
+        with pytest.raises(ArgumentError, match="drawn from some of the clients only"):
+            tf.fit(model, fed, "fedavg", scenario=tf.Scenario(faults=faults), **run)

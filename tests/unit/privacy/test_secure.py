@@ -1,15 +1,19 @@
 """The sum under masks: right with dropouts, refused below the threshold, and nothing else."""
 
+import itertools
 import json
+import os
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from tunefree.core.errors import ArgumentError
+from tunefree.core.errors import ArgumentError, DataError
 from tunefree.privacy import (
     Channel,
+    DealerError,
     ProtocolClient,
     ProtocolError,
     ProtocolServer,
@@ -20,8 +24,18 @@ from tunefree.privacy import (
     secure_sum,
     shamir,
 )
+from tunefree.privacy import protocol_client as client_module
 from tunefree.privacy.keys import mask
-from tunefree.privacy.protocol_client import pairwise_key
+from tunefree.privacy.messages import (
+    DEALT,
+    SERVER,
+    decode_message,
+    decode_rows,
+    encode_message,
+    encode_roster,
+    encode_rows,
+)
+from tunefree.privacy.protocol_client import bind_question, pairwise_key
 from tunefree.server.aggregate import Mean
 
 pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
@@ -43,9 +57,9 @@ def added(values, left):
 class Session:
     """A session that was played, with all that the server saw."""
 
-    def __init__(self, values, stop=(), again=lambda m: m):
+    def __init__(self, values, stop=(), again=lambda m: m, kinds=None):
         self.values, self.server = values, ProtocolServer(TERMS)
-        self.members = {i: ProtocolClient(i, TERMS) for i in values}
+        self.members = {i: (kinds or {}).get(i, ProtocolClient)(i, TERMS) for i in values}
         self.seen = {k: {} for k in ("keys", "shares", "masked", "opened")}
         away = {i for kind, i in stop if kind == "keys"}
 
@@ -168,7 +182,7 @@ def test_one_other_mask_changes_every_number():
     session = Session(numbers())
     whole = words(session.seen["masked"][5])
     body = session.inboxes[5][25:]  # without its last sender
-    less = session.inboxes[5][:25] + struct.pack("<I", 3) + body[4:-152]
+    less = session.inboxes[5][:25] + struct.pack("<I", 3) + body[4 : -4 - DEALT]
     one = ProtocolClient.resume(TERMS, session.states[5])
     assert (words(one.mask(less, session.values[5])) != whole).all()
 
@@ -200,7 +214,8 @@ def test_late_numbers_stay_masked():
     some = {place[v]: part for v, part in list(session.server._opened[3].items())[:3]}
     key, peeled = shamir.join(some), words(late)  # as a curious server would
     for v in (2, 5, 8, 13):
-        part = mask(pairwise_key(key, session.server._keys[v][32:], session.server._binding), D, 64)
+        binding = bind_question(session.server._binding, b"")
+        part = mask(pairwise_key(key, session.server._keys[v][32:], binding), D, 64)
         peeled = peeled - part if v > 3 else peeled + part
     assert (peeled != session.values[3]).all()
     assert np.array_equal(peeled - mask(session.seed(3), D, 64), session.values[3])
@@ -245,7 +260,7 @@ def test_malformed_messages_are_refused(kind):
     server, take = session.again(kind, but={5})
     whole = session.seen[kind][5]
     other = whole[:5] + b"x" + whole[6:]
-    list_at = {"shares": 57, "opened": 25}.get(kind, 0)
+    list_at = {"shares": 25 + 32 + 64, "opened": 25}.get(kind, 0)
     huge = whole[:list_at] + b"\xff" * 4 + whole[list_at + 4 :]
     for wrong in (b"", whole[:24], whole[:-1], whole + b"x", other, b"X" + whole[1:], huge):
         with pytest.raises(ProtocolError):
@@ -308,6 +323,170 @@ def test_wrong_shares_are_noticed(stop, change):
     server.receive_opened(13, bytes(said))
     with pytest.raises(ProtocolError, match="of member 2"):
         server.unmask_sum()
+
+
+class Dealer(ProtocolClient):
+    """Deals shares that are changed for some holders; `commits` to what it deals, or to the right
+    ones."""
+
+    holders, commits = (3,), False
+
+    def share(self, roster):
+        whole, real = shamir.split, client_module.commit_shares
+
+        def split(secret, holders, threshold):
+            parts, places = whole(secret, holders, threshold), sorted(PEOPLE)
+            self.right = [*getattr(self, "right", []), list(parts)]
+            for v in self.holders:
+                parts[places.index(v)] = bytes(1) + os.urandom(65)
+            return parts
+
+        def commit(binding, owner, holder, text):
+            at = sorted(PEOPLE).index(holder)
+            right = b"".join(parts[at] for parts in self.right)
+            return real(binding, owner, holder, text if self.commits else right)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shamir, "split", split)
+            patch.setattr(client_module, "commit_shares", commit)
+            return super().share(roster)
+
+
+def dealt(holders, commits, stop=()):
+    """A session in which member 5 deals wrong shares to some."""
+    kind = type("Kind", (Dealer,), {"holders": holders, "commits": commits})
+    return Session(numbers(), stop, kinds={5: kind})
+
+
+@pytest.mark.parametrize(
+    ("holders", "commits", "stop"),
+    [
+        *itertools.product([(2,), (13,)], [False, True], [[], [("masked", 5)]]),
+        *itertools.product([(2, 13), (3, 8)], [False], [[]]),
+    ],
+)
+def test_a_few_wrong_shares_cost_nothing(holders, commits, stop):
+    """Three of five are needed; the others take the place of those that are wrong."""
+    session = dealt(holders, commits, stop)
+    left = [i for i in PEOPLE if not stop or i != 5]
+    assert np.array_equal(session.server.unmask_sum(), added(session.values, left))
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_member_that_deals_no_secret_is_named(commits):
+    with pytest.raises(DealerError, match="member 5 dealt are wrong") as caught:
+        dealt((2, 3, 8), commits).server.unmask_sum()
+    assert caught.value.member == 5
+
+
+@pytest.mark.parametrize("stop", [[], [("masked", 2)]])
+def test_one_wrong_bit_in_one_opened_share(stop):
+    session = Session(numbers(), stop=[*stop, ("opened", 13)])
+    said = bytearray(session.members[13].open(session.left))
+    said[25 + 4 + 5 + 40] ^= 1  # in 13's share of 2's secret
+    session.server.receive_opened(13, bytes(said))
+    left = [i for i in PEOPLE if ("masked", i) not in stop]
+    assert np.array_equal(session.server.unmask_sum(), added(session.values, left))
+
+
+def rostered(weights, terms=TERMS, clients=PEOPLE):
+    """Members that advertised, and the roster with these weights."""
+    members = {i: ProtocolClient(i, terms) for i in clients}
+    server = ProtocolServer(terms, weights)
+    for i, member in members.items():
+        server.receive_keys(i, member.advertise())
+    return members, server
+
+
+def test_others_of_no_weight_do_not_hide_a_member():
+    """A server that tells everybody else a weight of 1e-30 would read one member's vector."""
+    members, server = rostered({i: 1.0 if i == 5 else 1e-30 for i in PEOPLE})
+    with pytest.raises(ThresholdError, match="hides among 3, not 1"):
+        members[5].share(server.roster())
+    members[2].share(server.roster())  # whose numbers are hidden
+
+
+def test_a_weight_comes_with_the_roster():
+    member = ProtocolClient(5, TERMS)
+    member.advertise()
+    with pytest.raises(ProtocolError, match="is 'advertised' and has no weight yet"):
+        assert member.weight
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, 1.5, float("nan"), float("inf")])
+def test_weights_must_be_shares(weight):
+    members, server = rostered({i: weight if i == 3 else 1.0 for i in PEOPLE})
+    with pytest.raises(ProtocolError, match="weights of a roster"):
+        members[5].share(server.roster())
+
+
+def test_the_heavy_ones_may_not_be_left_out_afterwards():
+    """The others have a tenth of the weight of 5 or more when it shares, but not in the sum."""
+    terms = ProtocolTerms(bytes(16), 3, D)
+    members, server = rostered({2: 1.0, 3: 1.0, 5: 1.0, 8: 0.01, 13: 0.01}, terms)
+    for i, member in members.items():
+        server.receive_shares(i, member.share(server.roster()))
+    inbox = server.inbox(5)
+    rows = decode_rows("inbox", decode_message("inbox", terms, SERVER, inbox), DEALT, 9)
+    few = encode_message("inbox", terms, SERVER, encode_rows((v, rows[v]) for v in (2, 8, 13)))
+    with pytest.raises(ThresholdError, match="hides among 3, not 2"):
+        members[5].mask(few, numbers()[5])
+    members[5].mask(inbox, numbers()[5])
+    left = encode_message("survivors", terms, SERVER, encode_rows((v, b"") for v in (2, 5, 8, 13)))
+    with pytest.raises(ThresholdError, match="hides among 3, not 2"):
+        members[5].open(left)
+
+
+@pytest.mark.parametrize("change", [{"threshold": 4}, {"context": b"x"}, {"length": 9}])
+def test_terms_cannot_change_after_shares_were_dealt(change):
+    """A server could otherwise lower the threshold when it asks for the shares."""
+    session = Session(numbers())
+    with pytest.raises(ProtocolError, match="terms of the session have changed"):
+        ProtocolClient.resume(replace(TERMS, **change), session.states[5])
+    with pytest.raises(ProtocolError, match="not the state"):
+        ProtocolClient.resume(TERMS, session.states[5].replace(b'"weights"', b'"wights"'))
+
+
+@pytest.mark.parametrize("what", ["weights", "question"])
+def test_masks_do_not_cancel_if_members_were_told_different_things(what):
+    """Other weights in its roster, or another model to train, for one member of five."""
+    values = {i: np.zeros(D, "<u8") for i in PEOPLE}
+    members, server = rostered(None)
+    other = dict.fromkeys(PEOPLE, 1.0) | ({2: 0.5} if what == "weights" else {})
+    lie = encode_message("roster", TERMS, SERVER, encode_roster(server._keys, other))
+    for i, member in members.items():
+        server.receive_shares(i, member.share(lie if i == 5 else server.roster()))
+    for i, member in members.items():
+        question = b"x" if i == 5 and what == "question" else b""
+        server.receive_masked(i, member.mask(server.inbox(i), values[i], question))
+    left = server.survivors()
+    for i, member in members.items():
+        server.receive_opened(i, member.open(left))
+    if what == "weights":  # nobody else can read its shares, nor it theirs
+        with pytest.raises(ProtocolError, match="member 5"):
+            server.unmask_sum()
+        assert 5 not in server._opened
+    else:
+        assert looks_uniform(server.unmask_sum())
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_a_total_beyond_the_bounds_of_all_is_refused(bits):
+    """With 64 bits a client could otherwise add 4,096 times the bound of one."""
+    quantizer = Quantizer((Channel("delta", (3,), 1.0),), 5, bits)
+    honest = {i: quantizer.encode({"delta": torch.ones(3)}) for i in range(4)}
+    step = quantizer.step(quantizer.channels[0])
+
+    def total(sent):
+        values = honest | {4: np.full(3, round(sent / step), np.int64).astype(f"<u{bits // 8}")}
+        return secure_sum(ProtocolTerms(bytes(16), 4, 3, bits), values)[0]
+
+    assert quantizer.decode(total(1.0), 5.0)["delta"].tolist() == [5.0] * 3
+    assert quantizer.decode(total(-9.0), 5.0)["delta"].tolist() == [-5.0] * 3  # what remains
+    wild = 4096.0 if bits == 64 else 2.0
+    for sent, weight in ((1.01, 5.0), (-9.01, 5.0), (wild, 5.0), (1.0, 4.9)):
+        with pytest.raises(DataError, match=r"beyond the sum of bounds .* wrong numbers"):
+            quantizer.decode(total(sent), weight)
 
 
 def test_keys_of_another_in_the_roster_are_refused():

@@ -19,6 +19,7 @@ from tunefree.core.errors import (
     ResumeError,
     TunefreeError,
 )
+from tunefree.training.folder import RunFolder, entry_checksum
 
 NAN, INF = float("nan"), float("inf")
 
@@ -537,6 +538,68 @@ def test_a_damaged_checkpoint_list(stopped, text):
     folder, _ = stopped
     (folder / "checkpoint.json").write_text(text)
     refused(str(folder), kind=CheckpointError, method="scaffold", out=folder, **SETTINGS)
+
+
+CHANGES = {  # of the newest entry of a checkpoint list; the run has 5 rounds and stopped after 3
+    "rounds": {"rounds": 2},
+    "more rounds": {"rounds": 4, "file": "state-000004.safetensors"},
+    "beyond the plan": {"rounds": 7, "file": "state-000007.safetensors"},
+    "finished": {"facts": {"status": "finished"}},
+    "another status": {"facts": {"status": "fine"}},
+    "no status": {"facts": {"status": None}},
+    "best in the future": {"facts": {"best": {"score": 0.5, "round": 3, "waited": 0}}},
+    "waited for ever": {"facts": {"best": {"score": 0.5, "round": 2, "waited": 10**9}}},
+    "no best": {"facts": {"best": None}},
+}
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_entry_of_the_checkpoint_list(stopped, caplog, change, sealed):
+    """Also one with the right checksum; the entry before it counts."""
+    folder, whole = stopped
+    listed, changed = json.loads((folder / "checkpoint.json").read_text()), CHANGES[change]
+    if "file" in changed:
+        (folder / listed[0]["file"]).rename(folder / changed["file"])
+    facts = listed[0]["facts"] | changed.get("facts", {})
+    listed[0] |= changed | {"facts": facts}
+    if sealed:
+        listed[0]["check"] = entry_checksum(listed[0])
+    (folder / "checkpoint.json").write_text(json.dumps(listed))
+    assert len(tf.Run.load(folder).history) == 2
+    run = fit("scaffold", out=folder, **SETTINGS)
+    assert torch.equal(run.x, whole.x)
+    assert len(run.history) == 5
+    assert "cannot be used" in caplog.text
+
+
+@pytest.mark.parametrize("round", [-1, 1, 2.0, 1 << 60, "3", True, None])
+def test_round_numbers_of_a_history(stopped, round):
+    """Rows of rounds that cannot be, or that were there before, are left out."""
+    folder, whole = stopped
+    lines = (folder / "history.jsonl").read_text().splitlines()
+    row = json.loads(lines[2]) | {"round": round}
+    lines.insert(3, json.dumps(row))
+    (folder / "history.jsonl").write_text("\n".join(lines) + "\n")
+    assert [r["round"] for r in RunFolder(folder).read_history()] == [0, 1, 2, 3]
+    run = fit("scaffold", out=folder, **SETTINGS)
+    assert [r["round"] for r in run.history] == list(range(5))
+    assert torch.equal(run.x, whole.x)
+
+
+def test_a_checkpoint_without_its_history(stopped):
+    folder, _ = stopped
+    (folder / "history.jsonl").write_text("")
+    words = ("No checkpoint in", "is whole")
+    refused(*words, kind=CheckpointError, method="scaffold", out=folder, **SETTINGS)
+
+
+def test_a_state_is_no_larger_than_the_settings_allow(stopped, caplog):
+    folder, whole = stopped
+    with (folder / "state-000003.safetensors").open("r+b") as file:
+        file.truncate(1 << 24)
+    assert torch.equal(fit("scaffold", out=folder, **SETTINGS).x, whole.x)
+    assert "it has 16777216 bytes, more than" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", "\x00"])

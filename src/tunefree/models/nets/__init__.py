@@ -18,6 +18,7 @@ from torch import nn
 
 from ...core.errors import ArgumentError, check_int, check_known, convert_errors
 from ...core.plugins import Catalogue
+from ...core.types import MAX_CLASSES
 from .bert import Bert
 from .cnn import CnnDropout, CnnP2, CnnP4
 from .dense import Convex, Linear, Mlp, Regression
@@ -83,8 +84,7 @@ def build(
             raise ArgumentError(f"Model {name!r} takes no arguments of its own, got {arg!r}.")
         check_known(f"argument of model {name!r}", arg, known)
     check_int("build", "seed", seed, 0)
-    if seed >= 1 << 63:
-        raise ArgumentError(f"build(seed=...) must be below 2**63, got {seed!r}.")
+    check_int("build", "classes", classes, below=MAX_CLASSES)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
         if name in _BUILT_IN:
