@@ -75,6 +75,7 @@ SERVERS: dict[str, s.Server] = {
     "Splitting, l1": s.Splitting(h.L1()),
     "Proximal, l1": s.Proximal(h.L1()),
     "LoD": s.LoD(),
+    "Race": s.Race(),
 }
 
 

@@ -93,7 +93,7 @@ def test_the_same_as_from_python(call, place):
 
 # How much these work depends on how much data the cohort has, or on a coin.
 DRAWN = ("auto", "feddog", "feddowg", "fedproxlod", "fedproxwlod", "mime", "mimelite", "fedlin")
-DRAWN += ("scaffnew",)
+DRAWN += ("fedrace", "scaffnew")
 
 
 def methods_and_dtypes():

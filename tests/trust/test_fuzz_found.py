@@ -69,7 +69,11 @@ def test_a_bound_whose_step_is_no_number():
 
 
 @pytest.mark.parametrize(
-    "text", [DEEP, *(f'{{"run": "0", "sizes": [5, {n}]}}' for n in ("Infinity", 10**30, 0, -1))]
+    "text",
+    [
+        DEEP,
+        *(f'{{"run": "0", "sizes": [5, {n}], "columns": 0}}' for n in ("Infinity", 10**30, 0, -1)),
+    ],
 )
 def test_what_a_server_knows_of_its_nodes(text, tmp_path):
     (tmp_path / "nodes.json").write_text(text)

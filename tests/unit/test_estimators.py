@@ -56,7 +56,7 @@ def test_it_is_what_fit_trains():
     model = tf.models.build("linear", shape=(6,), classes=2, seed=seed)
     run = tf.fit(
         model, tf.Federation(x, y, owner), "fedavg", rounds=4, batch=20, seed=seed,
-        dtype=torch.float64,
+        dtype=torch.float64, scale="standard",
     )  # fmt: skip
     assert torch.equal(found.run_.x, run.x)
     assert (found.predict(x) == run.predict(x)).all()

@@ -133,6 +133,8 @@ def find_labels(targets: Sequence[Any]) -> tuple[Label, ...] | None:
 
     Integers from 0 are classes as they are: a client may have few of them.
     """
+    for y in targets:
+        check_plain(y, "y")
     try:
         arrays = [
             tidy(y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)) for y in targets

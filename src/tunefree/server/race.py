@@ -129,7 +129,7 @@ class Race(Server):
     def down(self, x: Vector, state: State, t: Round) -> Channels:
         """Send the point and the rate."""
         c = _unpack(state)
-        length = arm_rounds(t.plan) if c.racing else t.plan.rounds - c.began
+        length = arm_rounds(t.plan) if c.racing else max(t.plan.rounds - c.began, 1)
         lr = c.lr * (1 - (t.index - c.began) / length)
         return {"x": state["point"], "lr": x.new_tensor(lr)}
 
@@ -149,10 +149,10 @@ class Race(Server):
             c.smooth = loss if not c.measured else 0.7 * c.smooth + 0.3 * loss
             c.measured += 1
             c.least = min(c.least, c.smooth)
-            lost = (c.smooth - c.least) / max(c.start - c.least, 0.2 * abs(c.start))
-            if c.back < TRIES and (is_lost or lost > 0.9):
+            gain, lost = max(c.start - c.least, 0.2 * abs(c.start)), c.smooth - c.least
+            if c.back < TRIES and (is_lost or lost > 0.9 * gain):
                 x, state = self._put_back(state, c)
-            elif lost < 0.25:
+            elif lost <= 0.25 * gain:
                 state |= {"best": x} | {f"best_inner.{n}": v for n, v in inner.items()}
         return x, state | {"point": x, "control": _pack(c, x)}, trace
 
@@ -205,21 +205,18 @@ def _search(x: Vector, ask: Query) -> tuple[float, float]:
     """Return f(x) and the power of 3 along -grad f(x) that lowers f most."""
     (g,) = ask("grad", [x])
     (start,) = ask("loss", [x], "cohort", {})
-    found: dict[int, float] = {}
 
-    def value(k: int) -> float:
-        if k not in found:
-            sent = {"eta": x.new_tensor(FACTOR**k)} | ({} if found else {"direction": g})
-            (v,) = ask("loss", [x - FACTOR**k * g], "cohort", sent)
-            found[k] = float(v) if math.isfinite(float(v)) else math.inf
-        return found[k]
+    def best(powers: tuple[int, ...], known: Channels) -> tuple[float, int]:
+        found = []
+        for k in powers:
+            sent = known | {"eta": x.new_tensor(FACTOR**k)}
+            (value,) = ask("loss", [x - FACTOR**k * g], "cohort", sent)
+            found.append((float(value) if math.isfinite(value) else math.inf, k))
+            known = {}
+        return min(found)
 
-    k = 0
-    for stride in (4, 2, 1):
-        for way in (stride, -stride):
-            while abs(k + way) <= 24 and value(k + way) < value(k):
-                k += way
-    return float(start), FACTOR**k
+    value, k = best((-9, -6, -3, 0, 3, 6), {"direction": g})
+    return float(start), FACTOR ** min((value, k), best((k - 2, k - 1, k + 1, k + 2), {}))[1]
 
 
 def _from_best(state: State) -> State:

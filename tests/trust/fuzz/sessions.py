@@ -87,7 +87,7 @@ def _member() -> Target:
 def _deal() -> Target:
     made = [SecAggTerms.create(Secure(), 5, training_shapes(m, X, False)) for m in METHODS]
     for what in ("grad", "loss"):
-        made.append(SecAggTerms.create(Secure(bits=32), 5, probe_shapes(X, what, 2), what))
+        made.append(SecAggTerms.create(Secure(bits=32), 5, probe_shapes(len(X), what, 2), what))
 
     def read(data: bytes) -> None:
         method = METHODS[(data[0] if data else 0) % len(METHODS)]
@@ -107,11 +107,11 @@ def _nodes() -> Target:
         path.write_bytes(data)
         known = serve._read_known(RunFolder(path.parent), 3)
         assert known is not None
-        run, sizes = known
+        run, sizes, _ = known
         assert torch.tensor(sizes).min() > 0
         MemoryStore(path.parent, run, 0)
 
-    made = {"run": "0123456789abcdef" * 2, "sizes": [5, 7, 1]}
+    made = {"run": "0123456789abcdef" * 2, "sizes": [5, 7, 1], "columns": 0}
     return Target(read, [json.dumps(made).encode()], odd_values)
 
 

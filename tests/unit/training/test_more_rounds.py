@@ -45,7 +45,7 @@ def test_which_methods_depend_on_the_number_of_rounds():
     names = tf.methods.names()
     runs = {n: bound(tf.methods.get(n)) for n in names}
     found = {n for n, run in runs.items() if reads_rounds(run.method, run.plan, run.start)}
-    assert found == {"parfrefl", "comparfrefl", "padamfed"}
+    assert found == {"fedrace", "parfrefl", "comparfrefl", "padamfed"}
 
 
 def test_fewer_rounds_and_other_settings_are_refused(tmp_path):
