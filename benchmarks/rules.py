@@ -140,7 +140,7 @@ def _round(
 ) -> tuple[Callable[[], list[Tensor]], list[Tensor]]:
     """Return the rule's step in a round that is not its first, and the tensors it is given."""
     plan = Plan(clients=100, cohort=10, rounds=100, steps=5.0, layout=layout)
-    scalars = ("delta_sq", "loss", "grad_sq", "envelope")
+    scalars = ("delta_sq", "loss", "train_loss", "grad_sq", "envelope")
     mean: Channels = {n: x.new_tensor(100.0) if n in scalars else vector() for n in rule.needs}
 
     def ask(

@@ -48,7 +48,7 @@ from ..simulation.memory import free_ram
 log = logging.getLogger("tunefree")
 
 STATE = re.compile(r"state-([0-9]{1,18})(-[0-9a-f]{8})?\.safetensors")  # a name without a path
-STATUSES = ("unfinished", "finished", "stopped early", "diverged")
+STATUSES = ("unfinished", "finished", "stopped early", "unstable", "diverged")
 ROUNDS = "rounds"  # in a state file, the number of rounds before it
 MAX_VECTORS = 64  # in a state, of the server and of each client; methods have less than a dozen
 

@@ -115,6 +115,8 @@ class Trainer:
                 self._best.restore(facts["best"], tensors["best"].to(run.start.device))
                 self._history = History(r for r in rows if r.get("round", rounds) < rounds)
                 self._status = str(facts["status"])
+                if self._status == "unfinished" and rounds == run.plan.rounds:
+                    self._status = "finished"  # more rounds were asked for, and it stopped there
                 self._replays = int(facts["replays"])
             if len(self._history) < rounds:
                 missing = rounds - len(self._history)
@@ -143,11 +145,14 @@ class Trainer:
         if found is None:
             folder.start(run.settings)
         elif is_longer:
-            return *found[:2], self._go_on(folder, before, found[2])
+            self._check_more_rounds(folder, before, found[2])
+            found[2]["status"] = "unfinished"
+            folder.save_checkpoint(*found)  # first, so that the old one fits the settings
+            folder.start(run.settings)
         return found
 
-    def _go_on(self, folder: RunFolder, before: int, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return the facts of a run that gets more rounds than the `before` it was planned for."""
+    def _check_more_rounds(self, folder: RunFolder, before: int, facts: dict[str, Any]) -> None:
+        """Refuse more rounds than the `before` a run was planned for, where that cannot be."""
         run, status = self._run, facts.get("status")
         why = None
         if status not in ("unfinished", "finished", "unstable"):
@@ -157,8 +162,6 @@ class Trainer:
         if why is not None:
             use = "train in another folder, or start from its model with start=tf.Run.load(...)"
             raise ResumeError(f"The run in {folder.name} {why}; for more rounds, {use}.")
-        folder.start(run.settings)
-        return facts | {"status": "unfinished"}
 
     def _run_rounds(
         self, call: Callable[[Event], None], interrupted: Callable[[], bool]

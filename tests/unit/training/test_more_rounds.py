@@ -71,3 +71,31 @@ def test_an_interrupted_run_gets_more_rounds(tmp_path):
     with pytest.raises(tf.core.errors.Interrupted):
         fit(rounds=3, out=tmp_path, callbacks=[stop])
     assert torch.equal(fit(rounds=5, out=tmp_path).x, fit(rounds=5).x)
+
+
+def test_a_crash_in_the_first_of_more_rounds(tmp_path):
+    """The run goes on from where it had ended, or stays as it was."""
+
+    def crash(event):
+        raise RuntimeError("crash")
+
+    fit(rounds=3, out=tmp_path)
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(rounds=5, out=tmp_path, callbacks=[crash])
+    run = fit(rounds=5, out=tmp_path)
+    assert (run.status, len(run.history)) == ("finished", 5)
+    assert torch.equal(run.x, fit(rounds=5).x)
+
+
+def test_a_crash_before_the_settings_of_more_rounds(tmp_path, monkeypatch):
+    fit(rounds=3, out=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("tunefree.training.folder.RunFolder.start", _raise_full)
+        with pytest.raises(OSError, match="full"):
+            fit(rounds=5, out=tmp_path)
+    again = fit(rounds=3, out=tmp_path)
+    assert (again.status, len(again.history)) == ("finished", 3)
+
+
+def _raise_full(*args):
+    raise OSError("full")
