@@ -1,0 +1,229 @@
+"""Methods without a learning rate beside tuned ones, on all tasks.
+
+    python -m experiments.auto.tuned tune --out rows.jsonl --data-dir DATA      # seed 0, the grid
+    python -m experiments.auto.tuned compare --out rows.jsonl --data-dir DATA   # seeds 1 to 3
+    python -m experiments.auto.tuned table --out rows.jsonl
+
+`tune` trains every setting of the grid with seed 0. `compare` trains the best two of each task, by
+test accuracy with that seed, and the methods without a learning rate with three others. Finished
+runs in the file are skipped, so that a study can be stopped and repeated. All methods ship the
+averaged output. Methods without a learning rate have 1.4 times the rounds of the tuned ones.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tunefree as tf
+from tunefree.clients import Adam, Constant, Scaffold
+from tunefree.server import Average, Averaged, FedDuAdagrad, FedExP
+from tunefree.study.pool import Worker
+
+from ..lines import append_rows, read_rows
+
+
+@dataclass(frozen=True)
+class Task:
+    """A dataset, its split over clients, a network and how long it is trained."""
+
+    data: str
+    model: str
+    alpha: float | None  # of the Dirichlet split; None: by owner
+    clients: int
+    rounds: int
+    cohort: int | None = 10
+    steps: int = 20
+    batch: int = 50
+    cost: float = 1.0  # rough seconds of a run on a GPU, for the order of the runs
+    model_args: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+_SMALL_BERT = {"layers": 4, "width": 256, "heads": 4, "hidden": 1024, "positions": 64}
+TASKS = {
+    "digits-0.1": Task("digits", "mlp", 0.1, 20, 60),
+    "digits-1": Task("digits", "mlp", 1.0, 20, 60),
+    "a9a": Task("a9a", "linear", 0.3, 20, 100),
+    "fmnist-mlp-0.1": Task("fashion-mnist", "mlp", 0.1, 100, 200, cost=6),
+    "fmnist-mlp-1": Task("fashion-mnist", "mlp", 1.0, 100, 200, cost=6),
+    "fmnist-cnn-0.1": Task("fashion-mnist", "cnn-p4", 0.1, 100, 200, cost=15),
+    "fmnist-cnn-1": Task("fashion-mnist", "cnn-p4", 1.0, 100, 200, cost=15),
+    "writers": Task("mnist-writers", "cnn-p2", None, 200, 150, cost=12),
+    "cifar-cnn": Task("cifar10", "cnn-p4", 0.3, 100, 300, cost=20),
+    "cifar-resnet18": Task(
+        "cifar10", "resnet18", 0.3, 100, 100, cost=40,
+        options={"augment": "crop-flip", "engine": tf.Engine(precision="bf16")},
+    ),
+    "shakespeare": Task("shakespeare", "lstm", None, 0, 100, batch=20, cost=60),
+    "sst2-text": Task("sst2", "text", 0.3, 100, 100, cost=8),
+    "sst2-bert": Task("sst2", "bert", 0.3, 100, 100, cost=40, model_args=_SMALL_BERT),
+    "everyone": Task("fashion-mnist", "mlp", 0.1, 100, 200, cohort=None, cost=10),
+    "5-steps": Task("fashion-mnist", "mlp", 0.1, 100, 200, steps=5, cost=4),
+    "50-steps": Task("fashion-mnist", "mlp", 0.1, 100, 200, steps=50, cost=12),
+    "1000-clients": Task("fashion-mnist", "mlp", 0.1, 1000, 200, batch=20, cost=8),
+}  # fmt: skip
+
+RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
+ADAM_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+
+
+def _tuned(make: Callable[[float], tf.Method], rates: tuple[float, ...]) -> dict[str, tf.Method]:
+    found = {}
+    for lr in rates:
+        for name, schedule in (("", "constant"), (" decay", "linear:0")):
+            found[f"{lr:g}{name}"] = replace(make(lr), schedule=schedule)
+    return found
+
+
+def tuned_methods() -> dict[str, tf.Method]:
+    """Return every setting of the tuned methods' grids, by name."""
+    grids: dict[str, tuple[Callable[[float], tf.Method], tuple[float, ...]]] = {
+        "fedavg": (lambda lr: _method(Constant(lr), Average()), RATES),
+        "fedexp": (lambda lr: _method(Constant(lr), FedExP()), RATES),
+        "fedduadagrad": (lambda lr: _method(Constant(lr), FedDuAdagrad()), RATES),
+        "scaffold": (
+            lambda lr: replace(_method(Constant(lr), Average()), direction=Scaffold()),
+            RATES,
+        ),
+        "adam": (lambda lr: _method(Adam(lr), Average()), ADAM_RATES),
+    }
+    return {
+        f"{name} {setting}": method
+        for name, (make, rates) in grids.items()
+        for setting, method in _tuned(make, rates).items()
+    }
+
+
+def _method(step: Any, server: Any) -> tf.Method:
+    return tf.Method(step=step, server=server, output=Averaged())
+
+
+@cache
+def data(name: str, folder: str | None) -> tf.Dataset:
+    """Load a dataset once per process."""
+    return tf.load(name, folder)
+
+
+@cache
+def federation(task: str, seed: int, folder: str | None) -> tf.Federation:
+    """Split the data of a task over its clients."""
+    spec = TASKS[task]
+    split = tf.ByOwner() if spec.alpha is None else tf.Dirichlet(spec.alpha)
+    return data(spec.data, folder).split(split, clients=spec.clients or None, seed=seed)
+
+
+def network(task: str, seed: int, folder: str | None) -> torch.nn.Module:
+    """Return the newly initialised network of a task."""
+    spec, dataset = TASKS[task], data(TASKS[task].data, folder)
+    inputs = dataset.x["ids"] if isinstance(dataset.x, dict) else dataset.x
+    assert isinstance(inputs, torch.Tensor)
+    args = dict(spec.model_args)
+    if spec.data == "sst2":
+        args["vocab"] = int(inputs.max()) + 1
+    assert dataset.classes is not None
+    shape = tuple(inputs.shape[1:])
+    return tf.models.build(spec.model, shape=shape, classes=dataset.classes, seed=seed, **args)
+
+
+FREE = ("auto", "fedrace")  # methods without a learning rate
+MORE = 1.4  # rounds of these, in units of the tuned methods'
+Job = tuple[str, str, int, str | None, str]  # task, method, seed, folder, device
+
+
+def train_one(job: Job, worker: Worker) -> dict[str, Any]:
+    """Train one run and return its row."""
+    task, name, seed, folder, device = job
+    spec = TASKS[task]
+    method: str | tf.Method = name if name in FREE else tuned_methods()[name]
+    began = time.monotonic()
+    run = tf.fit(
+        network(task, seed, folder),
+        federation(task, seed, folder),
+        method,
+        rounds=round(spec.rounds * (MORE if name in FREE else 1)),
+        cohort=spec.cohort,
+        steps=spec.steps,
+        batch=spec.batch,
+        eval_every=max(1, spec.rounds // 40),
+        seed=seed,
+        device=device,
+        progress=False,
+        **spec.options,
+    )
+    accuracy = [r["test_accuracy"] for r in run.history if "test_accuracy" in r] or [0.0]
+    names = ("gradients", "bytes_up", "bytes_down")
+    return {
+        "task": task,
+        "method": name,
+        "seed": seed,
+        "status": run.status,
+        "final": accuracy[-1] if run.status != "diverged" else 0.0,
+        "best": max(accuracy),
+        **{n: run.summary[n] for n in names},
+        "seconds": time.monotonic() - began,
+    }
+
+
+def best_settings(rows: list[dict[str, Any]], task: str) -> list[str]:
+    """Return the two best tuned settings of a task with seed 0."""
+    found = [r for r in rows if r["task"] == task and r["seed"] == 0 and r["method"] not in FREE]
+    return [r["method"] for r in sorted(found, key=lambda r: -r["final"])[:2]]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return a markdown table: mean final accuracy over seeds 1 to 3, and what it cost."""
+    lines = ["| task | tuned | | " + " | ".join(f"{n} | cost" for n in FREE) + " |"]
+    lines.append("|---" * (3 + 2 * len(FREE)) + "|")
+    for task in TASKS:
+        of_task = [r for r in rows if r["task"] == task and r["seed"] > 0]
+        scores: dict[str, list[dict[str, Any]]] = {}
+        for row in of_task:
+            scores.setdefault(row["method"], []).append(row)
+        mean = {n: statistics.mean(r["final"] for r in found) for n, found in scores.items()}
+        tuned = max((n for n in mean if n not in FREE), key=lambda n: mean[n], default=None)
+        if tuned is None:
+            continue
+        cells = [f"{mean[tuned]:.4f}", tuned]
+        for name in FREE:
+            found = scores.get(name, [])
+            cost = sum(r["gradients"] for r in found) / max(len(found), 1)
+            whole = statistics.mean(r["gradients"] for r in scores[tuned])
+            cells += [f"{mean[name]:.4f}", f"{cost / whole:.2f}"] if found else ["", ""]
+        lines.append(f"| {task} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read the command line and run what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=("tune", "compare", "table"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--data-dir", default=None)
+    given = parser.parse_args()
+    rows = read_rows(given.out)
+    done = {(r["task"], r["method"], r["seed"]) for r in rows}
+    wanted: list[tuple[str, str, int]] = []
+    for task in given.tasks.split(","):
+        if given.command == "tune":
+            wanted += [(task, name, 0) for name in tuned_methods()]
+        elif given.command == "compare":
+            names = [*FREE, *best_settings(rows, task)]
+            wanted += [(task, name, seed) for name in names for seed in (1, 2, 3)]
+    wanted.sort(key=lambda job: -TASKS[job[0]].cost)
+    jobs: list[Job] = [(*j, given.data_dir, given.device) for j in wanted if j not in done]
+    append_rows(given.out, jobs, train_one, given.processes)
+    print(table(read_rows(given.out)))
+
+
+if __name__ == "__main__":
+    main()
