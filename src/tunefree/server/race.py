@@ -100,10 +100,10 @@ class Race(Server):
             c.lr = c.first = max(FIRST * longest, min(longest, USUAL))
             c.racing, c.least = float(race_rounds(t.plan) > 0), c.start
         elif c.racing and (c.failed or t.index - c.began >= arm_rounds(t.plan)):
-            state = self._judge(x, state, c, t, ask)
+            state = self._judge(state, c, t, ask)
         return state | {"control": _pack(c, x)}
 
-    def _judge(self, x: Vector, state: State, c: _Control, t: Round, ask: Query) -> State:
+    def _judge(self, state: State, c: _Control, t: Round, ask: Query) -> State:
         """Compare the arm that ended with the best so far; set up what comes next."""
         is_better = False
         if not c.failed:
