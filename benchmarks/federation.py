@@ -29,7 +29,7 @@ from tunefree.training.run import Run
 from .text import format_number, format_range
 from .timing import Say, silent, summarize
 
-METHOD, WORDS = "fedavg", ("lr=0.1",)
+METHOD, WORDS = "fedavg", ("lr=0.1", "weights=uniform")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,7 @@ def _measure_method(
 ) -> dict[str, Any]:
     rounds = WARM + settings.repeats
     work, watch = WORKS[model], RoundTimer(device, WARM)
-    chosen = get(name, **({"lr": LR} if "lr" in settings_of(name) else {}))
+    chosen = get(name, weights="uniform", **({"lr": LR} if "lr" in settings_of(name) else {}))
     run = fit(
         work.model(),
         work.federation(work.data()),

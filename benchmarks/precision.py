@@ -106,7 +106,7 @@ def _accuracy(
     run = fit(
         net,
         federation,
-        get(method, **{"lr": LR} if method == "fedavg" else {}),
+        get(method, weights="uniform", **{"lr": LR} if method == "fedavg" else {}),
         rounds=s.rounds,
         cohort=s.cohort,
         batch=50,

@@ -172,7 +172,7 @@ def measure_beside(
     run = fit(
         model,
         data,
-        get(method, lr=LR),
+        get(method, lr=LR, weights="uniform"),
         rounds=warm + repeats * block,
         cohort=cohort,
         steps=work.steps,

@@ -38,6 +38,9 @@ class RunSpec(RunTask):
     def key(self) -> str:
         """A name for the run, by its specification."""
         deciding = {k: v for k, v in self.words.items() if k != "checkpoint_every"}
+        own = deciding.get("set", {})
+        if own.get("weights") == "uniform":  # as runs had it before it was stated
+            deciding["set"] = {k: v for k, v in own.items() if k != "weights"}
         return hashlib.sha256(to_json(deciding).encode()).hexdigest()[:20]
 
 

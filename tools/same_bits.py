@@ -119,8 +119,10 @@ OPTIONS: dict[str, Words] = {
     "scafcom": {"compressor": "topk:0.3"},
     "scaffold": {"option": "I"},
 }
+UNIFORM: Words = {"weights": "uniform"}  # the default of all methods in 0.1.0
+AUTO = "auto:weights=uniform"
 COMMANDS = {
-    "run": "run --steps 3",
+    "run": "run --steps 3 --set weights=uniform",
     "run-evaluated": "run --steps 3 --method scaffold --set lr=0.05 --validation 0.2 --keep-best"
     " --patience 2 --per-client --heterogeneity",
     "run-attacked": "run --epochs 1 --method fedavg --set lr=0.1 --aggregate trimmed-mean:f=0.2"
@@ -128,8 +130,8 @@ COMMANDS = {
     " --dtype float64",
     "run-fedcanon": "run --steps 3 --method fedcanon --set penalty=l1:1e-3 --set wire=topk:0.1"
     " --cohort 0 --model linear --eval-every 2",
-    "compare": "compare --steps 3 --methods fedavg:lr=0.1,auto --seeds 2 --json",
-    "tune": "tune --steps 3 --method fedavg --grid lr=0.1,0.3 --json",
+    "compare": f"compare --steps 3 --methods fedavg:lr=0.1:weights=uniform,{AUTO} --seeds 2 --json",
+    "tune": "tune --steps 3 --method fedavg --set weights=uniform --grid lr=0.1,0.3 --json",
 }
 NETS: dict[str, tuple[Sequence[int], int, Words]] = {  # shape of a sample, classes, arguments
     "linear": ((5,), 3, {}),
@@ -290,12 +292,13 @@ def list_scenarios() -> Iterator[Case]:
 
 def list_programs() -> Iterator[Case]:
     """Yield cases of comparisons, searches, the command line and Flower's two sides."""
-    study = LOOP | {"seeds": 2, "methods": ["fedavg:lr=0.1", "auto"]}
+    study = LOOP | {"seeds": 2, "methods": ["fedavg:lr=0.1:weights=uniform", AUTO]}
     yield case("compare/plain", kind="compare", **study)
     yield case("compare/folder", kind="compare", **study, out=True, validation=0.2)
     given = {"faults": "before=0.2", "attack": "gaussian:0.2"}
     yield case("compare/scenario", kind="compare", **study, **given)
-    yield case("compare/tuned", kind="compare", **study | {"methods": ["fedavg:tuned", "auto"]})
+    tuned: Words = {"methods": ["fedavg:weights=uniform:tuned", AUTO]}
+    yield case("compare/tuned", kind="compare", **study | tuned)
     search = LOOP | {"rounds": 9, "grid": {"lr": [0.01, 0.1, 0.3]}, "seeds": 2}
     yield case("tune/grid", kind="tune", **search)
     yield case("tune/halving", kind="tune", **search, halving=True, out=True)
@@ -523,7 +526,7 @@ def make_method(name: str, given: Words) -> Any:
     from tunefree import server as s
 
     if name in METHODS:
-        return tf.methods.get(name, **given)
+        return tf.methods.get(name, **UNIFORM | given)
     adam = s.FedDuAdam(eps_g=1e-3)
     pull = c.Sum(c.Scaffold(), c.Proximal(0.1))
     prox = s.Proximal(tf.penalties.L1(1e-2), 0.05, inner=s.FedExP())
@@ -585,7 +588,8 @@ def make_arguments(case: Words) -> Words:
     if "start" in out:
         other = make_model("net", seed=5)
         out["start"] = other if out["start"] == "module" else call_fit(
-            other, make_federation("tiny"), "fedavg", rounds=1, device="cpu", dtype=torch.float64
+            other, make_federation("tiny"), make_method("fedavg", {}), rounds=1, device="cpu",
+            dtype=torch.float64,
         )  # fmt: skip
     return out
 
@@ -618,6 +622,7 @@ def run_case(case: Words, folder: Path) -> Digests:
     if kind in ("compare", "tune"):
         own: Words = {k: case[k] for k in ("seeds", "grid", "halving", "by") if k in case}
         own |= {"out": out} if case.get("out") else {}
+        own |= {"fixed": UNIFORM} if kind == "tune" else {}
         flat.pop("seed")
         what = case["methods"] if kind == "compare" else "fedavg"
         found = call_study(kind, make_model(name), fed, what, own=own, flat=flat)

@@ -10,6 +10,7 @@ ships the averaged output, the baselines too: what remains is the choice of step
 import argparse
 import statistics
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def methods() -> dict[str, tf.Method]:
         "live DoWG x capped FedDuAdagrad (auto)": (DoG(weighted=True, live=True), capped),
     }
     free = {n: tf.Method(step=a, server=b, output=Averaged()) for n, (a, b) in candidates.items()}
-    return {**tuned, **free}
+    return {n: replace(method, weights="uniform") for n, method in (tuned | free).items()}
 
 
 @cache

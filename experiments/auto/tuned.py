@@ -102,7 +102,7 @@ def tuned_methods() -> dict[str, tf.Method]:
 
 
 def _method(step: Any, server: Any) -> tf.Method:
-    return tf.Method(step=step, server=server, output=Averaged())
+    return tf.Method(step=step, server=server, output=Averaged(), weights="uniform")
 
 
 @cache
@@ -141,7 +141,9 @@ def train_one(job: Job, worker: Worker) -> dict[str, Any]:
     """Train one run and return its row."""
     task, name, seed, folder, device = job
     spec = TASKS[task]
-    method: str | tf.Method = name if name in FREE else tuned_methods()[name]
+    method = tf.methods.get(name, weights="uniform") if name in FREE else tuned_methods()[name]
+    # By its name alone, which leaves the weights to it, auto standardises the columns of tables.
+    scale = "standard" if (name, spec.data) == ("auto", "a9a") else "auto"
     began = time.monotonic()
     run = tf.fit(
         network(task, seed, folder),
@@ -155,6 +157,7 @@ def train_one(job: Job, worker: Worker) -> dict[str, Any]:
         seed=seed,
         device=device,
         progress=False,
+        scale=scale,
         **spec.options,
     )
     accuracy = [r["test_accuracy"] for r in run.history if "test_accuracy" in r] or [0.0]
@@ -206,11 +209,14 @@ def main() -> None:
     parser.add_argument("command", choices=("tune", "compare", "table"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--methods", default="", help="only methods whose name begins so; comma")
+    parser.add_argument("--seeds", default="1,2,3", help="of compare")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data-dir", default=None)
     given = parser.parse_args()
-    rows = read_rows(given.out)
+    rows, seeds = read_rows(given.out), [int(s) for s in given.seeds.split(",")]
+    begins = tuple(given.methods.split(","))
     done = {(r["task"], r["method"], r["seed"]) for r in rows}
     wanted: list[tuple[str, str, int]] = []
     for task in given.tasks.split(","):
@@ -218,7 +224,8 @@ def main() -> None:
             wanted += [(task, name, 0) for name in tuned_methods()]
         elif given.command == "compare":
             names = [*FREE, *best_settings(rows, task)]
-            wanted += [(task, name, seed) for name in names for seed in (1, 2, 3)]
+            wanted += [(task, name, seed) for name in names for seed in seeds]
+    wanted = [job for job in wanted if job[1].startswith(begins)]
     wanted.sort(key=lambda job: -TASKS[job[0]].cost)
     jobs: list[Job] = [(*j, given.data_dir, given.device) for j in wanted if j not in done]
     append_rows(given.out, jobs, train_one, given.processes)

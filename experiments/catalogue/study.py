@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ def methods() -> dict[str, tf.Method]:
         "scaffold, top 5 %": tf.methods.get("scaffold", wire="topk:0.05"),
     }
     sparse = {f"{n}, l1 1e-4": tf.methods.get(n, penalty="l1:1e-4") for n in PENALISED}
-    return {**named, **scaled, **products, **packed, **sparse}
+    found = {**named, **scaled, **products, **packed, **sparse}
+    return {name: replace(method, weights="uniform") for name, method in found.items()}
 
 
 @cache

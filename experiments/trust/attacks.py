@@ -73,7 +73,7 @@ def train_one(one: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
     began = time.perf_counter()
     run = tf.fit(
         **problem,
-        method=tf.methods.get(one["method"], **METHODS[one["method"]]),
+        method=tf.methods.get(one["method"], weights="uniform", **METHODS[one["method"]]),
         seed=one["seed"],
         aggregate=tf.robust.parse(one["aggregate"]),
         scenario=tf.Scenario(attack=tf.attacks.parse(one["attack"])),

@@ -112,7 +112,7 @@ def train_one(case: dict[str, Any], seed: int, federation: tf.Federation) -> dic
     run = tf.fit(
         nets.build("linear", shape=(1, 28, 28), classes=10, seed=seed),
         federation,
-        tf.methods.get("fedavg", lr=PROBLEM["lr"]),
+        tf.methods.get("fedavg", lr=PROBLEM["lr"], weights="uniform"),
         rounds=ROUNDS,
         steps=PROBLEM["steps"],
         batch=PROBLEM["batch"],

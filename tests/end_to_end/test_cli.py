@@ -245,6 +245,10 @@ BAD = {
         "Evaluate(validation=...) must be a number between 0 and 1",
     ),
     "patience": (["--patience", "2"], "choose by validation data"),
+    "monitor": (
+        ["--validation", "0.2", "--monitor", "f1"],
+        "Evaluate(monitor=...) must be one of 'loss', 'accuracy', got 'f1'.",
+    ),
     "device": (["--device", "gpu"], "fit(device=...) must be 'auto' or a device of this machine"),
     "resume": (["--resume", "nowhere"], "--resume must be a run folder, got 'nowhere'"),
     "resume-and-more": (["--resume", "x", "--seed", "3"], "only --rounds can be given"),

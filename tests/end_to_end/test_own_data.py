@@ -348,6 +348,16 @@ def test_a_config_and_what_is_typed(call, place):
     assert drop_seconds(read_history(place / "b")) == drop_seconds(read_history(place / "a"))
 
 
+def test_what_a_run_follows(call, place):
+    words = ("--clients", 3, "--rounds", 2, "--steps", 1, "--validation", 0.2, "--keep-best")
+    assert call("run", *words, "--monitor", "loss", "--mode", "min", "--out", "a")[0] == 0
+    code, _, err = call("run", "--config", "a/config.toml", "--out", "b")
+    assert code == 0, err
+    for folder in ("a", "b"):
+        settings = json.loads((place / folder / "settings.json").read_text())
+        assert (settings["monitor"], settings["mode"]) == ("loss", "min")
+
+
 def test_configs_of_studies(call, place):
     (place / "sweep.toml").write_text(
         'methods = ["fedavg:lr=0.1", "auto"]\nseeds = [0, 4]\nclients = 3\nrounds = 1\n'

@@ -73,6 +73,7 @@ COMPOSITIONS |= {
     "lod-on-the-server": tf.methods.get("fedproxlod", global_loss="server"),
     "wlod-printed": tf.methods.get("fedproxwlod", reading="printed", prox_step="explicit"),
     "padamfed-vr": tf.methods.get("padamfed", variance_reduced=True),
+    "fedhyper-sl": tf.methods.get("fedhyper", schedulers="SL"),
     "exprox-stops": tf.methods.get("fedexprox", extrapolation="stops"),
     "comparfrefl-choose": tf.methods.get("comparfrefl", compressor=tf.wire.Choose(at_will)),
 }

@@ -8,6 +8,8 @@ import torch
 import tunefree as tf
 from every.cases import METHODS
 from flower.local import CLIENTS, LocalTransport, arguments, train
+from tunefree.flower.serve import serve
+from tunefree.flower.settings import Settings
 from tunefree.testing._problem import federation, net
 
 COMPOSED = (  # weights, schedules and every kind of wire
@@ -51,3 +53,18 @@ def test_every_method(name, tmp_path):
         assert b["bytes_down"] >= a["bytes_down"]
         assert b["answered"] == (CLIENTS if method.full else 4)
         assert not {"absent", "behind", "refused", "lost", "renewed"} & b.keys()
+
+
+@pytest.mark.parametrize("given", ["auto", "fedavg"])
+def test_how_clients_count(given, tmp_path):
+    """Nodes make the method by its name; the server decides the weights, as a simulation does."""
+    words = {"rounds": 2, "cohort": 4, "batch": 4, "epochs": 1, "seed": 7, "dtype": torch.float64}
+    one = tf.Engine(backend="loop", chunk=1)
+    alone = tf.fit(net(), federation(), given, engine=one, device="cpu", **words)
+    own = {"model": net(), "clients": CLIENTS, "test": federation().test, "wait": 0.0}
+    spread = serve(Settings(method=given, **own, **words), LocalTransport(tmp_path))
+    assert spread.settings["method"] == alone.settings["method"]
+    assert spread.settings["method"]["weights"] == "samples"
+    assert torch.equal(alone.x, spread.x)
+    masked = Settings(method=given, secure=tf.privacy.Secure(), **own, **words)
+    assert masked.resolve_method().weights == "uniform"

@@ -519,7 +519,7 @@ def fedrace(problem, x0, cohorts, steps, *, weights="uniform", batch=None, panel
     f0, slope = loss(cohorts[0], start), mean(cohorts[0], lambda i: problem.grad(i, start))
     along = {k: loss(cohorts[0], start - 3.0**k * slope) for k in range(-12, 13)}
     longest = 3.0 ** min(along, key=along.get)  # both problems are convex: one minimum
-    first = max(longest / 27, min(longest, 0.03))
+    first = max(longest / 27, min(longest, 1 / 27))
     L = max(1, round(0.07 * T))
     race = int(0.35 * T) if int(0.35 * T) >= 3 * L else 0
 
@@ -554,7 +554,12 @@ def fedrace(problem, x0, cohorts, steps, *, weights="uniform", batch=None, panel
         judged = (
             np.inf if failed else loss(range(N) if panel is None else panel, polynomial(means)[-1])
         )
-        least = np.inf if best is None else best[0] * (0.95 if lr > best[1] else 1.0)
+        if best is None:
+            least = np.inf
+        elif lr < best[1]:
+            least = best[0]
+        else:
+            least = best[0] * (0.95 if lr > 0.05 else 1.03)
         if better := judged < least:
             best = (judged, lr, polynomial(means)[-1], server)
         if up and better:

@@ -58,6 +58,14 @@ def test_named_methods(case, problem, setup):
             agree([float(row[key]) for row in rows], [row[key] for row in run.trace])
 
 
+@pytest.mark.parametrize("case", ["fedadagrad", "fedadam", "fedyogi"])
+def test_clients_count_by_samples_unless_told_otherwise(case):
+    problem = problems.softmax()
+    run = expected(case, problem, cohorts(problem, 3), cases.STEPS, weights="samples")
+    got, _, _ = fit(problem, start(problem, case), method(case), cohort=3)
+    follows(got, run)
+
+
 def before_the_first_round(problem, **cut):
     """Everyone's batches, drawn as round -1, and their number of steps."""
     sizes, starts = torch.tensor(problem.sizes), torch.tensor(problem.start)
@@ -105,8 +113,10 @@ def test_schedule_decay_and_clip(case):
         schedule=SCHEDULES[extra["schedule"]] if "schedule" in extra else (),
         decay=extra["weight_decay"],
         clip=extra.get("clip"),
+        weights="uniform",
     )
-    got, _, _ = fit(problem, start(problem, case), method(case, **extra), cohort=size)
+    part = method(case, weights="uniform", **extra)
+    got, _, _ = fit(problem, start(problem, case), part, cohort=size)
     follows(got, run)
 
 
@@ -124,8 +134,9 @@ def test_memory_over_many_rounds(case):
     """Long enough for PAdaMFed's own momentum weight to be below 1."""
     problem = problems.least_squares()
     groups = cohorts(problem, 3, rounds=15)
-    run = expected(case, problem, groups, 2)
-    got, _, _ = fit(problem, start(problem, case), method(case), cohort=3, rounds=15, steps=2)
+    run = expected(case, problem, groups, 2, weights="uniform")
+    part = method(case, weights="uniform")
+    got, _, _ = fit(problem, start(problem, case), part, cohort=3, rounds=15, steps=2)
     follows(got, run)
 
 

@@ -147,6 +147,15 @@ def test_every_method_meets_both_problems_and_all_setups():
     }
 
 
+@pytest.mark.parametrize("case", ["fedavg", "fedavgm", "fedprox", "auto"])
+def test_clients_count_by_samples_unless_told_otherwise(problem, case):
+    name, settings = cases.NAMED[case]
+    x0, groups = problems.start(problem), cohorts(problem, 3)
+    expected = cases.oracle(name)(problem, x0, groups, cases.STEPS, weights="samples", **settings)
+    got, _, _ = fit(problem, x0, tf.methods.get(name, **settings), cohort=3)
+    follows(got, expected)
+
+
 SMALL_BATCHES = {
     name: cases.NAMED[name]
     for name in (
@@ -182,6 +191,7 @@ def test_minibatches(problem, case, weights):
 def test_unequal_steps(problem, case):
     """Two epochs of batches of 4: client i takes 2 ceil(n_i / 4) steps, the last ones short."""
     name, settings = SMALL_BATCHES[case]
+    settings = settings | {"weights": "uniform"}
     x0, groups = problems.start(problem), cohorts(problem, 4)
     batch, steps = drawn(problem, groups, batch=4, steps=None, epochs=2)
     for i in {i for ids in groups for i in ids}:
@@ -209,6 +219,7 @@ EVERYTHING = {"schedule": "cosine+warmup:2", "weight_decay": 1e-2, "clip": 0.5}
 )
 def test_schedule_decay_and_clip(problem, case, extra):
     name, settings = cases.NAMED[case]
+    settings = settings | {"weights": "uniform"}
     x0 = problems.start(problem)
     expected = cases.oracle(name)(
         problem,
@@ -410,6 +421,7 @@ COMPOSITIONS = (
 def test_weight_decay_belongs_to_every_clients_loss(problem, case):
     """Where a gradient over all data is asked for, too."""
     name, settings = cases.NAMED[case]
+    settings = settings | {"weights": "uniform"}
     x0 = problems.start(problem)
     groups = cohorts(problem, 3)
     expected = cases.oracle(name)(problem, x0, groups, cases.STEPS, decay=0.05, **settings)
@@ -521,7 +533,7 @@ def test_averaged_output_of_auto(problem, weights):
 
 def test_auto_is_the_composition_under_comparison():
     parts, _ = compositions()["live-dowg-fedduadagrad-move"]
-    assert tf.methods.get("auto") == tf.Method(name="auto", **parts)
+    assert tf.methods.get("auto") == tf.Method(name="auto", weights=None, **parts)
 
 
 @pytest.mark.parametrize(("rounds", "size"), [(9, 3), (30, 4), (22, 7)])
@@ -583,6 +595,7 @@ def test_callable_loss():
 @pytest.mark.parametrize("case", ["fedavgm", "fedexpm", "fedduadagrad", "fedduadam", "feddowg"])
 def test_server_memory_over_many_rounds(problem, case):
     name, settings = cases.NAMED[case]
+    settings = settings | {"weights": "uniform"}
     x0 = problems.start(problem)
     groups = cohorts(problem, 3, rounds=15)
     expected = cases.oracle(name)(problem, x0, groups, 2, **settings)

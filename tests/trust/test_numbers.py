@@ -34,7 +34,7 @@ REFUSED = {
     ("fedcanon-qsgd-mcp", "many small steps"): r"Cannot use MCP.* proximal map needs alpha < 1/rho",
     ("fedcanon2-scad", "many small steps"): r"Cannot use SCAD.* proximal map needs alpha < 1/rho",
 }
-SCALE_FREE = ("auto", "feddog", "feddowg", "fedproxlod", "fedproxwlod")
+SCALE_FREE = ("auto", "feddog", "feddowg", "fedprodigy", "fedproxlod", "fedproxwlod")
 
 
 class Scaled:

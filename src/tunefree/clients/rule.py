@@ -236,6 +236,10 @@ class Step(ClientPart, ABC):
         """Most steps of a solver on the whole local batch, whatever K is; None for other steps."""
         return None
 
+    def extra_gradients(self, steps: float) -> float:
+        """Return how many gradients `take` asks for in so many steps, for a dry run."""
+        return 0.0
+
     def resolve(self, down: Channels, t: Round) -> tuple["Step", Round]:
         """Return the step that clients take in this round, given what the server sent."""
         return self, t

@@ -77,14 +77,14 @@ class FlowerClients(ClientPool):
     ) -> None:
         self.method, self.plan = method, plan
         self._masked, self._lost = MaskedRounds(None) if masked is None else masked, 0
-        self._shares = client_weights(method.weights, sizes)
+        self._shares = client_weights(method.resolved_weights, sizes)
         self._start, self._exchange, self._held = start, exchange, held
         self._scaling = scaling
         self._settings, self._secure = exchange.settings, exchange.settings.secure
         self._aggregate = self._settings.aggregation
         if self._secure is not None:
             check_secure_settings(method, self._settings)
-            check_weights(self._shares, method.weights)
+            check_weights(self._shares, method.resolved_weights)
         self._versions = MemoryVersions(bool(init_client_memory(method, start, plan)))
         self._passes = 0.0
         self._sent: tuple[Ledger | None, Counter[str]] = (None, Counter())

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from .. import methods
 from ..core.errors import (
     ArgumentError,
     check_argument,
@@ -18,7 +17,6 @@ from ..core.errors import (
     check_nonnegative,
     check_positive,
 )
-from ..methods import Method
 from ..models.engine import EngineName
 from ..privacy import Privacy, Secure
 from ..training.callbacks import Callback
@@ -26,8 +24,8 @@ from ..training.config import Engine, RunConfig, option
 
 # Options of a simulation that need all data in one process.
 UNSUPPORTED = (
-    *("compile", "start", "validation", "patience", "keep_best", "per_client", "heterogeneity"),
-    *("backend", "chunk", "faults", "attack", "class_weight"),
+    *("compile", "start", "validation", "patience", "keep_best", "monitor", "mode"),
+    *("per_client", "heterogeneity", "backend", "chunk", "faults", "attack", "class_weight"),
 )
 
 
@@ -105,8 +103,12 @@ class Settings(RunConfig):
                 why = "it needs all clients' data in one process; use fit, or leave it out"
                 raise ArgumentError(f"Settings cannot have {name}={given[name]!r}: {why}.")
 
-    def resolve_method(self) -> Method:
-        """Return the method itself."""
-        if isinstance(self.method, str) and self.set:
-            return methods.get(self.method, **self.set)
-        return super().resolve_method()
+    @property
+    def method_settings(self) -> Mapping[str, Any]:
+        """Settings of a method that is given by name."""
+        return self.set
+
+    @property
+    def has_plain_mean(self) -> bool:
+        """Whether the server averages uploads as they are."""
+        return super().has_plain_mean and self.secure is None

@@ -116,8 +116,11 @@ def _has_type(value: Any, kind: Any) -> bool:
 
 
 def digest_method(method: Method) -> str:
-    """Return 16 hex digits that tell a method and its settings from others."""
-    return _digest(method.describe())
+    """Return 16 hex digits that tell a method and its settings from others.
+
+    The weights are left out: the server decides them, and nodes do not use them.
+    """
+    return _digest(method.describe() | {"weights": None})
 
 
 def digest_model(problem: Problem) -> str:

@@ -35,7 +35,9 @@ class Method:
         server: What the server does with the means.
         wire: How uploaded vectors are packed: a wire, or text such as "ef+topk:0.05".
         output: Which model is evaluated and shipped: a part, or "last", "last-two", "averaged".
-        weights: "uniform" (as in the papers) or "samples": how clients count in the means.
+        weights: How clients count in the means: "uniform" (alike, as in most papers) or "samples".
+            None, as in FedAvg, is decided before round 0: by samples where the server averages
+            uploads as they are, uniform under masks, noise and robust rules.
         schedule: Learning rate over rounds: a Schedule, or text such as "cosine+warmup:10".
         weight_decay: Adds (weight_decay / 2) |y|^2 to every client's loss, >= 0.
         clip: Longest minibatch gradient let through, > 0, or None; gradients over all data, which
@@ -48,7 +50,7 @@ class Method:
     server: Server = field(default_factory=Average)
     wire: Wire = field(default_factory=Dense)
     output: Output | Literal["last", "last-two", "averaged"] = field(default_factory=Last)
-    weights: Weights = "uniform"
+    weights: Weights | None = "uniform"
     schedule: Schedule | str = field(default_factory=Schedule)
     weight_decay: float = 0.0
     clip: float | None = None
@@ -65,7 +67,8 @@ class Method:
             name = kind.__name__.lower()
             part = getattr(self, name)
             check_argument("Method", name, part, f"a {kind.__name__}", isinstance(part, kind))
-        check_known("weights", self.weights, ("uniform", "samples"))
+        if self.weights is not None:
+            check_known("weights", self.weights, ("uniform", "samples"))
         check_nonnegative("Method", "weight_decay", self.weight_decay)
         if self.clip is not None:
             check_positive("Method", "clip", self.clip)
@@ -188,6 +191,12 @@ class Method:
         """The output part, resolved."""
         assert isinstance(self.output, Output)
         return self.output
+
+    @property
+    def resolved_weights(self) -> Weights:
+        """The weights, resolved, as `RunConfig.resolve_method` returns them."""
+        assert self.weights is not None
+        return self.weights
 
     def describe(self) -> dict[str, Any]:
         """Return the parts and their settings as plain data, for records and comparison."""

@@ -190,4 +190,7 @@ def get(name: str, **arguments: Any) -> Method:
         if not isinstance(method, Method):
             what = f"The method {name!r} of {entry.package}"
             raise ArgumentError(f"{what} must return a Method, got {method!r}.")
-    return replace(method, name=name, **{k: v for k, v in arguments.items() if k in COMMON})
+    common = {k: v for k, v in arguments.items() if k in COMMON}
+    if common.get("weights", "") is None:
+        del common["weights"]  # what the method comes with
+    return replace(method, name=name, **common)

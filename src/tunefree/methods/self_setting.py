@@ -47,7 +47,10 @@ def auto() -> Method:
     none runs away; the server never moves further than the clients did.
     """
     return Method(
-        step=DoG(weighted=True, live=True), server=FedDuAdagrad(max_move=1.0), output=Averaged()
+        step=DoG(weighted=True, live=True),
+        server=FedDuAdagrad(max_move=1.0),
+        output=Averaged(),
+        weights=None,
     )
 
 

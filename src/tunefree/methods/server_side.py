@@ -13,19 +13,20 @@ from .registry import ADAM_SERVER_LR, LR, PROX_MU, decades, register_method
 @register_method("McMahan 2017", choose={"lr": LR}, arxiv="1602.05629")
 def fedavg(*, lr: float = 0.1, server_lr: float = 1.0) -> Method:
     """Local SGD and averaging; lr is a choice. McMahan et al. 2017."""
-    return Method(step=Constant(lr), server=Average(server_lr))
+    return Method(step=Constant(lr), server=Average(server_lr), weights=None)
 
 
 @register_method("Hsu 2019", choose={"lr": LR}, arxiv="1909.06335")
 def fedavgm(*, lr: float = 0.1, server_lr: float = 1.0, momentum: float = 0.9) -> Method:
     """FedAvg with server momentum; lr is a choice. Hsu et al. 2019."""
-    return Method(step=Constant(lr), server=Momentum(server_lr, momentum))
+    return Method(step=Constant(lr), server=Momentum(server_lr, momentum), weights=None)
 
 
 @register_method("Li 2020", choose={"lr": LR, "mu": PROX_MU}, arxiv="1812.06127")
 def fedprox(*, lr: float = 0.1, mu: float = 0.1, server_lr: float = 1.0) -> Method:
     """FedAvg with a pull to the server's model; lr and mu are choices. Li et al. 2020."""
-    return Method(direction=Proximal(mu), step=Constant(lr), server=Average(server_lr))
+    server = Average(server_lr)
+    return Method(direction=Proximal(mu), step=Constant(lr), server=server, weights=None)
 
 
 @register_method("Jhunjhunwala 2023", choose={"lr": LR}, arxiv="2301.09604")
@@ -68,7 +69,7 @@ def fedadagrad(
 ) -> Method:
     """AdaGrad on the server; lr and server_lr are choices. Reddi et al. 2021."""
     server = Adaptive("adagrad", server_lr, beta1, 0.0, eps, s0)
-    return Method(step=Constant(lr), server=server)
+    return Method(step=Constant(lr), server=server, weights=None)
 
 
 @register_method("Reddi 2021", choose={"lr": LR, "server_lr": ADAM_SERVER_LR}, arxiv="2003.00295")
@@ -82,7 +83,8 @@ def fedadam(
     s0: float | None = None,
 ) -> Method:
     """Adam on the server; lr and server_lr are choices. Reddi et al. 2021."""
-    return Method(step=Constant(lr), server=Adaptive("adam", server_lr, beta1, beta2, eps, s0))
+    server = Adaptive("adam", server_lr, beta1, beta2, eps, s0)
+    return Method(step=Constant(lr), server=server, weights=None)
 
 
 @register_method("Reddi 2021", choose={"lr": LR, "server_lr": ADAM_SERVER_LR}, arxiv="2003.00295")
@@ -96,7 +98,8 @@ def fedyogi(
     s0: float | None = None,
 ) -> Method:
     """Yogi on the server; lr and server_lr are choices. Reddi et al. 2021."""
-    return Method(step=Constant(lr), server=Adaptive("yogi", server_lr, beta1, beta2, eps, s0))
+    server = Adaptive("yogi", server_lr, beta1, beta2, eps, s0)
+    return Method(step=Constant(lr), server=server, weights=None)
 
 
 @register_method("Wang 2022", choose={"lr": LR, "server_lr": decades(-2, 0, 2)}, arxiv="2205.02719")

@@ -6,8 +6,9 @@ arXiv:1909.06335
     Average:   x <- x + server_lr mean_i delta_i
     Momentum:  v <- momentum v + mean_i delta_i,     x <- x + server_lr v
 
-Differences from the paper: weights are uniform unless asked for by samples; server_lr as in
-Reddi et al., ICLR 2021. delta is the move itself, so the server adds.
+Differences from the paper: clients count alike where uploads are masked, noised or aggregated by a
+robust rule, otherwise by their samples; server_lr as in Reddi et al., ICLR 2021. delta is the move
+itself, so the server adds.
 """
 
 from dataclasses import dataclass

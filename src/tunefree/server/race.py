@@ -2,9 +2,10 @@
 
     round 0:  e = the step along -grad f(x0) that lowers f most, among powers of 3
     race:     arms from x0, each of L rounds with lr_j = lr (1 - j / L), j = 0 .. L-1, all with the
-              same cohorts; lr = max(e / 27, min(e, 0.03)) first, then 3 lr, 9 lr, ... while that
+              same cohorts; lr = max(e / 27, min(e, 1/27)) first, then 3 lr, 9 lr, ... while that
               is better, else lr / 3, lr / 9, ...
-    judge:    f at the average of each arm's iterates, asked of the same panel of clients
+    judge:    f at the average of each arm's iterates, asked of the same panel of clients; a rate
+              above 1/27 must lower it by 5 %, a larger one up to 1/27 may raise it by 3 %
     run:      from the best arm's average, lr (T - t) / (T - t0) in round t of t0 .. T-1
 
 L is 7 % of the rounds, and the race takes at most 35 % of them. With fewer than nine rounds there
@@ -27,9 +28,9 @@ from .output import Averaged
 from .rule import Server, ServerUpdate
 
 FACTOR = 3.0  # between the rates of neighbouring arms
-FIRST, USUAL = FACTOR**-3, 0.03  # the first arm's rate: in units of the line search's; elsewhere
+FIRST, USUAL = FACTOR**-3, FACTOR**-3  # the first arm's rate: in units of the line search's; most
 ARM, RACE = 0.07, 0.35  # rounds of an arm and of the whole race, in units of all rounds
-CAUTION = 0.05  # a larger rate must lower the loss by this share to be better
+CAUTION, SLACK = 0.05, 0.03  # shares of the loss that a larger rate must win above USUAL; may lose
 LOST, TRIES = 3.0, 6  # growth of the loss, over f(x0), that ends an arm; times a run is put back
 
 
@@ -108,8 +109,8 @@ class Race(Server):
         is_better = False
         if not c.failed:
             value = float(ask("loss", [state["mean"]], "panel")[0])
-            margin = CAUTION * abs(c.best_value) if c.lr > c.best_lr else 0.0
-            is_better = value < c.best_value - margin or not c.best_lr
+            share = 0.0 if c.lr < c.best_lr else CAUTION if c.lr > 1.1 * USUAL else -SLACK
+            is_better = value < c.best_value - share * abs(c.best_value) or not c.best_lr
         if is_better:
             c.best_lr, c.best_value = c.lr, value
             state = state | {"best": state["mean"]}
@@ -128,17 +129,15 @@ class Race(Server):
 
     def down(self, x: Vector, state: State, t: Round) -> Channels:
         """Send the point and the rate."""
-        c = _unpack(state)
-        length = arm_rounds(t.plan) if c.racing else max(t.plan.rounds - c.began, 1)
-        lr = c.lr * (1 - (t.index - c.began) / length)
-        return {"x": state["point"], "lr": x.new_tensor(lr)}
+        return {"x": state["point"], "lr": x.new_tensor(_decayed(_unpack(state), t))}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Move by the inner rule; end an arm that is lost, put back a run that is."""
         c, inner = _unpack(state), select_prefix(state, "inner")
         x, inner, trace = self.inner.step(state["point"], mean, inner, t, ask)
         state = state | {f"inner.{n}": v for n, v in inner.items()}
-        trace = trace | ({"arm": x.new_tensor(c.arms)} if c.racing else {})
+        trace = trace | {"lr": x.new_tensor(_decayed(c, t))}
+        trace |= {"arm": x.new_tensor(c.arms)} if c.racing else {}
         loss = float(mean["train_loss"])
         is_lost = not loss <= c.start + LOST * abs(c.start)
         if c.racing:
@@ -186,6 +185,12 @@ def race_rounds(plan: Plan) -> int:
     """Return the most rounds of the race; 0 if there are too few for three arms."""
     most = int(RACE * plan.rounds)
     return most if most >= 3 * arm_rounds(plan) else 0
+
+
+def _decayed(c: _Control, t: Round) -> float:
+    """Return the clients' rate in a round."""
+    length = arm_rounds(t.plan) if c.racing else max(t.plan.rounds - c.began, 1)
+    return c.lr * (1 - (t.index - c.began) / length)
 
 
 def _choose_arm(c: _Control, is_better: bool) -> bool:

@@ -96,7 +96,8 @@ class DryRun(ClientPool):
             losses=_ZeroLosses(), local_batches=lambda phase, steps: batches, full_loss=full
         )
         refs = 1 + ("ref" in self._method.direction.sets and not t.preparing)
-        self.gradients += len(ids) * self._plan.steps * refs
+        extra = self._method.step.extra_gradients(self._plan.steps)
+        self.gradients += len(ids) * (self._plan.steps * refs + extra)
         sent, _, _ = local_update(self._method, task, down, self.own, t)
         one = Ledger()
         arrived, _ = pack_uploads(self._method, sent, self.own, ids[:1], t, one)

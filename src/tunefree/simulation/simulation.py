@@ -70,7 +70,7 @@ class Simulation:
         self.batches = BatchSource(
             config.problem, federation, config.batch_plan, plan.seed, config.augment
         )
-        self.weights = client_weights(method.weights, federation.sizes)  # (N,), sum 1
+        self.weights = client_weights(method.resolved_weights, federation.sizes)  # (N,), sum 1
         self.losses, self.chunks = choose_engine(config, self.batches)
         faults = config.faults
         limit_steps = None if faults is None else partial(faults.limit_steps, plan.seed)

@@ -184,11 +184,15 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         scaling = problem.standardise_inputs(data.columns)
         if isinstance(config.start, Run) and config.start.scaling is not None:
             scaling.copy_(config.start.scaling)
-    test, metrics = None, dict(config.evaluate.metrics or {})
+    test, validation, metrics = None, None, dict(config.evaluate.metrics or {})
     if data.test is not None:
         test = Evaluation(problem, data.test, metrics, data.client_weights, data.client_names)
-    elif metrics:
-        raise ArgumentError("Evaluate(metrics=...) needs a test set; give Federation(test=...).")
+    if data.validation is not None:
+        validation = Evaluation(problem, data.validation, metrics)
+    if metrics and test is None and validation is None:
+        use = "give Federation(test=...), or Evaluate(validation=0.1)"
+        raise ArgumentError(f"Evaluate(metrics=...) needs a test or a validation set; {use}.")
+    has_accuracy = validation is not None and validation.has_accuracy(start)
     settings = {
         "tunefree": __version__,
         "torch": torch.__version__,
@@ -206,6 +210,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         "steps": config.batch_plan.steps,
         "loss": problem.loss_name,
         "precision": problem.precision,
+        **config.evaluate.resolve_monitor(has_accuracy),
     }
     try:
         pool = source.create_pool(config, method, problem, plan, start)
@@ -221,7 +226,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         pool=pool,
         start=start,
         test=test,
-        validation=None if data.validation is None else Evaluation(problem, data.validation),
+        validation=validation,
         settings=settings | pool.describe(),
         ranks=ranks,
         asks_moments=is_scaled and config.start is None,

@@ -35,6 +35,7 @@ from ..server.aggregate import Aggregation, weighted_mean
 from .run import Run
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]
+MODES: dict[str, Literal["min", "max"]] = {"loss": "min", "accuracy": "max"}  # what is better
 
 
 def option(
@@ -72,9 +73,14 @@ class Evaluate:
 
     Args:
         validation: Fraction of every client's samples held out for validation, in (0, 1).
-        patience: Stop after this many evaluations without a better validation score.
-        keep_best: Ship the model with the best validation score instead of the method's output.
-        metrics: Further metrics by name, each f(outputs, targets) over the test set.
+        patience: Stop after this many evaluations without a better value of `monitor`.
+        keep_best: Ship the model with the best value of `monitor` instead of the method's output.
+        monitor: The metric on the validation data that `patience` and `keep_best` follow: "loss",
+            "accuracy" or one of `metrics`; None is the accuracy where there is one, else the loss.
+        mode: Whether the best `monitor` is the lowest ("min") or the highest ("max"). The loss is
+            lowered and the accuracy raised; one of `metrics` needs a mode.
+        metrics: Further metrics by name, each f(outputs, targets) over the whole test set, and over
+            the whole validation set.
         per_client: Report the worst client's score and the spread over clients.
         heterogeneity: Report how much the clients' gradients differ, at every evaluation: `zeta`,
             the root mean square of |grad f_i - grad f|, and `dissimilarity`, the mean of
@@ -88,14 +94,27 @@ class Evaluate:
     )
     patience: int | None = option(
         None,
-        "Stop after this many evaluations without a better validation score.",
+        "Stop after this many evaluations without a better value of monitor.",
         cli=int | None,
         least=1,
     )
     keep_best: bool = option(
         False, "Ship the model that was best on the validation data.", cli=bool
     )
-    metrics: Mapping[str, Metric] | None = option(None, "Further metrics over the test set.")
+    monitor: str | None = option(
+        None,
+        "Metric on the validation data that patience and keep-best follow: loss or accuracy; "
+        "accuracy where there is one, else loss, by default.",
+        cli=str | None,
+    )
+    mode: Literal["min", "max"] | None = option(
+        None,
+        "Whether the best monitor is the lowest (min) or the highest (max); known by default.",
+        cli=Literal["min", "max"] | None,
+    )
+    metrics: Mapping[str, Metric] | None = option(
+        None, "Further metrics over the test and validation sets."
+    )
     per_client: bool = option(
         False, "Report the worst client and the spread over clients.", cli=bool
     )
@@ -107,18 +126,49 @@ class Evaluate:
         _make_plain(self)
         if self.validation is not None:
             check_between("Evaluate", "validation", self.validation, 0, 1)
-        elif self.patience is not None or self.keep_best:
+        elif self.patience is not None or self.keep_best or self.monitor is not None:
             why = "choose by validation data; give validation=0.1 or so"
-            raise ArgumentError(f"Evaluate(patience=..., keep_best=...) {why}.")
+            raise ArgumentError(f"Evaluate(patience=..., keep_best=..., monitor=...) {why}.")
         metrics = self.metrics or {}
         if not isinstance(metrics, Mapping) or not all(callable(m) for m in metrics.values()):
             raise ArgumentError(
                 f"Evaluate(metrics=...) must map names to functions, got {metrics!r}."
             )
-        if taken := {"loss", "accuracy"} & set(metrics):
+        if taken := set(MODES) & set(metrics):
             raise ArgumentError(
                 f"Evaluate(metrics=...) cannot have the name {taken.pop()!r}, which is reserved."
             )
+        self._check_monitor((*MODES, *metrics))
+
+    def _check_monitor(self, known: tuple[str, ...]) -> None:
+        name, mode = self.monitor, self.mode
+        if mode is not None:
+            check_argument("Evaluate", "mode", mode, "'min' or 'max'", mode in ("min", "max"))
+            if name is None:
+                why = "is the direction of monitor; give monitor as well"
+                raise ArgumentError(f"Evaluate(mode={mode!r}) {why}.")
+        if name is None:
+            return
+        if name not in known:
+            names = ", ".join(map(repr, known))
+            raise ArgumentError(f"Evaluate(monitor=...) must be one of {names}, got {name!r}.")
+        if name not in MODES and mode is None:
+            use = "give mode='max' if higher is better, mode='min' if lower is"
+            raise ArgumentError(f"Evaluate(monitor={name!r}) is a metric of your own; {use}.")
+        if mode is not None and MODES.get(name, mode) != mode:
+            use = f"leave mode out, or use mode={MODES[name]!r}"
+            raise ArgumentError(f"Evaluate(monitor={name!r}, mode={mode!r}) cannot be; {use}.")
+
+    def resolve_monitor(self, has_accuracy: bool) -> dict[str, str | None]:
+        """Return what `patience` and `keep_best` follow, and its direction."""
+        if self.validation is None:
+            return {"monitor": None, "mode": None}
+        if self.monitor == "accuracy" and not has_accuracy:
+            names = ", ".join(map(repr, ("loss", *(self.metrics or {}))))
+            why = "needs classes, and this task has none"
+            raise ArgumentError(f"Evaluate(monitor='accuracy') {why}; use one of {names}.")
+        name = self.monitor or ("accuracy" if has_accuracy else "loss")
+        return {"monitor": name, "mode": self.mode or MODES[name]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,12 +403,26 @@ class RunConfig:
         steps = 20 if self.steps is None and self.epochs is None else self.steps
         return BatchPlan(batch=self.batch, steps=steps, epochs=self.epochs)
 
+    @property
+    def method_settings(self) -> Mapping[str, Any]:
+        """Settings of a method that is given by name."""
+        return {}
+
+    @property
+    def has_plain_mean(self) -> bool:
+        """Whether the server averages uploads as they are."""
+        return self.aggregate is weighted_mean
+
     def resolve_method(self) -> Method:
-        """Return the method itself."""
-        method = methods.get(self.method) if isinstance(self.method, str) else self.method
+        """Return the method itself; how clients count is decided."""
+        method: Any = self.method
+        if isinstance(method, str):
+            method = methods.get(method, **self.method_settings)
         if not isinstance(method, Method):
             raise ArgumentError(f"fit(method=...) must be a name or a Method, got {self.method!r}.")
-        return method
+        if method.weights is not None:
+            return method
+        return replace(method, weights="samples" if self.has_plain_mean else "uniform")
 
     def flat(self) -> dict[str, Any]:
         """Return every option by name, those of the groups included."""

@@ -28,6 +28,11 @@ class Evaluation:
     groups: Tensor | None = None  # weight of each test row for each client (N, rows)
     names: Sequence[int | str] = ()  # of the clients that the groups are for
 
+    def has_accuracy(self, x: Vector) -> bool:
+        """Return whether `measure` has an accuracy."""
+        inputs, target = map_inputs(lambda t: t[:2], self.test[0]), self.test[1][:2]
+        return self.problem.accuracy(self.problem.outputs(x, inputs), target) is not None
+
     def measure(self, x: Vector, prefix: str = "test") -> dict[str, Any]:
         """Return the numbers for one model, by name."""
         inputs, target = self.test

@@ -1,5 +1,6 @@
 """The result of a run: its model, history and settings."""
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,12 +41,14 @@ def make_progress(rounds: int) -> Callable[..., object] | None:
     return bar
 
 
-def validation_score(row: dict[str, Any]) -> float | None:
-    """Return the number that early stopping and keep-best lower, if the round was evaluated."""
-    if row.get("validation_accuracy") is not None:
-        return -float(row["validation_accuracy"])
-    loss = row.get("validation_loss")
-    return None if loss is None else float(loss)
+def validation_score(row: dict[str, Any], settings: dict[str, Any]) -> float | None:
+    """Return the number that early stopping and keep-best lower, if the round has one."""
+    name = settings.get("monitor") or ("accuracy" if "validation_accuracy" in row else "loss")
+    value, mode = row.get(f"validation_{name}"), settings.get("mode")
+    if value is None or math.isnan(value):
+        return None
+    is_raised = mode == "max" or (mode is None and name == "accuracy")
+    return -float(value) if is_raised else float(value)
 
 
 @dataclass(frozen=True)
@@ -179,8 +182,9 @@ class Run:
             out[name] = sum(row.get(name) or 0 for row in rows)
         shipped = rows
         if self.settings.get("keep_best"):
-            scored = [row for row in rows if validation_score(row) is not None]
-            shipped = [min(scored, key=validation_score)] if scored else rows  # type: ignore[arg-type]
+            scores = [validation_score(row, self.settings) for row in rows]
+            known = [score for score in scores if score is not None]
+            shipped = [rows[scores.index(min(known))]] if known else rows
         measured = ("test_", "validation_", "client_", "worst_client")
         names = sorted(k for k in set().union(*shipped) if k.startswith(measured))
         out |= {k: next(row[k] for row in reversed(shipped) if k in row) for k in names}

@@ -17,6 +17,8 @@ def judge_losses(
 ) -> tuple[str, str] | None:
     """Return a status and what happened if the test or training loss went badly, else None.
 
+    Rounds of an arm, a short run that may fail, count only as the start.
+
     Args:
         rows: The history.
         start_loss: Returns the test loss before round 0, if there is a test set; called only for
@@ -26,10 +28,13 @@ def judge_losses(
     ('diverged', 'the test loss ended at 2.6e+29, from 2 at the start')
     >>> judge_losses([{"train_loss": v} for v in (2.0, 0.01, 40.0, 0.5)])
     ('unstable', 'the training loss rose from 0.01 to 40')
+    >>> judge_losses([{"train_loss": v, "arm": 0} for v in (2.0, 0.01, 40.0)])
     """
     names = {"test_loss": "the test loss", "train_loss": "the training loss"}
     found: dict[str, list[float]] = {name: [] for name in names}
-    for row in rows:
+    for index, row in enumerate(rows):
+        if index and "arm" in row:
+            continue
         for name, values in found.items():
             if (value := row.get(name)) is not None and math.isfinite(value):
                 values.append(value)

@@ -197,7 +197,7 @@ class Trainer:
             if is_last or after.round % run.config.eval_every == 0:
                 row |= run.evaluate(output) | run.privacy_cost(after.round + self._replays)
                 if run.validation is not None:
-                    self._best.update(row, output)
+                    self._best.update(validation_score(row, run.settings), row["round"], output)
             self._state = after
             cohort = cohort if is_last else self._sample_cohort(0)
             row["seconds"] = time.perf_counter() - began
@@ -302,11 +302,9 @@ class _BestModel:
     def __init__(self, x: Vector) -> None:
         self.score, self.round, self.waited, self.x = float("inf"), -1, 0, x
 
-    def update(self, row: dict[str, Any], output: Vector) -> None:
-        score = validation_score(row)
-        assert score is not None
-        if score < self.score:
-            self.score, self.round, self.waited, self.x = score, row["round"], 0, output
+    def update(self, score: float | None, round_index: int, output: Vector) -> None:
+        if score is not None and score < self.score:
+            self.score, self.round, self.waited, self.x = score, round_index, 0, output
         else:
             self.waited += 1
 

@@ -48,6 +48,10 @@ AT_ONCE = {
     "mirror": (lambda: get("feddua", mirror="cubic"), "Unknown mirror 'cubic'."),
     "pnorm": (lambda: get("feddua", mirror="pnorm:3"), "must be a number in (1, 2], got 3.0."),
     "prox_step": (lambda: get("fedproxlod", prox_step="x"), "Unknown prox_step 'x'."),
+    "schedulers": (lambda: get("fedhyper", schedulers="L"), "Unknown schedulers 'L'."),
+    "bound": (lambda: get("fedhyper", bound=0.5), "must be a finite number >= 1, got 0.5."),
+    "delta": (lambda: get("deltasgd", delta=-1), "must be a finite number >= 0, got -1."),
+    "d_rel": (lambda: get("fedprodigy", d_rel=0), "must be a finite number > 0, got 0."),
     "wire": (lambda: get("fedavg", wire="zip"), "zip"),
     "metric": (
         lambda: Proximal(L1(), inner=FedDuAdam()),

@@ -7,6 +7,7 @@ import tunefree as tf
 from helpers import Quadratics, assert_close
 from tunefree.clients import Adam, Armijo, LocalObjective, Plan, Round, StepContext
 from tunefree.core.layout import Layout
+from tunefree.methods.fedprodigy import Prodigy
 from tunefree.server import FedDuAdagrad, FedDuAdam, FedExP, FedExPM
 
 START = [1.0, -2.0]
@@ -303,7 +304,7 @@ def test_toy_figure_of_fedexp():
 
 # Translation: f_i(x - s) from x0 + s gives x + s, except where |x0| sets the first step.
 
-BY_DISTANCE = (tf.clients.DoG, tf.clients.Follow)
+BY_DISTANCE = (tf.clients.DoG, tf.clients.Follow, Prodigy)
 EQUIVARIANT = {
     name: get(name) for name in tf.methods.names() if not isinstance(get(name).step, BY_DISTANCE)
 } | {"adam": tf.Method(step=Adam(0.01)), "clip": get("fedavg", clip=0.5)}

@@ -6,6 +6,8 @@ from torch import nn
 
 import tunefree as tf
 from tunefree import clients
+from tunefree.methods.fedhyper import ClientSideHyper, ServerSideHyper
+from tunefree.methods.fedprodigy import Prodigy
 from tunefree.models import batched
 from tunefree.models.compiled import steps
 from tunefree.models.compiled.rows import TensorRows
@@ -91,6 +93,9 @@ STEPS = [
     clients.Normalised(),
     clients.Polyak(),
     clients.DoG(live=True),
+    Prodigy(),
+    ServerSideHyper(),
+    ClientSideHyper(),
     clients.Armijo(),
     clients.Armijo(c=0.9, max_backtracks=3, reset="keep"),
 ]

@@ -306,7 +306,8 @@ def test_weights_by_samples():
     method = tf.methods.get("fedavg", lr=0.01, weights="samples")
     run = fit(method, fed, model, rounds=1, steps=1, batch=None)
     assert float(run.x) == pytest.approx(0.01 * 2 * (1 + 2 + 3 + 4) / 4)
-    run = fit("fedavg", fed, model, rounds=1, steps=1, batch=None)
+    method = tf.methods.get("fedavg", lr=0.1, weights="uniform")
+    run = fit(method, fed, model, rounds=1, steps=1, batch=None)
     assert float(run.x) == pytest.approx(0.1 * 2 * (1 + 3) / 2)
 
 

@@ -247,8 +247,8 @@ def test_options_that_would_be_ignored_are_refused(given, sentence):
         tf.fit(linear(), federation(), rounds=1, **grouped(**given))
 
 
-def test_metrics_need_a_test_set():
-    with pytest.raises(ArgumentError, match="needs a test set"):
+def test_metrics_need_data():
+    with pytest.raises(ArgumentError, match="needs a test or a validation set"):
         tf.fit(
             linear(),
             federation(test=False),

@@ -57,9 +57,11 @@ def test_columns_of_unequal_scale_are_the_likely_cause(caplog):
 def test_a_client_with_one_sample_is_the_likely_cause(caplog):
     owner = OWNER.clone()
     owner[0] = 9
-    tf.fit(line(), regression(owner=owner), loud(), **OPTIONS)
+    tf.fit(line(), regression(owner=owner), loud(weights="uniform"), **OPTIONS)
     assert "Likely cause: 1 client with one sample" in caplog.messages[-1]
     assert "weights='samples'" in caplog.messages[-1]
+    tf.fit(line(), regression(owner=owner), loud(), **OPTIONS)
+    assert "weights='samples'" not in caplog.messages[-1]
 
 
 def test_a_run_without_finite_numbers_has_the_same_advice(caplog):

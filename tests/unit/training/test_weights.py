@@ -1,0 +1,76 @@
+"""How clients count where it is not said: decided before round 0, and recorded."""
+
+import pytest
+import torch
+
+import tunefree as tf
+from helpers import linear
+from tunefree.training.config import RunConfig
+
+BY_SAMPLES = {"auto", "fedavg", "fedavgm", "fedprox", "fedadagrad", "fedadam", "fedyogi"}
+NOISE = tf.privacy.Privacy(
+    noise=0.1,
+    clients=3,
+    cohort=3,
+    seed=1,
+    bounds=tf.privacy.Bounds(
+        vectors={"delta": 0.5}, scalars={"loss": (0.0, 10.0), "lr": (0.0, 1.0)}
+    ),
+)
+OTHERS = {"masks": tf.privacy.Secure(), "noise": NOISE, "robust": "median"}
+
+
+def federation():
+    draw = torch.Generator().manual_seed(0)
+    sizes = (3, 5, 40)
+    pairs = [(torch.randn(n, 3, generator=draw), torch.arange(n) % 2) for n in sizes]
+    return tf.Federation(pairs)
+
+
+def fit(method, **options):
+    settings = {"rounds": 2, "steps": 2, "device": "cpu", "scale": None} | options
+    return tf.fit(linear(), federation(), method, **settings)
+
+
+def weights(method, **options):
+    return RunConfig(method=method, **options).resolve_method().weights
+
+
+@pytest.mark.parametrize("name", tf.methods.names())
+def test_every_method(name):
+    assert weights(name) == ("samples" if name in BY_SAMPLES else "uniform")
+
+
+@pytest.mark.parametrize("name", sorted(BY_SAMPLES))
+@pytest.mark.parametrize("how", OTHERS)
+def test_clients_count_alike_where_samples_cannot_be_believed_or_shown(name, how):
+    assert weights(name, aggregate=OTHERS[how]) == "uniform"
+
+
+def test_what_is_given_holds():
+    for given in ("uniform", "samples"):
+        method = tf.methods.get("fedavg", weights=given)
+        assert weights(method) == given
+        assert weights(method, aggregate="median") == given
+    assert weights(tf.Method()) == "uniform"
+    assert weights(tf.Method(name="fedavg")) == "uniform"
+    assert weights(tf.methods.get("scaffold", weights=None)) == "uniform"
+    assert weights(tf.methods.get("fedavg", weights=None)) == "samples"
+
+
+@pytest.mark.parametrize("name", ["auto", "fedavg"])
+def test_it_is_recorded_and_decides_the_run(name, tmp_path):
+    runs = {
+        given: fit(tf.methods.get(name, weights=given), dtype=torch.float64)
+        for given in ("uniform", "samples")
+    }
+    run = fit(name, dtype=torch.float64, out=tmp_path)
+    assert run.settings["method"]["weights"] == "samples"
+    assert torch.equal(run.x, runs["samples"].x)
+    assert not torch.allclose(run.x, runs["uniform"].x)
+    assert tf.Run.load(tmp_path).settings["method"]["weights"] == "samples"
+
+
+def test_noise_does_not_refuse_the_default():
+    run = fit("fedavg", aggregate=NOISE)
+    assert run.settings["method"]["weights"] == "uniform"
