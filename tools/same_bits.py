@@ -120,9 +120,9 @@ OPTIONS: dict[str, Words] = {
     "scaffold": {"option": "I"},
 }
 UNIFORM: Words = {"weights": "uniform"}  # the default of all methods in 0.1.0
-AUTO = "auto:weights=uniform"
+OTHER = "fedexp:weights=uniform"
 COMMANDS = {
-    "run": "run --steps 3 --set weights=uniform",
+    "run": "run --steps 3 --method fedexp --set weights=uniform",
     "run-evaluated": "run --steps 3 --method scaffold --set lr=0.05 --validation 0.2 --keep-best"
     " --patience 2 --per-client --heterogeneity",
     "run-attacked": "run --epochs 1 --method fedavg --set lr=0.1 --aggregate trimmed-mean:f=0.2"
@@ -130,7 +130,8 @@ COMMANDS = {
     " --dtype float64",
     "run-fedcanon": "run --steps 3 --method fedcanon --set penalty=l1:1e-3 --set wire=topk:0.1"
     " --cohort 0 --model linear --eval-every 2",
-    "compare": f"compare --steps 3 --methods fedavg:lr=0.1:weights=uniform,{AUTO} --seeds 2 --json",
+    "compare": f"compare --steps 3 --methods fedavg:lr=0.1:weights=uniform,{OTHER} --seeds 2"
+    " --json",
     "tune": "tune --steps 3 --method fedavg --set weights=uniform --grid lr=0.1,0.3 --json",
 }
 NETS: dict[str, tuple[Sequence[int], int, Words]] = {  # shape of a sample, classes, arguments
@@ -292,12 +293,12 @@ def list_scenarios() -> Iterator[Case]:
 
 def list_programs() -> Iterator[Case]:
     """Yield cases of comparisons, searches, the command line and Flower's two sides."""
-    study = LOOP | {"seeds": 2, "methods": ["fedavg:lr=0.1:weights=uniform", AUTO]}
+    study = LOOP | {"seeds": 2, "methods": ["fedavg:lr=0.1:weights=uniform", OTHER]}
     yield case("compare/plain", kind="compare", **study)
     yield case("compare/folder", kind="compare", **study, out=True, validation=0.2)
     given = {"faults": "before=0.2", "attack": "gaussian:0.2"}
     yield case("compare/scenario", kind="compare", **study, **given)
-    tuned: Words = {"methods": ["fedavg:weights=uniform:tuned", AUTO]}
+    tuned: Words = {"methods": ["fedavg:weights=uniform:tuned", OTHER]}
     yield case("compare/tuned", kind="compare", **study | tuned)
     search = LOOP | {"rounds": 9, "grid": {"lr": [0.01, 0.1, 0.3]}, "seeds": 2}
     yield case("tune/grid", kind="tune", **search)
@@ -526,6 +527,8 @@ def make_method(name: str, given: Words) -> Any:
     from tunefree import server as s
 
     if name in METHODS:
+        if name == "auto" and "feddowgdua" in tf.methods.names():
+            name = "feddowgdua"  # what auto was in 0.1.0
         return tf.methods.get(name, **UNIFORM | given)
     adam = s.FedDuAdam(eps_g=1e-3)
     pull = c.Sum(c.Scaffold(), c.Proximal(0.1))

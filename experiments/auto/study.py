@@ -58,7 +58,7 @@ def methods() -> dict[str, tf.Method]:
         "DoWG x FedDuAdagrad": (DoG(weighted=True), FedDuAdagrad()),
         "live DoWG x FedDuAdagrad": (DoG(weighted=True, live=True), FedDuAdagrad()),
         "live DoG x capped FedDuAdagrad": (DoG(live=True), capped),
-        "live DoWG x capped FedDuAdagrad (auto)": (DoG(weighted=True, live=True), capped),
+        "live DoWG x capped FedDuAdagrad (feddowgdua)": (DoG(weighted=True, live=True), capped),
     }
     free = {n: tf.Method(step=a, server=b, output=Averaged()) for n, (a, b) in candidates.items()}
     return {n: replace(method, weights="uniform") for n, method in (tuned | free).items()}

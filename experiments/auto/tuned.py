@@ -59,7 +59,7 @@ TASKS = {
     "cifar-cnn": Task("cifar10", "cnn-p4", 0.3, 100, 300, cost=20),
     "cifar-resnet18": Task(
         "cifar10", "resnet18", 0.3, 100, 100, cost=40,
-        options={"augment": "crop-flip", "engine": tf.Engine(precision="bf16")},
+        options={"augment": "crop-flip", "engine": tf.Engine(precision="bf16", chunk=10)},
     ),
     "shakespeare": Task("shakespeare", "lstm", None, 0, 100, batch=20, cost=60),
     "sst2-text": Task("sst2", "text", 0.3, 100, 100, cost=8),
@@ -132,7 +132,8 @@ def network(task: str, seed: int, folder: str | None) -> torch.nn.Module:
     return tf.models.build(spec.model, shape=shape, classes=dataset.classes, seed=seed, **args)
 
 
-FREE = ("auto", "fedrace")  # methods without a learning rate
+# Methods with nothing to choose; fedrace is auto with uniform weights, which all methods have here.
+FREE = tuple(n for n, e in tf.methods.CATALOGUE.items() if not e.choose and n != "fedrace")
 MORE = 1.4  # rounds of these, in units of the tuned methods'
 Job = tuple[str, str, int, str | None, str]  # task, method, seed, folder, device
 
@@ -141,7 +142,9 @@ def train_one(job: Job, worker: Worker) -> dict[str, Any]:
     """Train one run and return its row."""
     task, name, seed, folder, device = job
     spec = TASKS[task]
-    method = tf.methods.get(name, weights="uniform") if name in FREE else tuned_methods()[name]
+    method = tuned_methods().get(name)
+    if method is None:
+        method = replace(tf.methods.get(name, weights="uniform"), output=Averaged())
     # By its name alone, which leaves the weights to it, auto standardises the columns of tables.
     scale = "standard" if (name, spec.data) == ("auto", "a9a") else "auto"
     began = time.monotonic()
@@ -181,25 +184,37 @@ def best_settings(rows: list[dict[str, Any]], task: str) -> list[str]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return a markdown table: mean final accuracy over seeds 1 to 3, and what it cost."""
-    lines = ["| task | tuned | | " + " | ".join(f"{n} | cost" for n in FREE) + " |"]
-    lines.append("|---" * (3 + 2 * len(FREE)) + "|")
-    for task in TASKS:
-        of_task = [r for r in rows if r["task"] == task and r["seed"] > 0]
-        scores: dict[str, list[dict[str, Any]]] = {}
-        for row in of_task:
-            scores.setdefault(row["method"], []).append(row)
-        mean = {n: statistics.mean(r["final"] for r in found) for n, found in scores.items()}
-        tuned = max((n for n in mean if n not in FREE), key=lambda n: mean[n], default=None)
-        if tuned is None:
-            continue
-        cells = [f"{mean[tuned]:.4f}", tuned]
-        for name in FREE:
-            found = scores.get(name, [])
-            cost = sum(r["gradients"] for r in found) / max(len(found), 1)
-            whole = statistics.mean(r["gradients"] for r in scores[tuned])
-            cells += [f"{mean[name]:.4f}", f"{cost / whole:.2f}"] if found else ["", ""]
-        lines.append(f"| {task} | " + " | ".join(cells) + " |")
+    """Return a markdown table of mean final accuracies over the seeds of `compare`.
+
+    The first two rows are the best tuned setting; those below are differences to it in points, with
+    the lowest difference of a run to its own best evaluation in brackets where it exceeds 1 point.
+    """
+    scores: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["seed"] > 0:
+            scores.setdefault((row["task"], row["method"]), []).append(row)
+    mean = {key: statistics.mean(r["final"] for r in found) for key, found in scores.items()}
+    tasks = [t for t in TASKS if any(key[0] == t and key[1] not in FREE for key in mean)]
+    best = {}
+    for task in tasks:
+        tuned = [key for key in mean if key[0] == task and key[1] not in FREE]
+        best[task] = max(tuned, key=lambda key: mean[key])
+    lines = ["| | " + " | ".join(tasks) + " | mean |", "|---" * (len(tasks) + 2) + "|"]
+    lines.append("| best tuned | " + " | ".join(f"{mean[best[t]]:.4f}" for t in tasks) + " | |")
+    lines.append("| its setting | " + " | ".join(best[t][1] for t in tasks) + " | |")
+    for name in dict.fromkeys(["auto", *FREE, *(key[1] for key in mean)]):
+        cells, gaps = [], []
+        for task in tasks:
+            found = scores.get((task, name))
+            if found is None:
+                cells.append("")
+                continue
+            gaps.append(100 * (mean[task, name] - mean[best[task]]))
+            drop = 100 * max(r["best"] - r["final"] for r in found)
+            cells.append(f"{gaps[-1]:+.1f}" + (f" (-{drop:.1f})" if drop > 1 else ""))
+        if gaps:
+            whole = f"{statistics.mean(gaps):+.1f}" if len(gaps) == len(tasks) else ""
+            lines.append(f"| {name} | " + " | ".join(cells) + f" | {whole} |")
     return "\n".join(lines)
 
 

@@ -93,7 +93,7 @@ def test_the_same_as_from_python(call, place):
 
 # How much these work depends on how much data the cohort has, or on a coin.
 DRAWN = ("auto", "feddog", "feddowg", "fedproxlod", "fedproxwlod", "mime", "mimelite", "fedlin")
-DRAWN += ("fedrace", "scaffnew")
+DRAWN += ("feddowgdua", "fedrace", "scaffnew")
 
 
 def methods_and_dtypes():
@@ -292,10 +292,11 @@ def test_a_used_folder_with_other_settings(call):
 
 
 def test_more_rounds(call):
-    call("run", "--rounds", 1, "--out", "a", *SMALL)
+    fedavg = ("--method", "fedavg", *SMALL)
+    call("run", "--rounds", 1, "--out", "a", *fedavg)
     code, out, _ = call("run", "--resume", "a", "--rounds", 3, "--json")
     assert (code, json.loads(out)["rounds"]) == (0, 3)
-    code, out, _ = call("run", "--rounds", 4, "--out", "a", "--json", *SMALL)
+    code, out, _ = call("run", "--rounds", 4, "--out", "a", "--json", *fedavg)
     assert (code, json.loads(out)["rounds"]) == (0, 4)
     code, out, _ = call("run", "--resume", "a", "--json")
     assert (code, json.loads(out)["rounds"]) == (0, 4)

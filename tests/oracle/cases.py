@@ -45,6 +45,7 @@ NAMED = {
     "feddowg": ("feddowg", {}),
     "feddowg-r": ("feddowg", {"r_rel": 0.1}),
     "auto": ("auto", {}),
+    "feddowgdua": ("feddowgdua", {}),
     "fedrace": ("fedrace", {}),
 }
 

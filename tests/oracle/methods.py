@@ -491,7 +491,7 @@ def feddowg(problem, x0, cohorts, steps, *, r_rel=1e-2, **common):
     )
 
 
-def auto(problem, x0, cohorts, steps, **common):
+def feddowgdua(problem, x0, cohorts, steps, **common):
     step, server = LiveDoG(weighted=True), FedDuAdagrad(max_move=1.0)
     return federated(problem, x0, cohorts, steps, step, server, **common)
 
@@ -593,6 +593,9 @@ def fedrace(problem, x0, cohorts, steps, *, weights="uniform", batch=None, panel
         elif lost < 0.25:
             saved = (x, deepcopy(server))
     return Run(iterates, trace, {})
+
+
+auto = fedrace
 
 
 def last_two(x0, iterates):

@@ -1,5 +1,7 @@
 """The package against the oracles, at every round, float64, through the public API alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -167,7 +169,7 @@ SMALL_BATCHES = {
         "fedduadam",
         "feddog",
         "feddowg",
-        "auto",
+        "feddowgdua",
     )
 }
 # Long steps on two separable rows end where only rounding is left to compare: shorter ones here.
@@ -417,7 +419,7 @@ COMPOSITIONS = (
 )
 
 
-@pytest.mark.parametrize("case", ["feddog", "feddowg", "auto", "scaffold-I"])
+@pytest.mark.parametrize("case", ["feddog", "feddowg", "feddowgdua", "scaffold-I"])
 def test_weight_decay_belongs_to_every_clients_loss(problem, case):
     """Where a gradient over all data is asked for, too."""
     name, settings = cases.NAMED[case]
@@ -523,17 +525,22 @@ def test_outputs(problem):
 
 
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
-def test_averaged_output_of_auto(problem, weights):
+def test_averaged_output(problem, weights):
     x0 = problems.start(problem)
-    expected = m.auto(problem, x0, cohorts(problem, 3), cases.STEPS, weights=weights)
-    got, output, _ = fit(problem, x0, tf.methods.get("auto", weights=weights), cohort=3)
+    expected = m.feddowgdua(problem, x0, cohorts(problem, 3), cases.STEPS, weights=weights)
+    got, output, _ = fit(problem, x0, tf.methods.get("feddowgdua", weights=weights), cohort=3)
     follows(got, expected)
     agree(output, m.polynomial(expected.x, 8))
 
 
-def test_auto_is_the_composition_under_comparison():
+def test_feddowgdua_is_the_composition_under_comparison():
     parts, _ = compositions()["live-dowg-fedduadagrad-move"]
-    assert tf.methods.get("auto") == tf.Method(name="auto", weights=None, **parts)
+    assert tf.methods.get("feddowgdua") == tf.Method(name="feddowgdua", **parts)
+
+
+def test_auto_is_the_race():
+    race = tf.methods.get("fedrace")
+    assert tf.methods.get("auto") == replace(race, name="auto", weights=None)
 
 
 @pytest.mark.parametrize(("rounds", "size"), [(9, 3), (30, 4), (22, 7)])

@@ -1,7 +1,7 @@
 """A dataset before it is split: training rows, test rows, and natural owners if known."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -57,10 +57,15 @@ class Dataset:
     test_owner: Tensor | None = None
     licence: str = ""
     note: str = ""
-    words: tuple[str, ...] = field(default=(), repr=False)
+    words: tuple[str, ...] = ()
     labels: tuple[Label, ...] | None = None
-    features: Features | None = field(default=None, repr=False)
-    sample_weight: Tensor | None = field(default=None, repr=False)
+    features: Features | None = None
+    sample_weight: Tensor | None = None
+
+    def __repr__(self) -> str:
+        kind = "regression" if self.classes is None else f"{self.classes} classes"
+        tested = "no test set" if self.test is None else f"{len(self.test[1])} test samples"
+        return f"Dataset({self.name!r}, {len(self.y)} samples, {kind}, {tested})"
 
     @staticmethod
     def from_file(

@@ -216,7 +216,7 @@ class NodeSource:
             held=plan.held,
             width=width,
             options=config.record(node=True),
-            named=name_method(s.method, s.set),
+            named=name_method(method.name if isinstance(s.method, str) else s.method, s.set),
             method=digest_method(method),
             model=digest_model(problem),
         )

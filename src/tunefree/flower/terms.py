@@ -16,6 +16,7 @@ from ..core.files import to_json
 from ..core.layout import Layout
 from ..core.plan import Plan
 from ..methods import Method
+from ..methods.self_setting import without_race
 from ..models.problem import LOSSES, Problem
 from ..training.config import RunConfig
 
@@ -92,6 +93,8 @@ class RunTerms:
             raise ArgumentError(
                 "The server's method was not given by name; give it to client_app(method=...), too."
             )
+        if digest_method(method) != self.method:
+            method = without_race(method)  # as the server decided
         if digest_method(method) != self.method:
             raise ArgumentError(
                 f"The server's method has other settings than {method.name!r} has here; use one "

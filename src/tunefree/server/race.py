@@ -31,6 +31,7 @@ FACTOR = 3.0  # between the rates of neighbouring arms
 FIRST, USUAL = FACTOR**-3, FACTOR**-3  # the first arm's rate: in units of the line search's; most
 ARM, RACE = 0.07, 0.35  # rounds of an arm and of the whole race, in units of all rounds
 CAUTION, SLACK = 0.05, 0.03  # shares of the loss that a larger rate must win above USUAL; may lose
+MOST = 72  # the largest power of 3, either way, that the line search tries
 LOST, TRIES = 3.0, 6  # growth of the loss, over f(x0), that ends an arm; times a run is put back
 
 
@@ -207,21 +208,33 @@ def _choose_arm(c: _Control, is_better: bool) -> bool:
 
 
 def _search(x: Vector, ask: Query) -> tuple[float, float]:
-    """Return f(x) and the power of 3 along -grad f(x) that lowers f most."""
+    """Return f(x) and the power of 3 along -grad f(x) that lowers f most.
+
+    Powers from -9 to 6 are tried first; lower ones while all of them raise f, and higher ones while
+    the highest is the best, so that the units of f do not matter.
+    """
     (g,) = ask("grad", [x])
     (start,) = ask("loss", [x], "cohort", {})
+    found: dict[int, float] = {}
 
-    def best(powers: tuple[int, ...], known: Channels) -> tuple[float, int]:
-        found = []
+    def look(*powers: int) -> int:
         for k in powers:
-            sent = known | {"eta": x.new_tensor(FACTOR**k)}
+            sent = ({} if found else {"direction": g}) | {"eta": x.new_tensor(FACTOR**k)}
             (value,) = ask("loss", [x - FACTOR**k * g], "cohort", sent)
-            found.append((float(value) if math.isfinite(value) else math.inf, k))
-            known = {}
-        return min(found)
+            found[k] = float(value) if math.isfinite(value) else math.inf
+        return min(found, key=lambda k: (found[k], k))
 
-    value, k = best((-9, -6, -3, 0, 3, 6), {"direction": g})
-    return float(start), FACTOR ** min((value, k), best((k - 2, k - 1, k + 1, k + 2), {}))[1]
+    best, stride = look(-9, -6, -3, 0, 3, 6), 3
+    while stride < MOST and found[best] > start:
+        stride *= 2
+        best = look(max(min(found) - stride, -MOST))
+    while stride < MOST and best == max(found) and found[best] < start:
+        stride *= 2
+        best = look(min(best + stride, MOST))
+    while stride > 3:
+        stride //= 2
+        best = look(best - stride, best + stride)
+    return float(start), FACTOR ** look(best - 2, best - 1, best + 1, best + 2)
 
 
 def _from_best(state: State) -> State:

@@ -27,10 +27,12 @@ from ..core.text import parse_value
 from ..data.batches import BatchPlan
 from ..faults import Faults
 from ..methods import Method
+from ..methods.self_setting import without_race
 from ..models import augment as augmentations
 from ..models.augment import CropFlip
 from ..models.engine import EngineName
 from ..models.problem import Loss, Precision
+from ..privacy import Privacy
 from ..server.aggregate import Aggregation, weighted_mean
 from .run import Run
 
@@ -414,15 +416,22 @@ class RunConfig:
         return self.aggregate is weighted_mean
 
     def resolve_method(self) -> Method:
-        """Return the method itself; how clients count is decided."""
+        """Return the method itself; what `auto` is here, and how clients count, are decided."""
         method: Any = self.method
         if isinstance(method, str):
             method = methods.get(method, **self.method_settings)
         if not isinstance(method, Method):
             raise ArgumentError(f"fit(method=...) must be a name or a Method, got {self.method!r}.")
-        if method.weights is not None:
-            return method
-        return replace(method, weights="samples" if self.has_plain_mean else "uniform")
+        if method.name == "auto" and isinstance(self.aggregate, Privacy):
+            why = "asks clients more than once in a round, which a privacy budget does not allow"
+            use = "use method='deltasgd', which has no learning rate either, or 'fedavg'"
+            raise ArgumentError(
+                f"fit(method='auto', aggregate=Privacy(...)) cannot be: auto {why}; {use}."
+            )
+        found = method if self.has_plain_mean and method.wire.lossless else without_race(method)
+        if found.weights is not None:
+            return found
+        return replace(found, weights="samples" if self.has_plain_mean else "uniform")
 
     def flat(self) -> dict[str, Any]:
         """Return every option by name, those of the groups included."""

@@ -394,3 +394,8 @@ def test_real_shakespeare():
     assert 40_000 < len(data.y) < 45_000
     assert int(data.x.max()) < 80
     assert data.split(ByOwner(min_samples=3), clients=100).clients == 100
+
+
+def test_a_dataset_prints_on_one_line():
+    expected = "Dataset('digits', 1438 samples, 10 classes, 359 test samples)"
+    assert repr(load("digits")) == expected

@@ -1,10 +1,13 @@
 """How clients count where it is not said: decided before round 0, and recorded."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import tunefree as tf
 from helpers import linear
+from tunefree.core.errors import ArgumentError
 from tunefree.training.config import RunConfig
 
 BY_SAMPLES = {"auto", "fedavg", "fedavgm", "fedprox", "fedadagrad", "fedadam", "fedyogi"}
@@ -14,7 +17,8 @@ NOISE = tf.privacy.Privacy(
     cohort=3,
     seed=1,
     bounds=tf.privacy.Bounds(
-        vectors={"delta": 0.5}, scalars={"loss": (0.0, 10.0), "lr": (0.0, 1.0)}
+        vectors={"delta": 0.5},
+        scalars={"loss": (0.0, 10.0), "lr": (0.0, 1.0)},
     ),
 )
 OTHERS = {"masks": tf.privacy.Secure(), "noise": NOISE, "robust": "median"}
@@ -41,7 +45,7 @@ def test_every_method(name):
     assert weights(name) == ("samples" if name in BY_SAMPLES else "uniform")
 
 
-@pytest.mark.parametrize("name", sorted(BY_SAMPLES))
+@pytest.mark.parametrize("name", sorted(BY_SAMPLES - {"auto"}))
 @pytest.mark.parametrize("how", OTHERS)
 def test_clients_count_alike_where_samples_cannot_be_believed_or_shown(name, how):
     assert weights(name, aggregate=OTHERS[how]) == "uniform"
@@ -69,6 +73,35 @@ def test_it_is_recorded_and_decides_the_run(name, tmp_path):
     assert torch.equal(run.x, runs["samples"].x)
     assert not torch.allclose(run.x, runs["uniform"].x)
     assert tf.Run.load(tmp_path).settings["method"]["weights"] == "samples"
+
+
+@pytest.mark.parametrize("how", ["masks", "robust", "plain"])
+def test_what_auto_is(how):
+    """A race asks for losses, which sums and noise do not show and robust rules do not believe."""
+    given = {"aggregate": OTHERS[how]} if how in OTHERS else {}
+    clipped, packed = (tf.methods.get("auto", **o) for o in ({"clip": 0.5}, {"wire": "qsgd:7"}))
+    for one, name in ((clipped, "fedrace"), ("auto", "fedrace"), (packed, "feddowgdua")):
+        expected = tf.methods.get("feddowgdua" if given else name)
+        found = RunConfig(method=one, **given).resolve_method()
+        assert found.name == ("auto" if expected.name == "fedrace" else "feddowgdua")
+        assert (found.step, found.server) == (expected.step, expected.server)
+        assert found.clip == (0.5 if one is clipped else None)
+        assert (found.wire == packed.wire) == (one is packed)
+    asked = RunConfig(method="fedrace", **given).resolve_method()
+    assert asked.name == "fedrace"  # and refused by name where it cannot be
+
+
+def test_auto_under_a_robust_rule_is_recorded():
+    run = fit("auto", aggregate="median")
+    assert run.status == "finished"
+    assert run.settings["method"]["name"] == "feddowgdua"
+    assert run.settings["method"]["weights"] == "uniform"
+
+
+def test_auto_under_noise_is_refused_and_what_is_proposed_works():
+    with pytest.raises(ArgumentError, match=r"auto asks clients more than once .*'deltasgd'"):
+        fit("auto", aggregate=NOISE)
+    assert fit("deltasgd", aggregate=replace(NOISE)).status == "finished"
 
 
 def test_noise_does_not_refuse_the_default():
