@@ -8,6 +8,7 @@ from typing import Any
 from tunefree.methods import CATALOGUE
 
 from . import named, numbers
+from .citations import read_sources
 from .keys import SCALES, WORDS
 from .numbers import Statistic
 from .spec import Claim, Experiment, PaperTask, Row, SpecFile, Table
@@ -84,6 +85,7 @@ def read(spec: SpecFile, scale: str) -> Experiment:
         tune_by=base.get("tune_by", "test"),
         minutes=base.get("minutes"),
         assume=_several(raw.get("assume")),
+        sources=read_sources(raw.get("sources", {})),
         says=_several(base.get("says")),
         note=spec.expected.get("note", ""),
         tasks=tuple(tasks),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -196,6 +196,7 @@ def apply_spec(kept: Record, found: Experiment) -> Record:
         "of": {n.text: n.measure for n in (*found.show, *(c.by for c in found.claims))},
         "note": found.note,
         "assume": list(found.assume),
+        "sources": [asdict(source) for source in found.sources],
         "smaller": [*kept.get("cut", ()), *list_reductions(found)],
         "tasks": [
             {**t, "label": tasks[t["name"]].label} for t in kept["tasks"] if t["name"] in tasks

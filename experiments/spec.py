@@ -59,6 +59,21 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where the value of a setting comes from.
+
+    Args:
+        setting: Its name, perhaps after that of a task or method, as in FedAdam.lr.
+        kind: paper, code or assumed.
+        where: The section, equation or file; for an assumption, what is assumed and why.
+    """
+
+    setting: str
+    kind: str
+    where: str
+
+
+@dataclass(frozen=True)
 class Claim:
     """An ordering of methods that the paper claims."""
 
@@ -90,6 +105,7 @@ class Experiment:
     tune_by: str
     minutes: float | None
     assume: tuple[str, ...]
+    sources: tuple[Source, ...]
     says: tuple[str, ...]
     note: str
     tasks: tuple[PaperTask, ...]

@@ -206,10 +206,28 @@ def markdown(kept: Record, level: int = 1) -> str:
     if kept["claims"]:
         shown = {k: v for k, v in CLAIMS.items() if k != "task" or len(kept["tasks"]) > 1}
         parts += [f"{head}# Claims", tally(kept), tables.to_markdown(verdicts(kept), shown)]
-    for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
+    for title, lines in list_sections(kept):
         if lines:
             parts += [f"{head}# {title}", _make_bullets(lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def list_sections(kept: Record) -> list[tuple[str, list[str]]]:
+    """Return where the settings come from and what is smaller than in the paper, by heading."""
+    by_kind: dict[str, dict[str, list[str]]] = {}
+    for source in kept["sources"]:
+        settings = by_kind.setdefault(source["kind"], {}).setdefault(source["where"], [])
+        settings.append(source["setting"])
+    lines = {
+        kind: [f"{', '.join(settings)}: {where}" for where, settings in found.items()]
+        for kind, found in by_kind.items()
+    }
+    return [
+        ("Stated in the paper", lines.get("paper", [])),
+        ("From code", lines.get("code", [])),
+        ("Assumed", [*lines.get("assumed", []), *kept["assume"]]),
+        ("Smaller than the paper", kept["smaller"]),
+    ]
 
 
 def _make_bullets(lines: Sequence[str]) -> str:
