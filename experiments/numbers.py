@@ -79,6 +79,22 @@ class Statistic:
         return None
 
 
+def add_values_up(history: Sequence[dict[str, Any]]) -> None:
+    """Add `values_up` to every round: bytes up as papers count them, the values of the round.
+
+    Indices of a compressor are left out, and so is what everyone sends once before round 0: round 0
+    has the number of round 1.
+
+    >>> rows = [{"bytes_up": 50}, {"bytes_up": 6, "counted_up": 4.0}, {"bytes_up": 6}]
+    >>> add_values_up(rows)
+    >>> [row["values_up"] for row in rows]
+    [4.0, 4.0, 6]
+    """
+    for i, row in enumerate(history):
+        one = history[1] if i == 0 and len(history) > 1 else row
+        row["values_up"] = one.get("counted_up", one.get("bytes_up", 0))
+
+
 def parse(text: str, measure: str, higher: bool | None = None) -> Statistic:
     """Parse a statistic; `measure` and `higher` are the defaults of the experiment.
 

@@ -22,6 +22,7 @@ from tunefree.study.tasks import NOT_RUN, Outcome
 from tunefree.training.run import Run
 
 from . import claims
+from .numbers import add_values_up
 from .spec import Experiment, Row, SpecFile
 
 POINTS = 60  # of a curve
@@ -110,6 +111,9 @@ def summarize_origins(made: Sequence[Record]) -> Record:
 
 
 def _row(found: Experiment, one: RowResult) -> Record:
+    runs = [o for o in one.outcomes if isinstance(o, Run)]
+    for run in runs:
+        add_values_up(run.history)
     texts = {n.text: n for n in (*found.show, *(c.by for c in found.claims))}
     status = [_status(o) for o in one.outcomes]
     values = {
@@ -119,7 +123,6 @@ def _row(found: Experiment, one: RowResult) -> Record:
         ]
         for text, number in texts.items()
     }
-    runs = [o for o in one.outcomes if isinstance(o, Run)]
     return {
         "task": one.row.task,
         "label": one.row.label,

@@ -75,12 +75,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering of methods that the paper claims."""
+    """An ordering of methods that the paper claims; or of methods and a number, `than`."""
 
     says: str
     tasks: tuple[str, ...]
     better: tuple[str, ...]
-    than: tuple[str, ...]
+    than: tuple[str, ...] | float
     by: Statistic
     margin: float = 0.0
     within: float | None = None

@@ -50,6 +50,19 @@ def test_every_pair_counts_and_the_worst_decides():
     assert (gone["verdict"], gone["reason"]) == ("not tested", "Not run.")
 
 
+def test_a_row_is_compared_with_a_number():
+    by = parse("mu last", "test_accuracy", None)
+    small = Claim("The weight ends below 0.1", ("T",), ("A",), 0.1, by)
+    assert judge(small, "T", [row("A", [0.03, 0.04], "mu last")])["verdict"] == "holds"
+    found = judge(small, "T", [row("A", [0.3, 0.32], "mu last")])
+    assert found["verdict"] == "fails"
+    assert found["pairs"][0]["than"] == "0.1"
+    assert found["pairs"][0]["difference"] == pytest.approx(-0.21)
+    assert judge(small, "T", [row("A", [0.01, 0.5], "mu last")])["verdict"] == "open"
+    lost = row("A", [None, None], "mu last", ["diverged"] * 2)
+    assert judge(small, "T", [lost])["verdict"] == "fails"
+
+
 HISTORY = [
     {"test_accuracy": 0.5, "bytes_up": 10, "trials": 2.0},
     {"bytes_up": 10, "trials": 4.0},

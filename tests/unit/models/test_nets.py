@@ -75,6 +75,43 @@ def test_convex_trains_its_head_alone():
     assert [n for n, p in net.named_parameters() if p.requires_grad] == ["head.weight", "head.bias"]
 
 
+def test_convex_may_have_more_outputs_than_classes():
+    net = nets.build("convex", shape=GREY, classes=10, outputs=100)
+    assert count(net, trainable=True) == 8192 * 100 + 100
+    assert net(torch.zeros(2, *GREY)).shape == (2, 100)
+    with pytest.raises(ArgumentError, match=r"Convex\(outputs=...\) must be at least the 10 class"):
+        nets.build("convex", shape=GREY, classes=10, outputs=9)
+
+
+def test_bert_without_its_embeddings():
+    args = {"vocab": 1_000, "width": 128, "layers": 2, "heads": 2, "hidden": 512}
+    net = nets.build("bert", shape=(50,), classes=2, freeze_embeddings=True, **args)
+    # The embeddings are words, positions, types, and a normalisation's weight and bias.
+    assert count(net) - count(net, trainable=True) == (1_000 + 512 + 2 + 2) * 128
+
+
+def test_cnn_p2_drops_channels_and_dense_units():
+    args = {"shape": GREY, "classes": 10, "seed": 1}
+    net, plain = nets.build("cnn-p2", dropout=0.5, **args), nets.build("cnn-p2", **args)
+    x = torch.rand(4, *GREY, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(net.eval()(x), plain(x))
+    seen = {}
+    net.fc1.register_forward_pre_hook(lambda _, inputs: seen.update(fc1=inputs[0]))
+    net.fc2.register_forward_pre_hook(lambda _, inputs: seen.update(fc2=inputs[0]))
+    net(x)
+    kept = seen["fc1"].view(4, 20, 16)
+    torch.manual_seed(0)
+    net.train()(x)
+    found = seen["fc1"].view(4, 20, 16)
+    dropped = (found == 0).all(2) & (kept != 0).any(2)
+    assert torch.equal(found[~dropped], 2 * kept[~dropped])  # whole channels, the others doubled
+    assert 20 < int(dropped.sum()) < 60  # of 80
+    dense = torch.nn.functional.linear(seen["fc1"], net.fc1.weight, net.fc1.bias).relu()
+    off = (seen["fc2"] == 0) & (dense > 0)
+    assert torch.equal(seen["fc2"][~off], 2 * dense[~off])
+    assert 0.3 < float(off.sum() / (dense > 0).sum()) < 0.7
+
+
 # Every net once, small: shape, classes, arguments.
 SMALL = {
     "linear": ((2, 3), 4, {}),
@@ -251,6 +288,7 @@ def test_default_for(shape, classes, integer, data, expected):
         ("linear", {"shape": ()}, "Linear(shape=...) must hold sizes >= 1, got ()."),
         ("regression", {"classes": 3}, "Regression(classes=...) must be 1"),
         ("convex", {"hidden": 0}, "Convex(hidden=...) must be an int >= 1, got 0."),
+        ("cnn-p2", {"dropout": 1}, "CnnP2(dropout=...) must be a number in [0, 1)"),
         ("cnn-p2", {"shape": (784,)}, "CnnP2(shape=...) must be (channels, height, width) or"),
         ("cnn-p2", {"shape": (1, 8, 8)}, "height and width >= 16, got (1, 8, 8)."),
         ("cnn-p1", {"init": "he"}, "CnnDropout(init=...) must be 'torch' or 'xavier', got 'he'."),
