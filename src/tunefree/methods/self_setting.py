@@ -85,7 +85,7 @@ def fedsls(
 ) -> Method:
     """Armijo line search on clients, averaging; no learning rate. FedSLS."""
     armijo = Armijo(c, backtrack, max_lr, max_backtracks, reset, growth)
-    return Method(step=armijo, server=Average(server_lr), output=LastTwo())
+    return Method(step=armijo, server=Average(server_lr))
 
 
 @register_method("FedSLS")
