@@ -90,11 +90,12 @@ def _format_mean(mean: float | None, sd: float | None, like: str) -> str:
 
 
 def _describe_losses(row: Record) -> str:
-    """Return how many seeds were lost, and why."""
+    """Return how many seeds were lost, and why, and whether the settings have changed since."""
     count, found = len(row["status"]), []
     for status in ("diverged", "failed", "not run"):
         lost = row["status"].count(status)
         found += [f"{lost} of {count} {status}"] if lost else []
+    found += ["other settings"] if row["changes"] and count else []
     said = row["notes"] if "failed" in row["status"] or not row["status"] else []
     return "; ".join(dict.fromkeys([*found, *said]))
 
@@ -177,6 +178,13 @@ def remarks(kept: Record) -> list[str]:
             f"Settings under 'chosen' were searched on the first seed and chosen by "
             f"{by.get(kept['tune_by'], 'the training loss')}: {runs} runs, {took / 60:.1f} minutes."
         )
+    changed: dict[str, list[str]] = {}
+    for row in kept["rows"]:
+        if row["changes"] and row["status"]:
+            changed.setdefault(row["changes"], []).append(f"{row['task']}: {row['label']}")
+    for changes, labels in changed.items():
+        of = "all rows" if len(labels) == len(kept["rows"]) else "; ".join(labels)
+        out.append(f"Made with other settings than the specification has now ({of}): {changes}.")
     for other in kept.get("elsewhere", ()):
         made = f"{other['runs']} run{'s were' if other['runs'] > 1 else ' was'} made elsewhere"
         out.append(f"{made}: {describe_machine(other)}.")
