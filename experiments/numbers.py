@@ -1,6 +1,7 @@
 """Statistics of a run's history: the best, the last, a sum, the cost to reach a target.
 
-`drop` is how much worse the last value is than the best.
+`drop` is how much worse the last value is than the best; `highest` is the last value, of which the
+table shows the best run instead of the mean over seeds.
 
 A number is written as in "last", "train_loss last", "trials mean", "bytes_up sum", "rounds to 0.8"
 or "train_loss bytes_up to 0.5": the measure, unless it is the experiment's own, then what of it.
@@ -17,6 +18,7 @@ from tunefree.study import measures
 
 HOW: dict[str, Callable[[Sequence[float]], float]] = {
     "last": lambda values: values[-1],
+    "highest": lambda values: values[-1],
     "first": lambda values: values[0],
     "sum": sum,
     "mean": statistics.fmean,
@@ -35,8 +37,8 @@ class Statistic:
     Args:
         text: As it was written; the heading of its column.
         measure: A column of the history.
-        how: best, last, drop, first, sum, mean, median, max or min of it; or the column that is
-            added up until the measure reaches the target ("rounds" counts).
+        how: best, last, highest, drop, first, sum, mean, median, max or min of it; or the column
+            that is added up until the measure reaches the target ("rounds" counts).
         higher: Whether more of the measure is better.
         target: What is to be reached, or None.
     """
@@ -121,6 +123,6 @@ def parse(text: str, measure: str, higher: bool | None = None) -> Statistic:
 
 def _refusal(text: str) -> str:
     return (
-        "A number must be written best, last, drop, first, sum, mean, median, max or min, perhaps "
-        f'with a measure in front ("train_loss last"), or "rounds to 0.8", got {text!r}.'
+        "A number must be written best, last, highest, drop, first, sum, mean, median, max or min, "
+        f'perhaps with a measure in front ("train_loss last"), or "rounds to 0.8", got {text!r}.'
     )

@@ -106,9 +106,10 @@ def _task(table: Table, base: Table, spec: SpecFile, scale: str) -> PaperTask:
     words = {k: v for k, v in found.items() if k in WORDS}
     words["set"] = found.get("set", {})
     true, used = table.get("data"), words.get("data")
-    label = table["name"] if true in (None, used) else f"{table['name']} ({scale}: {used})"
+    stands_in = true not in (None, used)
+    label = f"{table['name']} ({scale}: {used})" if stands_in else table["name"]
     says = _several(merge_scale(table, scale).get("says"))
-    published = spec.expected.get(table["name"], {})
+    published = {} if stands_in else spec.expected.get(table["name"], {})
     share = 0.01 if spec.expected.get("percent") else 1.0
     numbers_of = {row: {k: v * share for k, v in found.items()} for row, found in published.items()}
     return PaperTask(table["name"], label, words, says, found.get("skip", ""), numbers_of)

@@ -23,7 +23,8 @@ from tunefree.training.run import Run
 
 from . import claims
 from .numbers import add_values_up
-from .spec import Experiment, Row, SpecFile
+from .spec import Claim, Experiment, Row, SpecFile
+from .superseded import describe_changes
 
 POINTS = 60  # of a curve
 Record = dict[str, Any]
@@ -129,6 +130,7 @@ def _row(found: Experiment, one: RowResult) -> Record:
         "base": one.row.base,
         "method": one.row.method,
         "set": one.row.set,
+        "words": one.row.words,
         "chosen": one.chosen,
         "search": one.cost,
         "status": status,
@@ -178,16 +180,20 @@ def mean_curves(runs: Sequence[Run], names: Sequence[str], x: str) -> dict[str, 
 
 
 def apply_spec(kept: Record, found: Experiment) -> Record:
-    """Update a record by the specification: published numbers, verdicts on claims, texts."""
+    """Update a record by the specification: published numbers, verdicts on claims, texts.
+
+    Of rows that were made with other settings no claim is judged, and no published number is shown.
+    """
     tasks = {t.name: t for t in found.tasks}
-    rows = [
-        {**row, "published": tasks[row["task"]].published.get(row["label"], {})}
-        for row in kept["rows"]
-        if row["task"] in tasks
-    ]
+    rows = []
+    for row in kept["rows"]:
+        if row["task"] in tasks:
+            changes = describe_changes(kept, row, found)
+            published = tasks[row["task"]].published.get(row["label"], {})
+            rows.append({**row, "published": {} if changes else published, "changes": changes})
     skipped = {t["name"]: "Not run." if t["skipped"] else "" for t in kept["tasks"]}
     verdicts = [
-        claims.judge(c, name, [r for r in rows if r["task"] == name], skipped.get(name, ""))
+        _judge(c, name, [r for r in rows if r["task"] == name], skipped.get(name, ""))
         for c in found.claims
         for name in c.tasks
         if name in skipped
@@ -197,7 +203,7 @@ def apply_spec(kept: Record, found: Experiment) -> Record:
         "title": found.title,
         "show": [n.text for n in found.show],
         "of": {n.text: n.measure for n in (*found.show, *(c.by for c in found.claims))},
-        "note": found.note,
+        "note": found.note if any(row["published"] for row in rows) else "",
         "assume": list(found.assume),
         "sources": [asdict(source) for source in found.sources],
         "smaller": [*kept.get("cut", ()), *list_reductions(found)],
@@ -207,6 +213,15 @@ def apply_spec(kept: Record, found: Experiment) -> Record:
         "rows": rows,
         "claims": verdicts,
     }
+
+
+def _judge(claim: Claim, task: str, rows: Sequence[Record], reason: str) -> Record:
+    names = {*claim.better, *(() if isinstance(claim.than, float) else claim.than)}
+    for row in rows:
+        if row["changes"] and row["status"] and names & {row["label"], row["base"]}:
+            reason = f"{row['label']} was made with other settings: {row['changes']}."
+            return claims.judge(claim, task, [], reason)
+    return claims.judge(claim, task, rows, reason)
 
 
 def list_reductions(found: Experiment) -> list[str]:

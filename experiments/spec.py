@@ -20,7 +20,7 @@ class PaperTask:
         words: Everything that decides a run but the method.
         says: What is smaller than the paper.
         skip: Why it is not run at this scale; "" where it is.
-        published: The paper's numbers by row and number.
+        published: The paper's numbers by row and number; none where other data stands in.
     """
 
     name: str

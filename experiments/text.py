@@ -60,7 +60,7 @@ def cells(kept: Record) -> list[dict[str, str]]:
         line = {"task": labels[row["task"]], "label": row["label"]}
         for name in kept["show"]:
             like = _measure(name, kept)
-            mean, sd = measures.mean_and_sd(row["values"].get(name, ()))
+            mean, sd = _summarise(name, row["values"].get(name, ()))
             paper, spread = row["published"].get(name), row["published"].get(f"{name}_sd")
             line[f"{name} paper"] = _format_mean(paper, spread, like)
             line[f"{name} ours"] = _format_mean(mean, sd, like) or "—"
@@ -72,6 +72,14 @@ def cells(kept: Record) -> list[dict[str, str]]:
         line["note"] = "not run" if row["task"] in out_of else _describe_losses(row)
         out.append(line)
     return out
+
+
+def _summarise(name: str, values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return mean and deviation over seeds; of a `highest`, the highest alone."""
+    there = [value for value in values if value is not None]
+    if name.endswith("highest"):
+        return max(there, default=None), None
+    return measures.mean_and_sd(values)
 
 
 def _measure(name: str, kept: Record) -> str:
@@ -90,11 +98,12 @@ def _format_mean(mean: float | None, sd: float | None, like: str) -> str:
 
 
 def _describe_losses(row: Record) -> str:
-    """Return how many seeds were lost, and why."""
+    """Return how many seeds were lost, and why, and whether the settings have changed since."""
     count, found = len(row["status"]), []
     for status in ("diverged", "failed", "not run"):
         lost = row["status"].count(status)
         found += [f"{lost} of {count} {status}"] if lost else []
+    found += ["other settings"] if row["changes"] and count else []
     said = row["notes"] if "failed" in row["status"] or not row["status"] else []
     return "; ".join(dict.fromkeys([*found, *said]))
 
@@ -177,6 +186,13 @@ def remarks(kept: Record) -> list[str]:
             f"Settings under 'chosen' were searched on the first seed and chosen by "
             f"{by.get(kept['tune_by'], 'the training loss')}: {runs} runs, {took / 60:.1f} minutes."
         )
+    changed: dict[str, list[str]] = {}
+    for row in kept["rows"]:
+        if row["changes"] and row["status"]:
+            changed.setdefault(row["changes"], []).append(f"{row['task']}: {row['label']}")
+    for changes, labels in changed.items():
+        of = "all rows" if len(labels) == len(kept["rows"]) else "; ".join(labels)
+        out.append(f"Made with other settings than the specification has now ({of}): {changes}.")
     for other in kept.get("elsewhere", ()):
         made = f"{other['runs']} run{'s were' if other['runs'] > 1 else ' was'} made elsewhere"
         out.append(f"{made}: {describe_machine(other)}.")

@@ -6,6 +6,7 @@ import pytest
 from experiments.claims import differences, judge
 from experiments.numbers import parse
 from experiments.spec import Claim
+from experiments.text import cells
 
 
 def claim(by="last", **more):
@@ -76,6 +77,7 @@ HISTORY = [
     [
         ("best", 0.8),
         ("last", 0.7),
+        ("highest", 0.7),
         ("first", 0.5),
         ("trials mean", 3.0),
         ("trials median", 3.0),
@@ -89,6 +91,19 @@ HISTORY = [
 )
 def test_numbers_of_a_history(text, value):
     assert parse(text, "test_accuracy").of(HISTORY) == value
+
+
+def test_the_highest_of_several_runs_is_shown_where_a_paper_does_so():
+    rows = [
+        {"label": "A", "task": "T", "values": {"highest": [0.7, 0.9, None], "last": [0.7, 0.9]}}
+    ]
+    rows[0] |= {"status": [], "published": {"highest": 0.85}, "chosen": None, "notes": []}
+    of = {"highest": "test_accuracy", "last": "test_accuracy"}
+    tasks = [{"name": "T", "label": "T", "skipped": ""}]
+    rows[0]["changes"] = ""
+    (line,) = cells({"tasks": tasks, "rows": rows, "show": ["highest", "last"], "of": of})
+    assert (line["highest ours"], line["highest difference"]) == ("0.9000", "+0.0500")
+    assert line["last ours"] == "0.8000 ± 0.1414"
 
 
 def test_a_drop_is_what_was_lost_after_the_best_and_little_is_better():

@@ -68,6 +68,8 @@ def test_data_that_stands_in_is_named(tmp_path):
     spec = load(write(tmp_path, text))
     assert spec.at("small").of("T1").label == "T1 (small: digits)"
     assert spec.at("paper").of("T1").label == "T1"
+    assert spec.at("small").of("T1").published == {}  # nothing published is beside other data
+    assert spec.at("paper").of("T1").published["FedAvg"]["last"] == 0.8
 
 
 def test_percent_is_turned_into_shares(tmp_path):
