@@ -1,6 +1,6 @@
 """Statistics of a run's history: the best, the last, a sum, the cost to reach a target.
 
-`drop` is how much worse the last value is than the best.
+`drop` is how much worse the last value is than the best, `last5` the mean of the last five.
 
 A number is written as in "last", "train_loss last", "trials mean", "bytes_up sum", "rounds to 0.8"
 or "train_loss bytes_up to 0.5": the measure, unless it is the experiment's own, then what of it.
@@ -17,6 +17,7 @@ from tunefree.study import measures
 
 HOW: dict[str, Callable[[Sequence[float]], float]] = {
     "last": lambda values: values[-1],
+    "last5": lambda values: statistics.fmean(values[-5:]),
     "first": lambda values: values[0],
     "sum": sum,
     "mean": statistics.fmean,
@@ -35,8 +36,8 @@ class Statistic:
     Args:
         text: As it was written; the heading of its column.
         measure: A column of the history.
-        how: best, last, drop, first, sum, mean, median, max or min of it; or the column that is
-            added up until the measure reaches the target ("rounds" counts).
+        how: best, last, last5, drop, first, sum, mean, median, max or min of it; or the column
+            that is added up until the measure reaches the target ("rounds" counts).
         higher: Whether more of the measure is better.
         target: What is to be reached, or None.
     """
@@ -105,6 +106,6 @@ def parse(text: str, measure: str, higher: bool | None = None) -> Statistic:
 
 def _refusal(text: str) -> str:
     return (
-        "A number must be written best, last, drop, first, sum, mean, median, max or min, perhaps "
-        f'with a measure in front ("train_loss last"), or "rounds to 0.8", got {text!r}.'
+        "A number must be written best, last, last5, drop, first, sum, mean, median, max or min, "
+        f'perhaps with a measure in front ("train_loss last"), or "rounds to 0.8", got {text!r}.'
     )
