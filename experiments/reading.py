@@ -192,13 +192,16 @@ def _claim(table: Table, raw: Table) -> Claim:
     by = _number(table.get("by", first), {**raw, "measure": measure}, higher)
     if measure != raw.get("measure", "test_accuracy") and by.measure == measure:
         by = replace(by, text=f"{measure} {by.text.removeprefix(f'{measure} ')}")
+    than = table["than"]
+    value = float(than) if isinstance(than, int | float) else None
     return Claim(
         table["says"],
         _several(table.get("task")) or every,
         _several(table["better"]),
-        _several(table["than"]),
+        () if value is not None else _several(than),
         by,
         float(table.get("margin", 0.0)),
         table.get("within"),
         table.get("factor"),
+        value,
     )

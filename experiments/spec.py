@@ -75,7 +75,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering of methods that the paper claims."""
+    """An ordering of methods that the paper claims, or of methods and a number, `value`."""
 
     says: str
     tasks: tuple[str, ...]
@@ -85,6 +85,7 @@ class Claim:
     margin: float = 0.0
     within: float | None = None
     factor: float | None = None
+    value: float | None = None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,20 @@ HISTORY = [
 ]
 
 
+def test_a_claim_about_a_number():
+    by = parse("last", "test_accuracy")
+
+    a = row("A", [0.81, 0.82, 0.83])
+
+    def verdict(**more):
+        return judge(Claim("A", ("T",), ("A",), (), by, **more), "T", [a])["verdict"]
+
+    assert verdict(value=0.7) == "holds"
+    assert verdict(value=0.9) == "fails"
+    assert verdict(value=0.82) == "open"
+    assert verdict(value=0.82, within=0.05) == "holds"
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -76,6 +90,12 @@ HISTORY = [
 )
 def test_numbers_of_a_history(text, value):
     assert parse(text, "test_accuracy").of(HISTORY) == value
+
+
+def test_the_mean_of_the_last_five():
+    history = [{"test_accuracy": v} for v in (9.0, 1.0, 2.0, 3.0, 4.0, 5.0)]
+    assert parse("last5", "test_accuracy").of(history) == 3.0
+    assert parse("last5", "test_accuracy").of(history[:2]) == 5.0
 
 
 def test_a_drop_is_what_was_lost_after_the_best_and_little_is_better():
