@@ -98,6 +98,13 @@ def test_the_mean_of_the_last_five():
     assert parse("last5", "test_accuracy").of(history[:2]) == 5.0
 
 
+def test_the_value_after_some_rounds():
+    history = [{"round": t, "test_accuracy": 0.1 * t} for t in (9, 19)]
+    assert parse("at-10", "test_accuracy").of(history) == pytest.approx(0.9)
+    assert parse("test_accuracy at-20", "test_loss").of(history) == pytest.approx(1.9)
+    assert parse("at-30", "test_accuracy").of(history) is None
+
+
 def test_a_drop_is_what_was_lost_after_the_best_and_little_is_better():
     drop = parse("drop", "test_accuracy")
     assert drop.of(HISTORY) == pytest.approx(0.1)
