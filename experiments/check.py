@@ -105,8 +105,7 @@ def _check_experiment(spec: SpecFile, found: Experiment) -> None:
                 raise unknown_name("method of a sweep", name, every)
     labels = bases | {row.label for row in found.rows}
     for claim in found.claims:
-        than = () if isinstance(claim.than, float) else claim.than
-        for name in (*claim.better, *than):
+        for name in (*claim.better, *claim.than):
             if name not in labels and name not in every:
                 raise unknown_name("row of a claim", name, labels)
         for name in claim.tasks:

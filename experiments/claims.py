@@ -49,7 +49,9 @@ def judge(
     """
     pairs = []
     for first in _find_rows(rows, claim.better):
-        for other in _find_others(rows, claim, first):
+        if claim.value is not None:
+            pairs.append(_judge_pair(claim, first, _constant(claim, first)))
+        for other in _find_rows(rows, claim.than):
             if first["label"] != other["label"]:
                 pairs.append(_judge_pair(claim, first, other))
     found = {pair["verdict"] for pair in pairs} - {"not tested"}
@@ -66,19 +68,15 @@ def judge(
     }
 
 
+def _constant(claim: Claim, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a claim's number: it has the same value in every run."""
+    runs = len(row["status"])
+    values = {claim.by.text: [claim.value] * runs}
+    return {"label": f"{claim.value:g}", "values": values, "status": ["finished"] * runs}
+
+
 def _find_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Mapping[str, Any]]:
     return [r for name in names for r in rows if name in (r["label"], r["base"])]
-
-
-def _find_others(
-    rows: Sequence[Mapping[str, Any]], claim: Claim, first: Mapping[str, Any]
-) -> list[Mapping[str, Any]]:
-    """Return the rows that a row is compared with, or one that has the claim's number."""
-    if not isinstance(claim.than, float):
-        return _find_rows(rows, claim.than)
-    seeds = len(first["status"])
-    values = {claim.by.text: [claim.than] * seeds}
-    return [{"label": f"{claim.than:g}", "values": values, "status": ["finished"] * seeds}]
 
 
 def _judge_pair(claim: Claim, first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

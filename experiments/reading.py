@@ -188,17 +188,20 @@ def _claim(table: Table, raw: Table) -> Claim:
     every = tuple(t["name"] for t in raw["task"])
     measure = table.get("measure", raw.get("measure", "test_accuracy"))
     higher = table.get("higher", raw.get("higher") if "measure" not in table else None)
-    first, than = (raw.get("show") or ["last"])[0], table["than"]
+    first = (raw.get("show") or ["last"])[0]
     by = _number(table.get("by", first), {**raw, "measure": measure}, higher)
     if measure != raw.get("measure", "test_accuracy") and by.measure == measure:
         by = replace(by, text=f"{measure} {by.text.removeprefix(f'{measure} ')}")
+    than = table["than"]
+    value = float(than) if isinstance(than, int | float) else None
     return Claim(
         table["says"],
         _several(table.get("task")) or every,
         _several(table["better"]),
-        float(than) if isinstance(than, int | float) else _several(than),
+        () if value is not None else _several(than),
         by,
         float(table.get("margin", 0.0)),
         table.get("within"),
         table.get("factor"),
+        value,
     )

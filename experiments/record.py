@@ -216,7 +216,7 @@ def apply_spec(kept: Record, found: Experiment) -> Record:
 
 
 def _judge(claim: Claim, task: str, rows: Sequence[Record], reason: str) -> Record:
-    names = {*claim.better, *(() if isinstance(claim.than, float) else claim.than)}
+    names = {*claim.better, *claim.than}
     for row in rows:
         if row["changes"] and row["status"] and names & {row["label"], row["base"]}:
             reason = f"{row['label']} was made with other settings: {row['changes']}."

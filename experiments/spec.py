@@ -75,16 +75,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering of methods that the paper claims; or of methods and a number, `than`."""
+    """An ordering of methods that the paper claims, or of methods and a number, `value`."""
 
     says: str
     tasks: tuple[str, ...]
     better: tuple[str, ...]
-    than: tuple[str, ...] | float
+    than: tuple[str, ...]
     by: Statistic
     margin: float = 0.0
     within: float | None = None
     factor: float | None = None
+    value: float | None = None
 
 
 @dataclass(frozen=True)

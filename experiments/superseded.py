@@ -30,7 +30,9 @@ def describe_changes(kept: Record, row: Record, found: Experiment) -> str:
     is_now = found.of(row["task"]).words
     point = row["chosen"] or {}
     before = _flatten(was, row.get("words", now.words), row["set"], point, row["method"])
-    point = point if dict(point) in now.points else now.points[0] if len(now.points) == 1 else {}
+    if dict(point) not in now.points:
+        several = len(now.points) > 1
+        point = dict.fromkeys(now.points[0], "a value of its grid") if several else now.points[0]
     after = _flatten(is_now, now.words, now.set, point, now.method)
     if "--rounds" in kept["narrowed"]:
         after["rounds"] = before["rounds"]

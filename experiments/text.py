@@ -39,6 +39,8 @@ def columns(kept: Record) -> dict[str, str]:
     out = {"task": "task", "label": "method"} if several else {"label": "method"}
     for name in kept["show"]:
         published = any(name in row["published"] for row in kept["rows"])
+        if not published and "at-" in name and not _has_values(kept, name):
+            continue  # no run is that long
         out |= {f"{name} paper": f"{name}, paper"} if published else {}
         out |= {f"{name} ours": f"{name}, ours" if published else name}
         out |= {f"{name} difference": "difference"} if published else {}
@@ -49,6 +51,10 @@ def columns(kept: Record) -> dict[str, str]:
     ):
         out["note"] = "note"
     return out
+
+
+def _has_values(kept: Record, name: str) -> bool:
+    return any(v is not None for row in kept["rows"] for v in row["values"].get(name, ()))
 
 
 def cells(kept: Record) -> list[dict[str, str]]:

@@ -53,7 +53,7 @@ def test_every_pair_counts_and_the_worst_decides():
 
 def test_a_row_is_compared_with_a_number():
     by = parse("mu last", "test_accuracy", None)
-    small = Claim("The weight ends below 0.1", ("T",), ("A",), 0.1, by)
+    small = Claim("The weight ends below 0.1", ("T",), ("A",), (), by, value=0.1)
     assert judge(small, "T", [row("A", [0.03, 0.04], "mu last")])["verdict"] == "holds"
     found = judge(small, "T", [row("A", [0.3, 0.32], "mu last")])
     assert found["verdict"] == "fails"
@@ -70,6 +70,20 @@ HISTORY = [
     {"test_accuracy": 0.8, "bytes_up": 10, "trials": 3.0},
     {"test_accuracy": 0.7, "bytes_up": 10, "trials": 3.0},
 ]
+
+
+def test_a_claim_about_a_number():
+    by = parse("last", "test_accuracy")
+
+    a = row("A", [0.81, 0.82, 0.83])
+
+    def verdict(**more):
+        return judge(Claim("A", ("T",), ("A",), (), by, **more), "T", [a])["verdict"]
+
+    assert verdict(value=0.7) == "holds"
+    assert verdict(value=0.9) == "fails"
+    assert verdict(value=0.82) == "open"
+    assert verdict(value=0.82, within=0.05) == "holds"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +118,19 @@ def test_the_highest_of_several_runs_is_shown_where_a_paper_does_so():
     (line,) = cells({"tasks": tasks, "rows": rows, "show": ["highest", "last"], "of": of})
     assert (line["highest ours"], line["highest difference"]) == ("0.9000", "+0.0500")
     assert line["last ours"] == "0.8000 ± 0.1414"
+
+
+def test_the_mean_of_the_last_five():
+    history = [{"test_accuracy": v} for v in (9.0, 1.0, 2.0, 3.0, 4.0, 5.0)]
+    assert parse("last5", "test_accuracy").of(history) == 3.0
+    assert parse("last5", "test_accuracy").of(history[:2]) == 5.0
+
+
+def test_the_value_after_some_rounds():
+    history = [{"round": t, "test_accuracy": 0.1 * t} for t in (9, 19)]
+    assert parse("at-10", "test_accuracy").of(history) == pytest.approx(0.9)
+    assert parse("test_accuracy at-20", "test_loss").of(history) == pytest.approx(1.9)
+    assert parse("at-30", "test_accuracy").of(history) is None
 
 
 def test_a_drop_is_what_was_lost_after_the_best_and_little_is_better():

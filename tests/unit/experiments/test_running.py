@@ -133,6 +133,11 @@ def test_new_words_need_no_new_run(first):
         ("tune_rounds = 2", "tune_rounds = 3", ["rounds of a search 2 instead of 3", ""]),
         ("[1e-6, 0.3, 1e12]", "[0.3, 1e12]", ["points of the grid 3 instead of 2", ""]),
         ("grid = { lr = [1e-6, 0.3, 1e12] }", "set = { lr = 0.1 }", ["lr 0.3 instead of 0.1", ""]),
+        (
+            "[1e-6, 0.3, 1e12]",
+            "[1e-6, 0.1, 1e12]",
+            ["lr 0.3 instead of a value of its grid", ""],
+        ),
         ('name = "Auto"', 'name = "Ours"', ["", "the specification has no such row"]),
         ("steps = 3", "steps = 3\neval_every = 2\nset.weights = 'uniform'", ["", ""]),
         ("rounds = 50", "rounds = 60", ["", ""]),  # of the other scale

@@ -27,6 +27,13 @@ def test_every_experiment_is_right_at_both_scales(name, scale):
     assert all(found.of(row.task) for row in found.rows)
 
 
+@pytest.mark.parametrize("name", [name for name in EVERY if name.startswith(("P1-", "P3-"))])
+def test_every_setting_of_p1_and_p3_has_a_source(name):
+    spec = load(name)
+    assert "assume" not in spec.raw
+    assert len(spec.at("paper").sources) > 10
+
+
 def test_a_scale_lies_over_the_task(tmp_path):
     spec = load(write(tmp_path))
     small, paper = spec.at("small"), spec.at("paper")
