@@ -17,6 +17,7 @@ from tunefree.study.progress import TerminalProgress
 from tunefree.version import __version__
 
 from . import text
+from .citations import count_sources
 from .record import Record, load, record_path
 
 LIST = {
@@ -24,6 +25,7 @@ LIST = {
     "title": "what",
     "small": "small, minutes",
     "paper": "paper, minutes",
+    "sources": "settings: paper, code, assumed",
     "missing": "data missing here",
 }
 
@@ -145,6 +147,8 @@ def print_list(data_dir: Path | None, as_json: bool) -> None:
         missing: dict[str, None] = {}
         for scale in spec.scales:
             found = spec.at(scale)
+            if scale == "paper":
+                row["sources"] = format_sources(found)
             row[scale] = format_minutes(spec, scale, found.minutes)
             for task in found.tasks:
                 data = task.words.get("data")
@@ -158,6 +162,11 @@ def print_list(data_dir: Path | None, as_json: bool) -> None:
         out.print("No experiments are here; $TUNEFREE_EXPERIMENTS names their folder.")
         return
     wide_console().print(make_table(rows, LIST))
+
+
+def format_sources(found: papers.Experiment) -> str:
+    """Return how many settings the paper states, its code has, and we assume."""
+    return ", ".join(str(n) for n in count_sources(found).values()) if found.sources else ""
 
 
 def format_minutes(spec: papers.Spec, scale: str, said: float | None) -> str:
@@ -205,7 +214,7 @@ def print_record(kept: Record, as_json: bool) -> None:
     if kept["claims"]:
         say(f"\n{text.tally(kept)}")
         wide_console().print(make_table(text.verdicts(kept), text.CLAIMS))
-    for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
+    for title, lines in text.list_sections(kept):
         if lines:
             say(f"\n{title}:")
         for line in lines:

@@ -12,6 +12,7 @@ from tunefree.models import nets
 from tunefree.penalties import get as penalty
 
 from . import keys, named
+from .citations import check_sources
 from .reading import is_at_scale, merge_scale, read
 from .spec import Experiment, PaperTask, Row, SpecFile
 
@@ -111,6 +112,8 @@ def _check_experiment(spec: SpecFile, found: Experiment) -> None:
             if name not in tasks:
                 raise unknown_name("task of a claim", name, tasks)
     _check_published(spec, found, tasks)
+    if "sources" in spec.raw and found.scale == "paper":
+        check_sources(spec.raw, found)
 
 
 def _check_unique(what: str, names: list[str]) -> None:

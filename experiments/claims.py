@@ -49,6 +49,8 @@ def judge(
     """
     pairs = []
     for first in _find_rows(rows, claim.better):
+        if claim.value is not None:
+            pairs.append(_judge_pair(claim, first, _constant(claim, first)))
         for other in _find_rows(rows, claim.than):
             if first["label"] != other["label"]:
                 pairs.append(_judge_pair(claim, first, other))
@@ -64,6 +66,13 @@ def judge(
         "reason": "" if found else reason or "No run of it is there.",
         "pairs": pairs,
     }
+
+
+def _constant(claim: Claim, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a claim's number: it has the same value in every run."""
+    runs = len(row["status"])
+    values = {claim.by.text: [claim.value] * runs}
+    return {"label": f"{claim.value:g}", "values": values, "status": ["finished"] * runs}
 
 
 def _find_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Mapping[str, Any]]:

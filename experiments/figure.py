@@ -16,7 +16,13 @@ from .record import Record
 BANDS = 6  # lines up to which bands are drawn
 LOG = 20  # ratio of the greatest to the least value from which on the scale is logarithmic
 PANEL = 3.4, 2.3  # inches
-AXES = {"round": "Rounds", "bytes_up": "Bytes sent up", "gradients": "Gradients"}
+AXES = {
+    "round": "Rounds",
+    "bytes_up": "Bytes sent up",
+    "values_up": "Bytes of values sent up",
+    "gradients": "Gradients",
+    "seconds": "Seconds",
+}
 
 
 def has_curves(kept: Record) -> bool:

@@ -38,6 +38,7 @@ TOP = (
     "curves",
     "x",
     "assume",
+    "sources",
     "common",
     "scale",
     "task",

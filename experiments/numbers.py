@@ -1,6 +1,8 @@
 """Statistics of a run's history: the best, the last, a sum, the cost to reach a target.
 
-`drop` is how much worse the last value is than the best.
+`drop` is how much worse the last value is than the best, `last5` the mean of the last five, and
+`at-100` the value after 100 rounds, which must have been evaluated. `highest` is the last value, of
+which the table shows the best run instead of the mean over seeds.
 
 A number is written as in "last", "train_loss last", "trials mean", "bytes_up sum", "rounds to 0.8"
 or "train_loss bytes_up to 0.5": the measure, unless it is the experiment's own, then what of it.
@@ -17,6 +19,8 @@ from tunefree.study import measures
 
 HOW: dict[str, Callable[[Sequence[float]], float]] = {
     "last": lambda values: values[-1],
+    "highest": lambda values: values[-1],
+    "last5": lambda values: statistics.fmean(values[-5:]),
     "first": lambda values: values[0],
     "sum": sum,
     "mean": statistics.fmean,
@@ -24,6 +28,7 @@ HOW: dict[str, Callable[[Sequence[float]], float]] = {
     "max": max,
     "min": min,
 }
+AT = re.compile(r"at-(\d+)")
 TARGET = re.compile(r"(?:(\S+) )?(\S+) to (\S+)")
 Row = Mapping[str, Any]
 
@@ -35,8 +40,8 @@ class Statistic:
     Args:
         text: As it was written; the heading of its column.
         measure: A column of the history.
-        how: best, last, drop, first, sum, mean, median, max or min of it; or the column that is
-            added up until the measure reaches the target ("rounds" counts).
+        how: best, last, highest, last5, at-N, drop, first, sum, mean, median, max or min of it; or
+            the column that is added up until the measure reaches the target ("rounds" counts).
         higher: Whether more of the measure is better.
         target: What is to be reached, or None.
     """
@@ -56,6 +61,8 @@ class Statistic:
         """Return the statistic; None if the history lacks the measure or missed the target."""
         if self.target is not None:
             return self._until(history)
+        if at := AT.fullmatch(self.how):
+            history = [row for row in history if row["round"] == int(at[1]) - 1]
         values = [
             v for row in history if (v := measures.to_float(row.get(self.measure))) is not None
         ]
@@ -64,7 +71,7 @@ class Statistic:
         best = (max if self.higher else min)(values)
         if self.how in ("best", "drop"):
             return best if self.how == "best" else abs(best - values[-1])
-        return float(HOW[self.how](values))
+        return float(HOW.get(self.how, HOW["last"])(values))
 
     def _until(self, history: Sequence[Row]) -> float | None:
         assert self.target is not None
@@ -77,6 +84,22 @@ class Statistic:
             ):
                 return spent
         return None
+
+
+def add_values_up(history: Sequence[dict[str, Any]]) -> None:
+    """Add `values_up` to every round: bytes up as papers count them, the values of the round.
+
+    Indices of a compressor are left out, and so is what everyone sends once before round 0: round 0
+    has the number of round 1.
+
+    >>> rows = [{"bytes_up": 50}, {"bytes_up": 6, "counted_up": 4.0}, {"bytes_up": 6}]
+    >>> add_values_up(rows)
+    >>> [row["values_up"] for row in rows]
+    [4.0, 4.0, 6]
+    """
+    for i, row in enumerate(history):
+        one = history[1] if i == 0 and len(history) > 1 else row
+        row["values_up"] = one.get("counted_up", one.get("bytes_up", 0))
 
 
 def parse(text: str, measure: str, higher: bool | None = None) -> Statistic:
@@ -92,7 +115,8 @@ def parse(text: str, measure: str, higher: bool | None = None) -> Statistic:
     if found is None:
         *others, how = text.split() or [""]
         other = others[0] if len(others) == 1 else None
-        if len(others) > 1 or (how not in ("best", "drop") and how not in HOW):
+        known = how in ("best", "drop") or how in HOW or AT.fullmatch(how)
+        if len(others) > 1 or not known:
             raise ArgumentError(_refusal(text))
     try:
         goal = None if target is None else float(target)
@@ -105,6 +129,7 @@ def parse(text: str, measure: str, higher: bool | None = None) -> Statistic:
 
 def _refusal(text: str) -> str:
     return (
-        "A number must be written best, last, drop, first, sum, mean, median, max or min, perhaps "
-        f'with a measure in front ("train_loss last"), or "rounds to 0.8", got {text!r}.'
+        "A number must be written best, last, highest, last5, at-N, drop, first, sum, mean, "
+        'median, max or min, perhaps with a measure in front ("train_loss last"), or "rounds to '
+        f'0.8", got {text!r}.'
     )

@@ -40,7 +40,7 @@ def _top(kept: Record) -> str:
     if kept["claims"]:
         parts += ["<h2>Claims</h2>", f"<p>{html.escape(text.tally(kept))}</p>"]
         parts += [_card(to_html(text.verdicts(kept), text.CLAIMS), "words")]
-    for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
+    for title, lines in text.list_sections(kept):
         if lines:
             items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
             parts.append(f"<h2>{title}</h2><ul>{items}</ul>")

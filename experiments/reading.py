@@ -8,6 +8,7 @@ from typing import Any
 from tunefree.methods import CATALOGUE
 
 from . import named, numbers
+from .citations import read_sources
 from .keys import SCALES, WORDS
 from .numbers import Statistic
 from .spec import Claim, Experiment, PaperTask, Row, SpecFile, Table
@@ -84,6 +85,7 @@ def read(spec: SpecFile, scale: str) -> Experiment:
         tune_by=base.get("tune_by", "test"),
         minutes=base.get("minutes"),
         assume=_several(raw.get("assume")),
+        sources=read_sources(raw.get("sources", {})),
         says=_several(base.get("says")),
         note=spec.expected.get("note", ""),
         tasks=tuple(tasks),
@@ -104,9 +106,10 @@ def _task(table: Table, base: Table, spec: SpecFile, scale: str) -> PaperTask:
     words = {k: v for k, v in found.items() if k in WORDS}
     words["set"] = found.get("set", {})
     true, used = table.get("data"), words.get("data")
-    label = table["name"] if true in (None, used) else f"{table['name']} ({scale}: {used})"
+    stands_in = true not in (None, used)
+    label = f"{table['name']} ({scale}: {used})" if stands_in else table["name"]
     says = _several(merge_scale(table, scale).get("says"))
-    published = spec.expected.get(table["name"], {})
+    published = {} if stands_in else spec.expected.get(table["name"], {})
     share = 0.01 if spec.expected.get("percent") else 1.0
     numbers_of = {row: {k: v * share for k, v in found.items()} for row, found in published.items()}
     return PaperTask(table["name"], label, words, says, found.get("skip", ""), numbers_of)
@@ -189,13 +192,16 @@ def _claim(table: Table, raw: Table) -> Claim:
     by = _number(table.get("by", first), {**raw, "measure": measure}, higher)
     if measure != raw.get("measure", "test_accuracy") and by.measure == measure:
         by = replace(by, text=f"{measure} {by.text.removeprefix(f'{measure} ')}")
+    than = table["than"]
+    value = float(than) if isinstance(than, int | float) else None
     return Claim(
         table["says"],
         _several(table.get("task")) or every,
         _several(table["better"]),
-        _several(table["than"]),
+        () if value is not None else _several(than),
         by,
         float(table.get("margin", 0.0)),
         table.get("within"),
         table.get("factor"),
+        value,
     )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from tunefree.study.tasks import NOT_RUN, Outcome
 from tunefree.training.run import Run
 
 from . import claims
-from .spec import Experiment, Row, SpecFile
+from .numbers import add_values_up
+from .spec import Claim, Experiment, Row, SpecFile
+from .superseded import describe_changes
 
 POINTS = 60  # of a curve
 Record = dict[str, Any]
@@ -110,6 +112,9 @@ def summarize_origins(made: Sequence[Record]) -> Record:
 
 
 def _row(found: Experiment, one: RowResult) -> Record:
+    runs = [o for o in one.outcomes if isinstance(o, Run)]
+    for run in runs:
+        add_values_up(run.history)
     texts = {n.text: n for n in (*found.show, *(c.by for c in found.claims))}
     status = [_status(o) for o in one.outcomes]
     values = {
@@ -119,13 +124,13 @@ def _row(found: Experiment, one: RowResult) -> Record:
         ]
         for text, number in texts.items()
     }
-    runs = [o for o in one.outcomes if isinstance(o, Run)]
     return {
         "task": one.row.task,
         "label": one.row.label,
         "base": one.row.base,
         "method": one.row.method,
         "set": one.row.set,
+        "words": one.row.words,
         "chosen": one.chosen,
         "search": one.cost,
         "status": status,
@@ -175,16 +180,20 @@ def mean_curves(runs: Sequence[Run], names: Sequence[str], x: str) -> dict[str, 
 
 
 def apply_spec(kept: Record, found: Experiment) -> Record:
-    """Update a record by the specification: published numbers, verdicts on claims, texts."""
+    """Update a record by the specification: published numbers, verdicts on claims, texts.
+
+    Of rows that were made with other settings no claim is judged, and no published number is shown.
+    """
     tasks = {t.name: t for t in found.tasks}
-    rows = [
-        {**row, "published": tasks[row["task"]].published.get(row["label"], {})}
-        for row in kept["rows"]
-        if row["task"] in tasks
-    ]
+    rows = []
+    for row in kept["rows"]:
+        if row["task"] in tasks:
+            changes = describe_changes(kept, row, found)
+            published = tasks[row["task"]].published.get(row["label"], {})
+            rows.append({**row, "published": {} if changes else published, "changes": changes})
     skipped = {t["name"]: "Not run." if t["skipped"] else "" for t in kept["tasks"]}
     verdicts = [
-        claims.judge(c, name, [r for r in rows if r["task"] == name], skipped.get(name, ""))
+        _judge(c, name, [r for r in rows if r["task"] == name], skipped.get(name, ""))
         for c in found.claims
         for name in c.tasks
         if name in skipped
@@ -194,8 +203,9 @@ def apply_spec(kept: Record, found: Experiment) -> Record:
         "title": found.title,
         "show": [n.text for n in found.show],
         "of": {n.text: n.measure for n in (*found.show, *(c.by for c in found.claims))},
-        "note": found.note,
+        "note": found.note if any(row["published"] for row in rows) else "",
         "assume": list(found.assume),
+        "sources": [asdict(source) for source in found.sources],
         "smaller": [*kept.get("cut", ()), *list_reductions(found)],
         "tasks": [
             {**t, "label": tasks[t["name"]].label} for t in kept["tasks"] if t["name"] in tasks
@@ -203,6 +213,15 @@ def apply_spec(kept: Record, found: Experiment) -> Record:
         "rows": rows,
         "claims": verdicts,
     }
+
+
+def _judge(claim: Claim, task: str, rows: Sequence[Record], reason: str) -> Record:
+    names = {*claim.better, *claim.than}
+    for row in rows:
+        if row["changes"] and row["status"] and names & {row["label"], row["base"]}:
+            reason = f"{row['label']} was made with other settings: {row['changes']}."
+            return claims.judge(claim, task, [], reason)
+    return claims.judge(claim, task, rows, reason)
 
 
 def list_reductions(found: Experiment) -> list[str]:

@@ -20,7 +20,7 @@ class PaperTask:
         words: Everything that decides a run but the method.
         says: What is smaller than the paper.
         skip: Why it is not run at this scale; "" where it is.
-        published: The paper's numbers by row and number.
+        published: The paper's numbers by row and number; none where other data stands in.
     """
 
     name: str
@@ -59,8 +59,23 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where the value of a setting comes from.
+
+    Args:
+        setting: Its name, perhaps after that of a task or method, as in FedAdam.lr.
+        kind: paper, code or assumed.
+        where: The section, equation or file; for an assumption, what is assumed and why.
+    """
+
+    setting: str
+    kind: str
+    where: str
+
+
+@dataclass(frozen=True)
 class Claim:
-    """An ordering of methods that the paper claims."""
+    """An ordering of methods that the paper claims, or of methods and a number, `value`."""
 
     says: str
     tasks: tuple[str, ...]
@@ -70,6 +85,7 @@ class Claim:
     margin: float = 0.0
     within: float | None = None
     factor: float | None = None
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,7 @@ class Experiment:
     tune_by: str
     minutes: float | None
     assume: tuple[str, ...]
+    sources: tuple[Source, ...]
     says: tuple[str, ...]
     note: str
     tasks: tuple[PaperTask, ...]

@@ -39,6 +39,8 @@ def columns(kept: Record) -> dict[str, str]:
     out = {"task": "task", "label": "method"} if several else {"label": "method"}
     for name in kept["show"]:
         published = any(name in row["published"] for row in kept["rows"])
+        if not published and "at-" in name and not _has_values(kept, name):
+            continue  # no run is that long
         out |= {f"{name} paper": f"{name}, paper"} if published else {}
         out |= {f"{name} ours": f"{name}, ours" if published else name}
         out |= {f"{name} difference": "difference"} if published else {}
@@ -51,6 +53,10 @@ def columns(kept: Record) -> dict[str, str]:
     return out
 
 
+def _has_values(kept: Record, name: str) -> bool:
+    return any(v is not None for row in kept["rows"] for v in row["values"].get(name, ()))
+
+
 def cells(kept: Record) -> list[dict[str, str]]:
     """Return the table, one row per task and method."""
     labels = {t["name"]: t["label"] for t in kept["tasks"]}
@@ -60,7 +66,7 @@ def cells(kept: Record) -> list[dict[str, str]]:
         line = {"task": labels[row["task"]], "label": row["label"]}
         for name in kept["show"]:
             like = _measure(name, kept)
-            mean, sd = measures.mean_and_sd(row["values"].get(name, ()))
+            mean, sd = _summarise(name, row["values"].get(name, ()))
             paper, spread = row["published"].get(name), row["published"].get(f"{name}_sd")
             line[f"{name} paper"] = _format_mean(paper, spread, like)
             line[f"{name} ours"] = _format_mean(mean, sd, like) or "—"
@@ -72,6 +78,14 @@ def cells(kept: Record) -> list[dict[str, str]]:
         line["note"] = "not run" if row["task"] in out_of else _describe_losses(row)
         out.append(line)
     return out
+
+
+def _summarise(name: str, values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return mean and deviation over seeds; of a `highest`, the highest alone."""
+    there = [value for value in values if value is not None]
+    if name.endswith("highest"):
+        return max(there, default=None), None
+    return measures.mean_and_sd(values)
 
 
 def _measure(name: str, kept: Record) -> str:
@@ -90,11 +104,12 @@ def _format_mean(mean: float | None, sd: float | None, like: str) -> str:
 
 
 def _describe_losses(row: Record) -> str:
-    """Return how many seeds were lost, and why."""
+    """Return how many seeds were lost, and why, and whether the settings have changed since."""
     count, found = len(row["status"]), []
     for status in ("diverged", "failed", "not run"):
         lost = row["status"].count(status)
         found += [f"{lost} of {count} {status}"] if lost else []
+    found += ["other settings"] if row["changes"] and count else []
     said = row["notes"] if "failed" in row["status"] or not row["status"] else []
     return "; ".join(dict.fromkeys([*found, *said]))
 
@@ -177,6 +192,13 @@ def remarks(kept: Record) -> list[str]:
             f"Settings under 'chosen' were searched on the first seed and chosen by "
             f"{by.get(kept['tune_by'], 'the training loss')}: {runs} runs, {took / 60:.1f} minutes."
         )
+    changed: dict[str, list[str]] = {}
+    for row in kept["rows"]:
+        if row["changes"] and row["status"]:
+            changed.setdefault(row["changes"], []).append(f"{row['task']}: {row['label']}")
+    for changes, labels in changed.items():
+        of = "all rows" if len(labels) == len(kept["rows"]) else "; ".join(labels)
+        out.append(f"Made with other settings than the specification has now ({of}): {changes}.")
     for other in kept.get("elsewhere", ()):
         made = f"{other['runs']} run{'s were' if other['runs'] > 1 else ' was'} made elsewhere"
         out.append(f"{made}: {describe_machine(other)}.")
@@ -206,10 +228,28 @@ def markdown(kept: Record, level: int = 1) -> str:
     if kept["claims"]:
         shown = {k: v for k, v in CLAIMS.items() if k != "task" or len(kept["tasks"]) > 1}
         parts += [f"{head}# Claims", tally(kept), tables.to_markdown(verdicts(kept), shown)]
-    for title, lines in (("Assumed", kept["assume"]), ("Smaller than the paper", kept["smaller"])):
+    for title, lines in list_sections(kept):
         if lines:
             parts += [f"{head}# {title}", _make_bullets(lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def list_sections(kept: Record) -> list[tuple[str, list[str]]]:
+    """Return where the settings come from and what is smaller than in the paper, by heading."""
+    by_kind: dict[str, dict[str, list[str]]] = {}
+    for source in kept["sources"]:
+        settings = by_kind.setdefault(source["kind"], {}).setdefault(source["where"], [])
+        settings.append(source["setting"])
+    lines = {
+        kind: [f"{', '.join(settings)}: {where}" for where, settings in found.items()]
+        for kind, found in by_kind.items()
+    }
+    return [
+        ("Stated in the paper", lines.get("paper", [])),
+        ("From code", lines.get("code", [])),
+        ("Assumed", [*lines.get("assumed", []), *kept["assume"]]),
+        ("Smaller than the paper", kept["smaller"]),
+    ]
 
 
 def _make_bullets(lines: Sequence[str]) -> str:

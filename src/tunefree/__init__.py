@@ -21,7 +21,7 @@ from . import report as _report  # noqa: F401  (registers the functions behind R
 from .advice.advise import advise
 from .core import random
 from .core.errors import TunefreeError
-from .data import ByOwner, Dataset, Dirichlet, Federation, Iid, Shards, load
+from .data import ByOwner, Dataset, Dirichlet, Federation, Iid, RelaySum, Shards, load
 from .methods import Method
 from .study import Comparison, Tuning, compare, tune
 from .training.callbacks import Event
@@ -55,6 +55,7 @@ __all__ = [
     "Federation",
     "Iid",
     "Method",
+    "RelaySum",
     "Run",
     "RunConfig",
     "Scenario",

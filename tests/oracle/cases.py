@@ -22,6 +22,8 @@ NAMED = {
     "scaffold-I": ("scaffold", {"lr": 0.05, "option": "I", "server_lr": 0.8}),
     "fedexp": ("fedexp", {"lr": 0.05}),
     "fedexp-eps": ("fedexp", {"lr": 0.02, "eps": 1e-6}),
+    "fedexp-decay": ("fedexp", {"lr": 0.05, "eps": 0.1, "eps_decay": 0.5}),
+    "fedexpsls-decay": ("fedexpsls", {"max_lr": 0.3, "eps": 0.1, "eps_decay": 0.5}),
     "fedexp-cap": ("fedexp", {"lr": 0.05, "eps": 0.0, "max_server_step": 1.2}),
     "fedexpm": ("fedexpm", {"lr": 0.05}),
     "fedexpm-both": ("fedexpm", {"lr": 0.05, "eps": 1e-2, "momentum": 0.5}),

@@ -242,13 +242,14 @@ class ServerMomentum:
 
 
 class FedExP:
-    """eta = max(1, q / (2 (|dbar|^2 + eps))), at most max_server_step."""
+    """eta = max(1, q / (2 (|dbar|^2 + eps))), at most max_server_step; eps shrinks every round."""
 
-    def __init__(self, eps=1e-3, max_server_step=None):
-        self.eps, self.max_server_step = eps, max_server_step
+    def __init__(self, eps=1e-3, max_server_step=None, eps_decay=1.0):
+        self.eps, self.max_server_step, self.eps_decay = eps, max_server_step, eps_decay
 
     def __call__(self, x, dbar, q):
         eta = max(1.0, q / (2 * (square(dbar) + self.eps)))
+        self.eps *= self.eps_decay
         if self.max_server_step is not None:
             eta = min(eta, self.max_server_step)
         return x + eta * dbar, eta
@@ -436,8 +437,10 @@ def scaffold(problem, x0, cohorts, steps, *, lr, server_lr=1.0, option="II", **c
     return federated(problem, x0, cohorts, steps, Constant(lr), server, control=option, **common)
 
 
-def fedexp(problem, x0, cohorts, steps, *, lr, eps=1e-3, max_server_step=None, **common):
-    server = FedExP(eps, max_server_step)
+def fedexp(
+    problem, x0, cohorts, steps, *, lr, eps=1e-3, max_server_step=None, eps_decay=1.0, **common
+):
+    server = FedExP(eps, max_server_step, eps_decay)
     return federated(problem, x0, cohorts, steps, Constant(lr), server, **common)
 
 
@@ -459,9 +462,11 @@ def fedsls(problem, x0, cohorts, steps, *, server_lr=1.0, **settings):
     return federated(problem, x0, cohorts, steps, step, server, **common)
 
 
-def fedexpsls(problem, x0, cohorts, steps, *, eps=1e-3, max_server_step=None, **settings):
+def fedexpsls(
+    problem, x0, cohorts, steps, *, eps=1e-3, max_server_step=None, eps_decay=1.0, **settings
+):
     search, common = split(settings)
-    step, server = Armijo(**search), FedExP(eps, max_server_step)
+    step, server = Armijo(**search), FedExP(eps, max_server_step, eps_decay)
     return federated(problem, x0, cohorts, steps, step, server, **common)
 
 

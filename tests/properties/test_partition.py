@@ -1,9 +1,10 @@
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tunefree.data import ByOwner, Dirichlet, Federation, Iid, Shards
+from tunefree.core.errors import DataError
+from tunefree.data import ByOwner, Dirichlet, Federation, Iid, RelaySum, Shards
 
 labels = st.lists(st.integers(0, 6), min_size=1, max_size=120).map(torch.tensor)
 seeds = st.integers(0, 2**32)
@@ -36,6 +37,31 @@ def test_dirichlet_conserves_rows_and_reaches_everyone(problem, alpha, seed, bal
     sizes = check(owner, y, clients, least)
     if balanced:
         assert sizes.max() - sizes.min() <= 1
+    assert torch.equal(owner, split.assign(y, clients, seed))
+
+
+@settings(deadline=None)
+@given(problems(), st.floats(0.05, 100), seeds, st.integers(1, 12))
+def test_relaysum_stops_filling_at_the_mean_and_leaves_no_one_short(problem, alpha, seed, group):
+    y, clients, _ = problem
+    split = RelaySum(alpha, group)
+    try:
+        owner = split.assign(y, clients, seed)
+    except DataError as error:
+        if "half of the mean" not in str(error):
+            raise
+        assume(False)  # a few rows of few classes: no draw is even enough
+    check(owner, y, clients, 1)
+    counts = torch.zeros(clients, 7, dtype=torch.int64)
+    counts.index_put_((owner, y), torch.ones_like(y), accumulate=True)
+    for part in counts.split(group):  # the clients that are dealt to together
+        sizes = part.sum(1)
+        mean = int(sizes.sum()) / len(part)
+        assert abs(sizes.sum() - len(y) * len(part) / clients) < 1
+        assert sizes.min() >= int(mean / 2)
+        for own in part:  # whoever had the mean got nothing of the classes that followed
+            last = int(own.nonzero().max())
+            assert own[:last].sum() < mean
     assert torch.equal(owner, split.assign(y, clients, seed))
 
 

@@ -12,9 +12,10 @@ Vaswani et al., NeurIPS 2019, arXiv:1905.09997; in federated form FedSLS / FedEx
 phi is the batch loss as the direction modifies it, on the same batch and dropout masks for every
 trial, so that the test holds with a proximal pull or control variates too.
 
-Differences from the paper: growth is capped at max_lr, as the analysis needs; after
-max_backtracks failures the step is 1e-6, and a gradient shorter than 1e-8 is not followed (both
-as in the authors' code); max_backtracks = 0 takes the first trial untested.
+Differences from the paper: growth is capped at max_lr, as the analysis needs (the authors' code
+has no cap: there a step may grow past max_lr); after max_backtracks failures the step is 1e-6, and
+a gradient shorter than 1e-8 is not followed (both as in the authors' code); max_backtracks = 0
+takes the first trial untested.
 """
 
 from dataclasses import dataclass

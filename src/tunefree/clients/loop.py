@@ -6,8 +6,9 @@
         y = step(y, d, phi)            phi = F + (weight_decay / 2) |y|^2, as the direction has it
         y = project(y, k)              if the direction has such a map
 
-A client with fewer steps than others, or whose step says that it is done, stops earlier; its row
-no longer changes.
+The minibatch gradient alone is clipped; the code of FedExP clips it after a proximal pull or a
+control variate was added. A client with fewer steps than others, or whose step says that it is
+done, stops earlier; its row no longer changes.
 """
 
 from collections.abc import Callable, Mapping

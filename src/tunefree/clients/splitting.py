@@ -17,7 +17,8 @@ The argmin is approached by the step part, K times from the client's last x_i, o
 
 Differences from the paper: the change of r_i is sent, so a client also keeps what the server
 received of it; FedADMM starts from its last x_i, as FedDR does. FedDR's pass of everyone before
-round 0 is each client's first round here (x_i = y_i = x at first), which has the same fixed points.
+round 0 is each client's first round here (x_i = y_i = x at first), which has the same fixed points;
+the authors' code starts from y_i = 0.
 A round of FedPD is all local solves up to the next communication.
 """
 

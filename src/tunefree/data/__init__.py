@@ -3,7 +3,7 @@
 from .catalogue import describe, load, names
 from .dataset import Dataset
 from .federation import Federation
-from .partition import ByOwner, Dirichlet, Iid, Partitioner, Shards
+from .partition import ByOwner, Dirichlet, Iid, Partitioner, RelaySum, Shards
 
 __all__ = [
     "ByOwner",
@@ -12,6 +12,7 @@ __all__ = [
     "Federation",
     "Iid",
     "Partitioner",
+    "RelaySum",
     "Shards",
     "describe",
     "load",

@@ -128,7 +128,8 @@ class Dataset:
         """Assign the rows to clients.
 
         Args:
-            partitioner: `Iid()`, `Dirichlet(alpha)`, `Shards(k)`, `ByOwner()`, or one of your own.
+            partitioner: `Iid()`, `Dirichlet(alpha)`, `RelaySum(alpha)`, `Shards(k)`, `ByOwner()`,
+                or one of your own.
             clients: Number of clients; may be omitted only with `ByOwner`, which then takes all.
             seed: Seed of the split.
         """

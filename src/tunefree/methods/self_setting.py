@@ -101,7 +101,7 @@ def fedsls(
 ) -> Method:
     """Armijo line search on clients, averaging; no learning rate. FedSLS."""
     armijo = Armijo(c, backtrack, max_lr, max_backtracks, reset, growth)
-    return Method(step=armijo, server=Average(server_lr), output=LastTwo())
+    return Method(step=armijo, server=Average(server_lr))
 
 
 @register_method("FedSLS")
@@ -115,10 +115,11 @@ def fedexpsls(
     growth: float = 2.0,
     eps: float = 1e-3,
     max_server_step: float | None = None,
+    eps_decay: float = 1.0,
 ) -> Method:
     """Armijo line search on clients, extrapolated server; no learning rate. FedExpSLS."""
     armijo = Armijo(c, backtrack, max_lr, max_backtracks, reset, growth)
-    return Method(step=armijo, server=FedExP(eps, max_server_step), output=LastTwo())
+    return Method(step=armijo, server=FedExP(eps, max_server_step, eps_decay), output=LastTwo())
 
 
 @register_method("FedDuA", choose={"lr": LR}, family="self-setting")

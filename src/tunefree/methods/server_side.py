@@ -30,9 +30,16 @@ def fedprox(*, lr: float = 0.1, mu: float = 0.1, server_lr: float = 1.0) -> Meth
 
 
 @register_method("Jhunjhunwala 2023", choose={"lr": LR}, arxiv="2301.09604")
-def fedexp(*, lr: float = 0.1, eps: float = 1e-3, max_server_step: float | None = None) -> Method:
+def fedexp(
+    *,
+    lr: float = 0.1,
+    eps: float = 1e-3,
+    max_server_step: float | None = None,
+    eps_decay: float = 1.0,
+) -> Method:
     """Extrapolated server step; lr is a choice. Jhunjhunwala et al. 2023."""
-    return Method(step=Constant(lr), server=FedExP(eps, max_server_step), output=LastTwo())
+    server = FedExP(eps, max_server_step, eps_decay)
+    return Method(step=Constant(lr), server=server, output=LastTwo())
 
 
 @register_method("Jhunjhunwala 2023", choose={"lr": LR}, arxiv="2301.09604")

@@ -13,7 +13,9 @@ Algorithm 1, arXiv:2205.02719; Fed-EF-AMS: Li & Li, 2023, Algorithm 1, arXiv:221
 
 Differences from the paper: none; no bias correction, as printed (released code of FedAMS corrects
 it). Where eps = 0 and nothing moved yet, 0/0 is 0. `s0` is the first s: FedDuA's experiments start
-from 0 with eps = 1e-9.
+from 0 with eps = 1e-9. The baselines in the code of FedExP are other rules: FedAdaGrad without
+momentum over sqrt(s + 0.01); FedAdam with the squares of m instead of delta, (m / 0.1) over
+sqrt(s / 0.01 + 0.01) in every round.
 """
 
 from dataclasses import dataclass

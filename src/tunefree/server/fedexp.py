@@ -12,8 +12,9 @@ arXiv:2301.09604
 Differences from the paper: the mean may be weighted; delta_i = y_i - x is the move itself, so
 the server adds; averaging the last two iterates is the method's `output`; the cap
 max_server_step is FedExpSLS's option. The authors' code uses cohort * eps instead of eps and
-lets it decay by 0.998^2 a round; here eps is constant, as printed. FedExPM has no lower clip, as
-printed; the momentum branch of the authors' code is inert, because of a misspelt name.
+lets it decay: in round t it is eps eps_decay^t with eps_decay = 0.998^2; by default eps is
+constant, as printed. FedExPM has no lower clip, as printed; the momentum branch of the authors'
+code is inert, because of a misspelt name.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_at_least, check_in_range, check_nonnegative
+from ..core.errors import check_at_least, check_fraction, check_in_range, check_nonnegative
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
@@ -35,21 +36,24 @@ class FedExP(Server):
     Args:
         eps: Keeps eta finite as delta vanishes, >= 0; in units of |delta|^2.
         max_server_step: Largest eta, >= 1, or None for no cap.
+        eps_decay: Factor of eps after every round, in (0, 1].
     """
 
     needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
     eps: float = 1e-3
     max_server_step: float | None = None
+    eps_decay: float = 1.0
 
     def __post_init__(self) -> None:
         check_nonnegative("FedExP", "eps", self.eps)
+        check_fraction("FedExP", "eps_decay", self.eps_decay)
         if self.max_server_step is not None:
             check_at_least("FedExP", "max_server_step", self.max_server_step, 1)
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Add the extrapolated mean move."""
         delta, q = mean["delta"], mean["delta_sq"]  # (d,), ()
-        length = 2 * (inner(delta, delta) + self.eps)
+        length = 2 * (inner(delta, delta) + self.eps * self.eps_decay**t.index)
         eta = torch.where(length == 0, 1.0, q / length)  # moves that cancel, or no move
         eta = eta.clamp(min=1.0, max=self.max_server_step)
         return torch.addcmul(x, delta, eta), state, {"server_step": eta}

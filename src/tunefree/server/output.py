@@ -1,7 +1,7 @@
 """Which model is evaluated and shipped, while training goes on from x.
 
     Last:      x
-    LastTwo:   (x + x_previous) / 2                    (FedExP and FedDuA report this)
+    LastTwo:   (x + x_previous) / 2                    (FedExP, FedExpSLS and FedDuA report this)
     Averaged:  xbar <- (1 - a) xbar + a x,   a = (gamma + 1) / (t + gamma),   t = 1, 2, ...
 
 Averaged is the polynomial-decay average of Shamir & Zhang, ICML 2013, as DoG uses it

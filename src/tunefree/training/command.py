@@ -72,8 +72,8 @@ class CommandConfig:
     )
     split: str = _option(
         "auto",
-        "iid, dirichlet:ALPHA, dirichlet:ALPHA:balanced, shards:K or owner; auto is owner where "
-        "the data has owners, else dirichlet:0.3.",
+        "iid, dirichlet:ALPHA, dirichlet:ALPHA:balanced, relaysum:ALPHA, shards:K or owner; auto "
+        "is owner where the data has owners, else dirichlet:0.3.",
     )
     clients: int | None = _option(None, "Number of clients; 20 unless the split is by owner.")
     model: str = _option(

@@ -6,7 +6,7 @@ import torch
 
 from helpers import count_calls
 from tunefree.core.errors import ArgumentError, DataError
-from tunefree.data import ByOwner, Dataset, Dirichlet, Iid, Shards, load
+from tunefree.data import ByOwner, Dataset, Dirichlet, Iid, RelaySum, Shards, load
 from tunefree.data.partition import parse
 
 Y = torch.arange(1000) % 10
@@ -71,6 +71,48 @@ def test_balanced_clients_get_their_preferred_class_while_it_lasts():
     assert counts.sum(1).tolist() == [100] * 10
     assert counts.sum(0).tolist() == [100] * 10
     assert counts.max(1).values.double().mean() > 40  # about 16 if labels played no part
+
+
+@pytest.mark.parametrize(
+    ("alpha", "clients", "smallest", "largest"),
+    [
+        (1.0, 15, (2545, 261), (5185, 403)),
+        (1.0, 7, (6201, 808), (10555, 779)),
+        (0.1, 15, (2274, 227), (5987, 554)),
+        (0.1, 7, (5276, 692), (11688, 1072)),
+    ],
+)
+def test_relaysum_has_the_sizes_of_the_authors_code(alpha, clients, smallest, largest):
+    # Mean and deviation over 60 seeds of the code of Vogels et al., ten classes of 6,000 rows.
+    y = torch.arange(60_000) % 10
+    found = [RelaySum(alpha).assign(y, clients, seed).bincount() for seed in range(60)]
+    for pick, (mean, deviation) in ((torch.min, smallest), (torch.max, largest)):
+        got = sum(float(pick(sizes)) for sizes in found) / 60
+        assert abs(got - mean) < 3 * deviation * (2 / 60) ** 0.5
+
+
+def test_relaysum_skew_follows_alpha():
+    y = torch.arange(20_000) % 10
+
+    def skew(alpha):  # mean over clients of the largest class share
+        owner = RelaySum(alpha).assign(y, 20, 0)
+        counts = torch.bincount(owner * 10 + y, minlength=200).view(20, 10).double()
+        return float((counts.max(1).values / counts.sum(1)).mean())
+
+    values = [skew(alpha) for alpha in (1e-3, 0.1, 1.0, 1e4)]
+    assert values == sorted(values, reverse=True)
+    assert values[0] > 0.5
+    assert values[-1] < 0.12
+
+
+def test_relaysum_says_when_no_split_is_even_enough():
+    text = (
+        "RelaySum(alpha=0.01) found no split of 1000 rows of 1 classes in which each of 8 clients "
+        "has half of the mean; use a larger alpha, fewer clients, or Dirichlet."
+    )
+    with pytest.raises(DataError) as caught:
+        RelaySum(0.01).assign(torch.zeros(1000, dtype=torch.long), 8, 0)
+    assert str(caught.value) == text
 
 
 @pytest.mark.parametrize(
@@ -148,6 +190,8 @@ def test_own_partitioner():
             lambda: Dirichlet(1.0, min_samples=0),
             "Dirichlet(min_samples=...) must be an int >= 1, got 0.",
         ),
+        (lambda: RelaySum(0.0), "RelaySum(alpha=...) must be a finite number > 0, got 0.0."),
+        (lambda: RelaySum(1.0, 0), "RelaySum(group=...) must be an int >= 1, got 0."),
         (lambda: Shards(0), "Shards(k=...) must be an int >= 1, got 0."),
         (
             lambda: ByOwner(min_samples=0),
@@ -174,7 +218,7 @@ def test_own_partitioner():
         (
             lambda: parse("dirchlet:1"),
             "Unknown split 'dirchlet'. Did you mean 'dirichlet'? Known: dirichlet, iid, owner, "
-            "shards.",
+            "relaysum, shards.",
         ),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 from experiments.claims import differences, judge
 from experiments.numbers import parse
 from experiments.spec import Claim
+from experiments.text import cells
 
 
 def claim(by="last", **more):
@@ -50,6 +51,19 @@ def test_every_pair_counts_and_the_worst_decides():
     assert (gone["verdict"], gone["reason"]) == ("not tested", "Not run.")
 
 
+def test_a_row_is_compared_with_a_number():
+    by = parse("mu last", "test_accuracy", None)
+    small = Claim("The weight ends below 0.1", ("T",), ("A",), (), by, value=0.1)
+    assert judge(small, "T", [row("A", [0.03, 0.04], "mu last")])["verdict"] == "holds"
+    found = judge(small, "T", [row("A", [0.3, 0.32], "mu last")])
+    assert found["verdict"] == "fails"
+    assert found["pairs"][0]["than"] == "0.1"
+    assert found["pairs"][0]["difference"] == pytest.approx(-0.21)
+    assert judge(small, "T", [row("A", [0.01, 0.5], "mu last")])["verdict"] == "open"
+    lost = row("A", [None, None], "mu last", ["diverged"] * 2)
+    assert judge(small, "T", [lost])["verdict"] == "fails"
+
+
 HISTORY = [
     {"test_accuracy": 0.5, "bytes_up": 10, "trials": 2.0},
     {"bytes_up": 10, "trials": 4.0},
@@ -58,11 +72,26 @@ HISTORY = [
 ]
 
 
+def test_a_claim_about_a_number():
+    by = parse("last", "test_accuracy")
+
+    a = row("A", [0.81, 0.82, 0.83])
+
+    def verdict(**more):
+        return judge(Claim("A", ("T",), ("A",), (), by, **more), "T", [a])["verdict"]
+
+    assert verdict(value=0.7) == "holds"
+    assert verdict(value=0.9) == "fails"
+    assert verdict(value=0.82) == "open"
+    assert verdict(value=0.82, within=0.05) == "holds"
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
         ("best", 0.8),
         ("last", 0.7),
+        ("highest", 0.7),
         ("first", 0.5),
         ("trials mean", 3.0),
         ("trials median", 3.0),
@@ -76,6 +105,32 @@ HISTORY = [
 )
 def test_numbers_of_a_history(text, value):
     assert parse(text, "test_accuracy").of(HISTORY) == value
+
+
+def test_the_highest_of_several_runs_is_shown_where_a_paper_does_so():
+    rows = [
+        {"label": "A", "task": "T", "values": {"highest": [0.7, 0.9, None], "last": [0.7, 0.9]}}
+    ]
+    rows[0] |= {"status": [], "published": {"highest": 0.85}, "chosen": None, "notes": []}
+    of = {"highest": "test_accuracy", "last": "test_accuracy"}
+    tasks = [{"name": "T", "label": "T", "skipped": ""}]
+    rows[0]["changes"] = ""
+    (line,) = cells({"tasks": tasks, "rows": rows, "show": ["highest", "last"], "of": of})
+    assert (line["highest ours"], line["highest difference"]) == ("0.9000", "+0.0500")
+    assert line["last ours"] == "0.8000 ± 0.1414"
+
+
+def test_the_mean_of_the_last_five():
+    history = [{"test_accuracy": v} for v in (9.0, 1.0, 2.0, 3.0, 4.0, 5.0)]
+    assert parse("last5", "test_accuracy").of(history) == 3.0
+    assert parse("last5", "test_accuracy").of(history[:2]) == 5.0
+
+
+def test_the_value_after_some_rounds():
+    history = [{"round": t, "test_accuracy": 0.1 * t} for t in (9, 19)]
+    assert parse("at-10", "test_accuracy").of(history) == pytest.approx(0.9)
+    assert parse("test_accuracy at-20", "test_loss").of(history) == pytest.approx(1.9)
+    assert parse("at-30", "test_accuracy").of(history) is None
 
 
 def test_a_drop_is_what_was_lost_after_the_best_and_little_is_better():

@@ -124,12 +124,60 @@ def test_new_words_need_no_new_run(first):
     assert record["rows"][0]["published"] == {}  # expected.toml says nothing of table1b
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ("steps = 3", "steps = 4", ["steps 3 instead of 4"] * 2),
+        ("hidden = [8]", "hidden = [9]", ["hidden [8] instead of [9]"] * 2),
+        ('"auto"', '"auto"\nset = { clip = 9.0 }', ["", "clip not set instead of 9.0"]),
+        ("tune_rounds = 2", "tune_rounds = 3", ["rounds of a search 2 instead of 3", ""]),
+        ("[1e-6, 0.3, 1e12]", "[0.3, 1e12]", ["points of the grid 3 instead of 2", ""]),
+        ("grid = { lr = [1e-6, 0.3, 1e12] }", "set = { lr = 0.1 }", ["lr 0.3 instead of 0.1", ""]),
+        (
+            "[1e-6, 0.3, 1e12]",
+            "[1e-6, 0.1, 1e12]",
+            ["lr 0.3 instead of a value of its grid", ""],
+        ),
+        ('name = "Auto"', 'name = "Ours"', ["", "the specification has no such row"]),
+        ("steps = 3", "steps = 3\neval_every = 2\nset.weights = 'uniform'", ["", ""]),
+        ("rounds = 50", "rounds = 60", ["", ""]),  # of the other scale
+    ],
+)
+def test_a_result_of_other_settings_decides_no_claim(first, tmp_path, old, new, changes):
+    record = first[2].record
+    assert old in SPEC
+    text = SPEC.replace(old, new)
+    if "Ours" in new:
+        text = text.replace('better = ["Auto"]', 'better = ["Ours"]')
+    now = apply_spec(record, load(write(tmp_path, text)).at("small"))
+    assert [row["changes"] for row in now["rows"]] == changes
+    assert bool(now["rows"][0]["published"]) == (not changes[0])
+    said = [line for line in remarks(now) if line.startswith("Made with other settings")]
+    assert len(said) == len({c for c in changes if c})
+    (claim,) = now["claims"]
+    assert (claim["verdict"] == "not tested") == any(changes)
+    if any(changes) and "Ours" not in new:
+        assert f"was made with other settings: {max(changes)}." in claim["reason"]
+
+
+def test_a_result_can_say_itself_that_it_is_superseded(first):
+    path, _, found, _ = first
+    kept = json.loads(json.dumps(found.record))
+    kept["rows"][1]["superseded"] = "auto was wrong"
+    now = apply_spec(kept, load(path).at("small"))
+    assert [row["changes"] for row in now["rows"]] == ["", "auto was wrong"]
+    assert now["claims"][0]["reason"] == "Auto was made with other settings: auto was wrong."
+    assert cells(now)[1]["note"] == "other settings"
+
+
 def test_what_is_shorter_than_the_paper_is_said(first, tmp_path):
     path, _, found, _ = first
     short, _ = play(path, tmp_path, seeds=1, rounds=2, methods=["auto"])
     said = ["1 seed instead of 2.", "Shorter than the paper: 2 rounds instead of 3."]
     assert short.record["smaller"][:2] == said
-    assert apply_spec(short.record, load(path).at("small"))["smaller"][:2] == said
+    again = apply_spec(short.record, load(path).at("small"))
+    assert again["smaller"][:2] == said
+    assert [row["changes"] for row in again["rows"]] == [""]
     assert found.record["cut"] == []
     assert found.record["wall"] > 0
     assert "minutes with 1 process." in found.markdown()
@@ -249,9 +297,10 @@ def test_a_pair_has_the_clients_of_one_and_the_server_of_the_other(tmp_path):
     found, _ = play(write(tmp_path, text), tmp_path, seeds=1, methods=["Auto"])
     method = found.groups["Auto"][0].settings["method"]
     parts = (method["direction"]["part"], method["step"]["lr"], method["server"])
-    assert parts == ("Scaffold", 0.2, {"part": "FedExP", "eps": 0.5, "max_server_step": None})
+    assert parts == ("Scaffold", 0.2, FEDEXP | {"eps": 0.5})
 
 
+FEDEXP = {"part": "FedExP", "eps": 1e-3, "max_server_step": None, "eps_decay": 1.0}
 TOY = """
 title = "The toy problem"
 measure = "distance"

@@ -5,9 +5,11 @@ from pathlib import Path
 import experiments
 import pytest
 from experiments import find, load
+from experiments.citations import count_sources
 from experiments.keys import SCALES
 from experiments.library import home
 from experiments.runs import make_run, narrow
+from experiments.spec import Source
 
 from tunefree.core.errors import ArgumentError
 
@@ -23,6 +25,13 @@ def test_every_experiment_is_right_at_both_scales(name, scale):
     assert found.title
     assert found.rows
     assert all(found.of(row.task) for row in found.rows)
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name.startswith(("P1-", "P3-"))])
+def test_every_setting_of_p1_and_p3_has_a_source(name):
+    spec = load(name)
+    assert "assume" not in spec.raw
+    assert len(spec.at("paper").sources) > 10
 
 
 def test_a_scale_lies_over_the_task(tmp_path):
@@ -66,6 +75,8 @@ def test_data_that_stands_in_is_named(tmp_path):
     spec = load(write(tmp_path, text))
     assert spec.at("small").of("T1").label == "T1 (small: digits)"
     assert spec.at("paper").of("T1").label == "T1"
+    assert spec.at("small").of("T1").published == {}  # nothing published is beside other data
+    assert spec.at("paper").of("T1").published["FedAvg"]["last"] == 0.8
 
 
 def test_percent_is_turned_into_shares(tmp_path):
@@ -112,6 +123,38 @@ def test_what_is_wrong_is_said_before_anything_is_trained(tmp_path, old, new, se
         load(path).at("small")
     assert str(caught.value).startswith(f"PX-table1 ({path}), small: ")
     assert sentence in str(caught.value)
+
+
+SOURCES = """
+[sources]
+rounds = "paper: section 5"
+data = "paper: section 5"
+split = "code: owner/name, main.py"
+clients = "paper: section 5"
+model = "paper: appendix A"
+steps = "assumed: the paper is silent"
+batch = "paper: section 5"
+T1.lr = "assumed: no grid is printed"
+"""
+
+
+def test_sources_cover_every_setting_of_the_paper_scale(tmp_path):
+    found = load(write(tmp_path, SPEC + SOURCES)).at("paper")
+    assert count_sources(found) == {"paper": 5, "code": 1, "assumed": 2}
+    assert Source("T1.lr", "assumed", "no grid is printed") in found.sources
+    for line in SOURCES.splitlines()[2:]:
+        path = write(tmp_path, SPEC + SOURCES.replace(f"{line}\n", ""))
+        assert load(path).at("small").sources  # what it is at scale paper counts
+        setting = line.partition(" ")[0].removeprefix("T1.")
+        with pytest.raises(ArgumentError, match=rf"\[sources\] lacks '{setting}(_args)?', which"):
+            load(path).at("paper")
+
+
+@pytest.mark.parametrize("text", ['"section 5"', '"papers: 5"', '"paper"', '"assumed: "', "3"])
+def test_a_source_says_what_kind_it_is(tmp_path, text):
+    path = write(tmp_path, SPEC + SOURCES.replace('"paper: appendix A"', text))
+    with pytest.raises(ArgumentError, match=r"\[sources\] model must begin with 'paper:', 'code:'"):
+        load(path).at("small")
 
 
 @pytest.mark.parametrize(

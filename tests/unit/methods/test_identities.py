@@ -39,6 +39,15 @@ def test_first_trial_accepted(problem):
     assert torch.equal(searched.x, problem.fit(get("fedavg", lr=lr), START, cohort=2).x)
 
 
+def test_only_the_extrapolated_line_search_averages_its_last_iterates(problem):
+    """P3: Algorithm 4 returns the last iterate; the released code averages FedExpSLS's last two."""
+    given = {"max_lr": 0.05, "max_backtracks": 0}
+    for name, shipped in (("fedsls", lambda a, b: b), ("fedexpsls", lambda a, b: (a + b) / 2)):
+        before, after = (problem.fit(get(name, **given), START, rounds=n) for n in (3, 4))
+        assert not torch.equal(before.x, after.x)
+        assert_close(after.output, shipped(before.x, after.x))
+
+
 def test_equal_moves_make_fedexp_plain():
     problem = Quadratics(clients=1)
     problem.a, problem.y = problem.a.repeat(3, 1, 1), problem.y.repeat(3, 1)

@@ -12,6 +12,7 @@ from tunefree.models import nets
 from tunefree.models.dropout import with_counter_dropout
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+VIT_CIFAR = {"width": 384, "layers": 7, "heads": 12, "hidden": 384, "variant": "vit-cifar"}
 
 
 def count(module, trainable=False):
@@ -40,6 +41,8 @@ def count(module, trainable=False):
         ("resnet18", COLOUR, 10, {"stem": "imagenet"}, 11_181_642),  # P4
         ("resnet18", COLOUR, 10, {}, 11_173_962),
         ("vit", COLOUR, 10, {}, 810_890),
+        ("vit", COLOUR, 10, VIT_CIFAR, 6_268_810),  # P1, printed as 6.3M by its repository
+        ("vit", COLOUR, 100, VIT_CIFAR, 6_268_810 + 90 * 385),
         ("text", (50,), 2, {}, 10_000 * 64 + 64 * 2 + 2),
         (
             "bert",
@@ -68,11 +71,78 @@ def test_layers_that_the_papers_count():
     assert count(nets.build("lstm", shape=(80,), classes=80).lstm) == 1_052_672
 
 
+def test_initialisation_of_resnet():
+    """A 3x3 convolution of 512 channels: |w|^2 is 2 x 512 by fan-out, 512 / 3 as in PyTorch."""
+    squares = {}
+    for init in ("kaiming", "torch"):
+        net = nets.build("resnet18", shape=COLOUR, classes=10, init=init)
+        squares[init] = float(net.blocks[-1].conv2.weight.detach().square().sum())
+    assert squares["kaiming"] == pytest.approx(1024, rel=0.01)
+    assert squares["torch"] == pytest.approx(512 / 3, rel=0.01)
+
+
+def test_vit_of_p1_as_written_down():
+    """One layer of the cited network, written out for one image and one head at a time."""
+    net = nets.build("vit", shape=(3, 8, 8), classes=3, width=8, layers=1, heads=2, hidden=12,
+                     variant="vit-cifar").double()  # fmt: skip
+    wide = nets.build("vit", shape=COLOUR, classes=2, **VIT_CIFAR)
+    assert float(wide.position.detach().std()) == pytest.approx(1, abs=0.05)
+    x = torch.randn(3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    (layer,) = net.layers
+    patches = [x[:, i : i + 4, j : j + 4].reshape(-1) for i in (0, 4) for j in (0, 4)]
+    t = torch.stack([net.token[0], *(net.embed(p) for p in patches)]) + net.position
+    q, k, v = layer.qkv(layer.norm1(t)).split(8, dim=1)
+    heads = [
+        (q[:, h] @ k[:, h].T / 8**0.5).softmax(dim=1) @ v[:, h] for h in (slice(0, 4), slice(4, 8))
+    ]
+    t = t + layer.out(torch.cat(heads, dim=1))
+    first, _, second, _ = layer.mlp
+    t = t + F.gelu(second(F.gelu(first(layer.norm2(t)))))
+    torch.testing.assert_close(net(x[None])[0], net.head(net.norm(t)[0]))
+
+
 def test_convex_trains_its_head_alone():
     net = nets.build("convex", shape=GREY, classes=10)
     assert count(net, trainable=True) == 81_930
     assert count(net) == 784 * 8192 + 8192 + 81_930
     assert [n for n, p in net.named_parameters() if p.requires_grad] == ["head.weight", "head.bias"]
+
+
+def test_convex_may_have_more_outputs_than_classes():
+    net = nets.build("convex", shape=GREY, classes=10, outputs=100)
+    assert count(net, trainable=True) == 8192 * 100 + 100
+    assert net(torch.zeros(2, *GREY)).shape == (2, 100)
+    with pytest.raises(ArgumentError, match=r"Convex\(outputs=...\) must be at least the 10 class"):
+        nets.build("convex", shape=GREY, classes=10, outputs=9)
+
+
+def test_bert_without_its_embeddings():
+    args = {"vocab": 1_000, "width": 128, "layers": 2, "heads": 2, "hidden": 512}
+    net = nets.build("bert", shape=(50,), classes=2, freeze_embeddings=True, **args)
+    # The embeddings are words, positions, types, and a normalisation's weight and bias.
+    assert count(net) - count(net, trainable=True) == (1_000 + 512 + 2 + 2) * 128
+
+
+def test_cnn_p2_drops_channels_and_dense_units():
+    args = {"shape": GREY, "classes": 10, "seed": 1}
+    net, plain = nets.build("cnn-p2", dropout=0.5, **args), nets.build("cnn-p2", **args)
+    x = torch.rand(4, *GREY, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(net.eval()(x), plain(x))
+    seen = {}
+    net.fc1.register_forward_pre_hook(lambda _, inputs: seen.update(fc1=inputs[0]))
+    net.fc2.register_forward_pre_hook(lambda _, inputs: seen.update(fc2=inputs[0]))
+    net(x)
+    kept = seen["fc1"].view(4, 20, 16)
+    torch.manual_seed(0)
+    net.train()(x)
+    found = seen["fc1"].view(4, 20, 16)
+    dropped = (found == 0).all(2) & (kept != 0).any(2)
+    assert torch.equal(found[~dropped], 2 * kept[~dropped])  # whole channels, the others doubled
+    assert 20 < int(dropped.sum()) < 60  # of 80
+    dense = torch.nn.functional.linear(seen["fc1"], net.fc1.weight, net.fc1.bias).relu()
+    off = (seen["fc2"] == 0) & (dense > 0)
+    assert torch.equal(seen["fc2"][~off], 2 * dense[~off])
+    assert 0.3 < float(off.sum() / (dense > 0).sum()) < 0.7
 
 
 # Every net once, small: shape, classes, arguments.
@@ -129,7 +199,12 @@ def test_every_net_is_listed_here():
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), [*((n, {}) for n in SMALL), ("resnet18", {"stem": "imagenet"})]
+    ("name", "more"),
+    [
+        *((n, {}) for n in SMALL),
+        ("resnet18", {"stem": "imagenet"}),
+        ("vit", {"variant": "vit-cifar"}),
+    ],
 )
 def test_batched_gradients_equal_a_loop(name, more):
     clients, samples = 3, 2
@@ -251,12 +326,15 @@ def test_default_for(shape, classes, integer, data, expected):
         ("linear", {"shape": ()}, "Linear(shape=...) must hold sizes >= 1, got ()."),
         ("regression", {"classes": 3}, "Regression(classes=...) must be 1"),
         ("convex", {"hidden": 0}, "Convex(hidden=...) must be an int >= 1, got 0."),
+        ("cnn-p2", {"dropout": 1}, "CnnP2(dropout=...) must be a number in [0, 1)"),
         ("cnn-p2", {"shape": (784,)}, "CnnP2(shape=...) must be (channels, height, width) or"),
         ("cnn-p2", {"shape": (1, 8, 8)}, "height and width >= 16, got (1, 8, 8)."),
         ("cnn-p1", {"init": "he"}, "CnnDropout(init=...) must be 'torch' or 'xavier', got 'he'."),
         ("lstm", {"shape": (8, 8)}, "Lstm(shape=...) must be (length,), got (8, 8)."),
         ("resnet18", {"stem": "x"}, "ResNet18(stem=...) must be 'cifar' or 'imagenet', got 'x'."),
+        ("resnet18", {"init": "x"}, "ResNet18(init=...) must be 'kaiming' or 'torch', got 'x'."),
         ("resnet18", {"groups": 3}, "ResNet18(groups=...) must divide the width 64, got 3."),
+        ("vit", {"variant": "x"}, "ViT(variant=...) must be 'plain' or 'vit-cifar', got 'x'."),
         ("vit", {"heads": 3}, "ViT(heads=...) must divide the width 128, got 3."),
         ("vit", {"patch": 5}, "ViT(patch=...) must divide the image's sides 28 and 28, got 5."),
         ("bert", {"shape": (5,), "heads": 7}, "Bert(heads=...) must divide the width 768, got 7."),

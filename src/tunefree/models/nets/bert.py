@@ -117,6 +117,8 @@ class Bert(nn.Module):
         positions: Maximum number of tokens of a sample.
         types: Number of segment types; only the first is used.
         dropout: Probability of dropping a unit, in [0, 1).
+        freeze_embeddings: Whether the embeddings are neither trained nor sent; 85,646,594 of the
+            parameters are left then.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Bert(nn.Module):
         positions: int = 512,
         types: int = 2,
         dropout: float = 0.1,
+        freeze_embeddings: bool = False,
     ) -> None:
         super().__init__()
         sizes = {"vocab": vocab, "width": width, "layers": layers, "heads": heads}
@@ -143,6 +146,7 @@ class Bert(nn.Module):
             least = f"at least the samples' length {shape[0]}"
             raise ArgumentError(f"Bert(positions=...) must be {least}, got {positions!r}.")
         embeddings = _Embeddings(vocab, width, positions, types, dropout)
+        embeddings.requires_grad_(not freeze_embeddings)
         stack = [_Layer(width, heads, hidden, dropout) for _ in range(layers)]
         self.bert = _Encoder(embeddings, stack, width)
         self.dropout = nn.Dropout(dropout)

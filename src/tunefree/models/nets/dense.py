@@ -99,17 +99,30 @@ class Convex(nn.Module):
 
     Args:
         hidden: Number of frozen features, 8,192 in the paper.
+        outputs: Number of logits, at least the number of classes, which it is by default. What the
+            paper measured of memory is that of 100 (819,300 trainable parameters).
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int, hidden: int = 8192) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        hidden: int = 8192,
+        outputs: int | None = None,
+    ) -> None:
         super().__init__()
-        _shapes.check_sizes("Convex", hidden=hidden)
+        wide = classes if outputs is None else outputs
+        _shapes.check_sizes("Convex", hidden=hidden, outputs=wide)
+        if wide < _shapes.check_classes("Convex", classes):
+            raise ArgumentError(
+                f"Convex(outputs=...) must be at least the {classes} classes, got {outputs!r}."
+            )
         self.size = _shapes.flat_size("Convex", shape)
         self.features = nn.Linear(self.size, hidden).requires_grad_(False)
-        self.head = nn.Linear(hidden, _shapes.check_classes("Convex", classes))
+        self.head = nn.Linear(hidden, wide)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits: (B, *shape) -> (B, classes)."""
+        """Return the logits: (B, *shape) -> (B, outputs)."""
         features = self.features(_shapes.check_batch("Convex", x, (self.size,))).relu()
         logits: Tensor = self.head(features)
         return logits

@@ -38,14 +38,18 @@ class ResNet18(nn.Module):
 
     With `stem="cifar"` (3x3, stride 1; P0, P1, P3) 11,173,962 parameters for 3x32x32 -> 10 and
     11,220,132 for 100 classes. With `stem="imagenet"` (7x7, stride 2, then a 3x3 pool; P4)
-    11,175,370 for one channel and 11,181,642 for three, both with 10 classes. Convolutions are
-    drawn Kaiming-normal by fan-out, normalisations start as the identity.
+    11,175,370 for one channel and 11,181,642 for three, both with 10 classes. Normalisations start
+    as the identity.
 
     Args:
         shape: (channels, height, width) or (height, width).
         stem: The first layer, "cifar" or "imagenet".
         groups: Groups of each normalisation; must divide `width`. 2 in P3's released code.
         width: Channels of the first stage, 64 in the paper; later stages double it.
+        init: How convolutions are drawn: "kaiming" is Kaiming-normal by fan-out (He et al.),
+            "torch" PyTorch's default, uniform with variance 1 / (3 fan-in), as the code of P3
+            and that of FedExP, which P1 follows. A convolution that keeps its number of channels
+            has 6 times the squared length with "kaiming".
     """
 
     def __init__(
@@ -55,9 +59,12 @@ class ResNet18(nn.Module):
         stem: Literal["cifar", "imagenet"] = "cifar",
         groups: int = 2,
         width: int = 64,
+        init: Literal["kaiming", "torch"] = "kaiming",
     ) -> None:
         super().__init__()
         _shapes.check_sizes("ResNet18", groups=groups, width=width)
+        if init not in ("kaiming", "torch"):
+            raise ArgumentError(f"ResNet18(init=...) must be 'kaiming' or 'torch', got {init!r}.")
         if stem not in ("cifar", "imagenet"):
             raise ArgumentError(f"ResNet18(stem=...) must be 'cifar' or 'imagenet', got {stem!r}.")
         if width % groups:
@@ -78,7 +85,7 @@ class ResNet18(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inputs, _shapes.check_classes("ResNet18", classes))
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
+            if init == "kaiming" and isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
