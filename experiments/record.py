@@ -188,7 +188,7 @@ def apply_spec(kept: Record, found: Experiment) -> Record:
     rows = []
     for row in kept["rows"]:
         if row["task"] in tasks:
-            changes = describe_changes(kept, row, found)
+            changes = describe_changes(kept, row, found) if row["status"] else ""
             published = tasks[row["task"]].published.get(row["label"], {})
             rows.append({**row, "published": {} if changes else published, "changes": changes})
     skipped = {t["name"]: "Not run." if t["skipped"] else "" for t in kept["tasks"]}
@@ -218,7 +218,7 @@ def apply_spec(kept: Record, found: Experiment) -> Record:
 def _judge(claim: Claim, task: str, rows: Sequence[Record], reason: str) -> Record:
     names = {*claim.better, *claim.than}
     for row in rows:
-        if row["changes"] and row["status"] and names & {row["label"], row["base"]}:
+        if row["changes"] and names & {row["label"], row["base"]}:
             reason = f"{row['label']} was made with other settings: {row['changes']}."
             return claims.judge(claim, task, [], reason)
     return claims.judge(claim, task, rows, reason)

@@ -109,7 +109,7 @@ def _describe_losses(row: Record) -> str:
     for status in ("diverged", "failed", "not run"):
         lost = row["status"].count(status)
         found += [f"{lost} of {count} {status}"] if lost else []
-    found += ["other settings"] if row["changes"] and count else []
+    found += ["other settings"] if row["changes"] else []
     said = row["notes"] if "failed" in row["status"] or not row["status"] else []
     return "; ".join(dict.fromkeys([*found, *said]))
 
@@ -194,8 +194,9 @@ def remarks(kept: Record) -> list[str]:
         )
     changed: dict[str, list[str]] = {}
     for row in kept["rows"]:
-        if row["changes"] and row["status"]:
-            changed.setdefault(row["changes"], []).append(f"{row['task']}: {row['label']}")
+        if row["changes"]:
+            label = f"{row['task']}: {row['label']}" if len(kept["tasks"]) > 1 else row["label"]
+            changed.setdefault(row["changes"], []).append(label)
     for changes, labels in changed.items():
         of = "all rows" if len(labels) == len(kept["rows"]) else "; ".join(labels)
         out.append(f"Made with other settings than the specification has now ({of}): {changes}.")
