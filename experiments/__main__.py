@@ -74,7 +74,8 @@ def reproduce(
         that are there are kept.
     jobs: int
         Processes that train runs, each with one thread; by default 2 on a CPU, 1 on a GPU, which
-        several may share. With 0 nothing is trained: the result is that of the runs in the folder.
+        several may share. With 0 nothing is trained: the result is that of the runs in the folder
+        and of those that are kept.
     seeds: int
         How many, instead of the experiment's own number.
     rounds: int

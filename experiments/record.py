@@ -102,7 +102,8 @@ def summarize_origins(made: Sequence[Record]) -> Record:
     if not groups:
         return {}
     first, *others = sorted(groups.values(), key=len, reverse=True)
-    out = {**first[0], "date": max(one["date"] for one in made)}
+    out = {k: first[0][k] for k in ("machine", "versions")}
+    out["date"] = max(one["date"] for one in made)
     if others:
         out["elsewhere"] = [
             {"runs": len(g), "machine": g[0]["machine"], "versions": g[0]["versions"]}

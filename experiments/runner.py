@@ -5,20 +5,22 @@ was trained on. Nothing else is written during training, so an interrupted run s
 `checkpoint_every` is given (and safetensors is installed).
 """
 
+import hashlib
 import importlib.util
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from benchmarks.keep import machine, versions
 
+import tunefree
 from tunefree.core.device import find_device
 from tunefree.core.files import read_file, to_json, write_atomically
 from tunefree.study.execute import RunPool
@@ -46,12 +48,19 @@ class Runner:
         folder: Where runs are saved.
         watch: Shows progress.
         jobs: Processes; with 0 nothing is trained.
+        kept: Returns a run that was kept elsewhere, or None; asked where the folder has none.
     """
 
     def __init__(
-        self, source: ExperimentSource, folder: Path, watch: ProgressListener, jobs: int
+        self,
+        source: ExperimentSource,
+        folder: Path,
+        watch: ProgressListener,
+        jobs: int,
+        kept: Callable[[RunSpec], Run | None] = lambda run: None,
     ) -> None:
         self.source, self.folder, self.watch, self.jobs = source, folder, watch, jobs
+        self._kept = kept
         self.trained = 0  # runs that were missing
         train = partial(train_run, source=source, folder=folder)
         self._pool = RunPool(train, self._load, jobs)
@@ -68,7 +77,7 @@ class Runner:
         self.watch.on_plan(unique)
         missing = []
         for run in unique:
-            found = load_run(run_path(self.folder, run))
+            found = self.find(run)
             if found is None:
                 missing.append(run)
                 continue
@@ -82,8 +91,12 @@ class Runner:
             self.watch.on_end(run, outcome, True)
             yield run, outcome
 
+    def find(self, run: RunSpec) -> Run | None:
+        """Return a run that has ended, or None."""
+        return load_run(run_path(self.folder, run)) or self._kept(run)
+
     def _load(self, run: RunSpec) -> Outcome:
-        return load_run(run_path(self.folder, run)) or FailedRun(run.seed, NOT_RUN)
+        return self.find(run) or FailedRun(run.seed, NOT_RUN)
 
 
 def load_run(path: Path) -> Run | None:
@@ -121,10 +134,30 @@ def save_run(path: Path, spec: RunSpec, run: Run, seconds: float) -> None:
     write_atomically(path, to_json(facts).encode())
 
 
+def live_path(folder: Path, spec: RunSpec) -> Path:
+    """Return the folder of a run that has not ended."""
+    return folder / "live" / spec.key
+
+
+@cache
+def digest_code() -> str:
+    """Return a name for the code that trains runs: a digest of its files."""
+    digest, here = hashlib.sha256(), Path(__file__).parent
+    package = Path(tunefree.__file__).parent
+    for root, files in ((package, package.rglob("*.py")), (here, here.glob("*.py"))):
+        for path in sorted(files):
+            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def describe_origin(device: str) -> dict[str, Any]:
-    """Return the machine, the versions and the date of a run."""
-    on = machine(find_device(device))
-    return {"machine": on, "versions": versions(), "date": datetime.now(UTC).strftime("%Y-%m-%d")}
+    """Return the machine, the versions, the date and the code of a run."""
+    return {
+        "machine": machine(find_device(device)),
+        "versions": versions(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "code": digest_code(),
+    }
 
 
 def train_run(
@@ -141,14 +174,11 @@ def train_run(
         if isinstance(outcome, Run):
             outcome.history[0]["seconds"] = time.perf_counter() - began
     else:
-        live = folder / "live" / spec.key
         resumable = words.get("checkpoint_every") and importlib.util.find_spec("safetensors")
-        outcome, _ = run_one(
-            replace(spec, out=live if resumable else None), callback, source.inputs
-        )
-        if resumable and isinstance(outcome, Run):
-            shutil.rmtree(live, ignore_errors=True)
+        live = live_path(folder, spec) if resumable else None
+        outcome, _ = run_one(replace(spec, out=live), callback, source.inputs)
     if isinstance(outcome, Run):
         outcome.settings["made"] = describe_origin(source.device)
         save_run(run_path(folder, spec), spec, outcome, time.perf_counter() - began)
+        shutil.rmtree(live_path(folder, spec), ignore_errors=True)
     return outcome, True

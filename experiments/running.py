@@ -17,6 +17,7 @@ from tunefree.study.tasks import FailedRun, Outcome, ProgressListener
 from tunefree.training.run import Run
 
 from . import page, text
+from .kept import Kept
 from .library import load
 from .record import Record, apply_spec, record_path, save
 from .runner import Runner
@@ -79,7 +80,7 @@ def run(
         out: Folder; by default runs/experiments/NAME-SCALE.
         jobs: Processes that train runs, each with one thread; by default 2 on a CPU with two
             cores or more, and 1 on a GPU, which several may share. With 0 nothing is trained: the
-            result is that of the runs in the folder.
+            result is that of the runs in the folder and of those that are kept.
         seeds: Instead of the specification's: 0 .. seeds-1.
         rounds: Instead of the specification's; beside the numbers it is said that it is shorter.
         tasks: Only these.
@@ -104,7 +105,8 @@ def run(
     _make(folder)
     looking = watch or _make_progress(progress)
     stopped, began = False, time.perf_counter()
-    with looking, Runner(source, folder, looking, count) as runner:
+    kept = Kept.at(spec.path.parents[1]) if count == 0 else Kept()
+    with looking, Runner(source, folder, looking, count, kept.finder(found)) as runner:
         study = ExperimentStudy(found, runner)
         try:
             study.check()
@@ -112,10 +114,10 @@ def run(
             study.play()
         except KeyboardInterrupt:
             stopped = True
-    kept = {**study.make_record(where, given), "cut": list_cuts(full, found)}
+    record = {**study.make_record(where, given), "cut": list_cuts(full, found)}
     if runner.trained and runner.trained == len(study.done) and not stopped:
-        kept |= {"wall": round(time.perf_counter() - began, 1), "jobs": count}
-    facts = apply_spec(kept, found)
+        record |= {"wall": round(time.perf_counter() - began, 1), "jobs": count}
+    facts = apply_spec(record, found)
     result = Result(facts, study.groups(), folder)
     result.write()
     if stopped:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ from tunefree.training.run import Run
 
 from . import named
 from .record import Record, RowResult, make_record, sum_search_cost, summarize_origins
-from .runner import Runner, load_run
-from .runs import RunSpec, make_run, run_path
+from .runner import Runner
+from .runs import RunSpec, make_run
 from .spec import Experiment, Row
 from .special import SPECIAL
 
@@ -31,7 +30,7 @@ class ExperimentStudy:
     """An experiment while it runs."""
 
     def __init__(self, found: Experiment, runner: Runner) -> None:
-        self.found, self.runner, self.folder = found, runner, runner.folder
+        self.found, self.runner = found, runner
         self.skipped = {t.name: t.skip for t in found.tasks if t.skip}
         self.chosen: dict[tuple[str, str], Mapping[str, Any] | None] = {}
         self.costs: dict[tuple[str, str], dict[str, Any]] = {}
@@ -50,7 +49,7 @@ class ExperimentStudy:
         here = {row["name"]: row["found"] for row in describe(self.runner.source.data_dir)}
         for task in self.found.tasks:
             rows = [r for r in self.rows if r.task == task.name]
-            there = [f.exists() for row in rows for f in self._first(row)]
+            there = [self.runner.find(run) is not None for row in rows for run in self._first(row)]
             if all(there) or (not self.runner.jobs and any(there)):
                 continue
             if here[task.words["data"]] == "missing":
@@ -62,13 +61,17 @@ class ExperimentStudy:
                 continue
             self._bind(rows)
 
-    def _first(self, row: Row) -> list[Path]:
-        """Return the files of the runs of a row that need no search before."""
+    def _first(self, row: Row) -> list[RunSpec]:
+        """Return the runs of a row that need no search before."""
         if len(row.points) > 1:
-            tasks = [make_run(self.found, row, p, 0, tuning=True) for p in row.points]
-        else:
-            tasks = [make_run(self.found, row, row.points[0], s) for s in range(self.found.seeds)]
-        return [run_path(self.folder, one) for one in tasks]
+            return self.tries(row)
+        return [make_run(self.found, row, row.points[0], s) for s in range(self.found.seeds)]
+
+    def tries(self, row: Row) -> list[RunSpec]:
+        """Return the runs that search the grid of a row; none if it has only one setting."""
+        if len(row.points) < 2:
+            return []
+        return [make_run(self.found, row, point, 0, tuning=True) for point in row.points]
 
     def _bind(self, rows: Sequence[Row]) -> None:
         """Bind the first run of a task, and check the other methods with its plan."""
@@ -89,17 +92,11 @@ class ExperimentStudy:
 
     def search(self) -> None:
         """Choose the settings of every row that has a grid, on the first seed."""
-        tries = [
-            (row, make_run(self.found, row, point, 0, tuning=True))
-            for row in self.rows
-            if len(row.points) > 1
-            for point in row.points
-        ]
-        self._perform([one for _, one in tries])
+        self._perform([one for row in self.rows for one in self.tries(row)])
         for row in self.rows:
-            if len(row.points) < 2:
+            mine = self.tries(row)
+            if not mine:
                 continue
-            mine = [one for r, one in tries if r is row]
             outcomes = [self.done[one.key] for one in mine]
             key = (row.task, row.label)
             ended = [o for o in outcomes if isinstance(o, Run) or o.reason != NOT_RUN]
@@ -150,9 +147,7 @@ class ExperimentStudy:
             reason = self.skipped.get(row.task) or row.skip or self.lost.get(key, "")
             tasks = [] if reason else [self._make_run(row, s) for s in range(self.found.seeds)]
             outcomes = [
-                self.done.get(one.key)
-                or load_run(run_path(self.folder, one))
-                or FailedRun(one.seed, NOT_RUN)
+                self.done.get(one.key) or self.runner.find(one) or FailedRun(one.seed, NOT_RUN)
                 for one in tasks
                 if one is not None
             ]

@@ -178,8 +178,24 @@ class LiveDoG(DoG):
     """DoG that counts a client's own directions of the round as they come.
 
     lr_k = rho(r) / sqrt(v + omega(r) sum_{j <= k} |d_j|^2); the server's z, r, v as in DoG, its v
-    from the gradients before they are bent.
+    from the gradients before they are bent. Not `asked`: v starts at 0, and gradients weigh with
+    the r of their own round.
     """
+
+    def __init__(self, r_rel=1e-2, weighted=False, asked=True):
+        super().__init__(r_rel, weighted)
+        self.asked = asked
+
+    def start(self, x0, mean_steps, mean_grad_sq):
+        super().start(x0, mean_steps, mean_grad_sq)
+        if not self.asked:
+            self.v = 0.0
+
+    def end_round(self, dbar, mean_grad_sq_sum):
+        now = self.v + self.omega() * mean_grad_sq_sum
+        super().end_round(dbar, mean_grad_sq_sum)
+        if not self.asked:
+            self.v = now
 
     def begin(self, scale):
         assert scale == 1.0, "it sets its own step; no schedule"

@@ -352,6 +352,13 @@ def compositions():
             {"step": clients.DoG(r_rel=3e-2, weighted=True, live=True)},
             (m.LiveDoG(3e-2, weighted=True), m.Average(), {}),
         ),
+        "counted-live-dowg-fedexp": (
+            {
+                "step": clients.DoG(r_rel=3e-2, weighted=True, live=True, asked=False),
+                "server": server.FedExP(eps=1e-3),
+            },
+            (m.LiveDoG(3e-2, weighted=True, asked=False), m.FedExP(1e-3), {}),
+        ),
         "scaffold-live-dog-fedduadam-move": (
             {
                 "direction": clients.Scaffold(),
@@ -411,6 +418,7 @@ COMPOSITIONS = (
     "scaffold-dowg-fedduadam",
     "live-dog-average",
     "live-dowg-average",
+    "counted-live-dowg-fedexp",
     "scaffold-live-dog-fedduadam-move",
     "prox-live-dowg-fedexp",
     "fedduadagrad-move",
@@ -460,6 +468,7 @@ def test_compositions(name, problem, size, weights):
         "scaffold-armijo-fedduadam",
         "dowg-fedduadagrad",
         "live-dog-average",
+        "counted-live-dowg-fedexp",
         "scaffold-live-dog-fedduadam-move",
         "live-dowg-fedduadagrad-move",
     ],

@@ -305,7 +305,7 @@ def test_dog_with_one_client_and_one_step_is_dog_one_step_behind(weighted):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_live_dog_with_one_client_and_one_step_is_dog_as_printed(weighted):
+def test_asked_live_dog_with_one_client_and_one_step_counts_the_first_gradient_twice(weighted):
     """The gradient counts before the step along it is taken; v starts with one gradient more."""
     problem = problems.least_squares()
     x0, i = problems.start(problem), 3

@@ -9,15 +9,24 @@ NeurIPS 2023, Algorithm 1 (DoWG), arXiv:2305.16284
               v <- v + omega(r) mean_i q_i,   lr = rho(r) / sqrt(v)
     DoG:      rho(r) = r,    omega(r) = 1
     DoWG:     rho(r) = r^2,  omega(r) = r^2
-    start:    z = 0,   r = r_rel (1 + |x|),   v = omega(r) K (mean_i |grad f_i(x)|^2 + 1e-8)
+    start:    z = 0,   r = r_rel (1 + |x|)
+              asked: v = omega(r) K (mean_i |grad f_i(x)|^2 + 1e-8);   else v = 0, and gradients
+              weigh with omega of the r they were taken with
+
+With one client, one local step and a plain average, `live` and not `asked` is DoG and DoWG, step
+for step: every gradient counts once, before the step along it.
 
 Differences from the paper: both papers are about one machine; here every local step counts as a
-step, and distances are measured once a round. z is where plain averaging would have moved, so
-that an extrapolating server cannot inflate the distance that sets the next client step (with
-plain averaging z = x - x^(0)). r_rel is 1e-2 instead of DoG's 1e-6: with K steps a round, a tiny
-start costs rounds. v starts from one exchange of gradient norms in round 0, which is counted.
-`live` is ours: the papers count a gradient before they step along it, which bounds every step by
-r; a client whose gradients explode within a round then slows down at once, not a round too late.
+step, sums over clients are means, and distances are measured once a round. z is where plain
+averaging would have moved, so that an extrapolating server cannot inflate the distance that sets
+the next client step (with plain averaging z = x - x^(0)). r_rel is 1e-2 instead of DoG's 1e-6:
+with K steps a round, a tiny start costs rounds. The authors' code has a small constant besides
+(1e-8 in DoG's v, 1e-4 beside DoWG's root, where r starts at 1e-2 for all models), and DoG ships an
+average of the iterates. `asked` is ours: v starts from one exchange of gradient norms in round 0,
+which is counted, so the first gradients count twice, and the first round's K steps are not all as
+long as r allows. Without `live` the steps of a round have the size that the rounds before it
+give, so a gradient counts after the step along it; a client whose gradients explode within a
+round then slows down a round too late.
 """
 
 from dataclasses import dataclass
@@ -25,7 +34,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_positive
+from ..core.errors import ArgumentError, check_positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import inner, row_sq
@@ -41,11 +50,14 @@ class DoG(Step):
         weighted: False is DoG, True is DoWG, which weights gradients by the distance so far.
         live: Whether a client counts its own gradients of the round at once; no step is then
             longer than r. False takes all steps of a round at the same size.
+        asked: Whether the gradients seen start with the norms that the first cohort is asked for;
+            False, which needs `live`, starts without any.
     """
 
     r_rel: float = 1e-2
     weighted: bool = False
     live: bool = False
+    asked: bool = True
     reports: ClassVar[tuple[str, ...]] = ("grad_sq",)
     needs: ClassVar[tuple[str, ...]] = ("delta",)
     sets_lr: ClassVar[bool] = True
@@ -54,6 +66,11 @@ class DoG(Step):
 
     def __post_init__(self) -> None:
         check_positive("DoG", "r_rel", self.r_rel)
+        if not (self.asked or self.live):
+            raise ArgumentError(
+                "DoG(asked=False) needs live=True, got live=False: clients would step in round 0 "
+                "before any gradient is known. Set live=True, or leave asked out."
+            )
 
     @property
     def records(self) -> tuple[str, ...]:
@@ -61,20 +78,21 @@ class DoG(Step):
         return ("grad_sq",)
 
     def _lr(self, r: Vector, v: Vector) -> Vector:
-        return (r.square() if self.weighted else r) / v.sqrt()
+        lr = (r.square() if self.weighted else r) / v.sqrt()
+        return torch.where(v > 0, lr, 0.0)  # no gradient, no step
 
     def _omega(self, r: Vector) -> Vector:
         return r.square() if self.weighted else torch.ones_like(r)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return the first distance; v waits for the first gradients."""
+        """Return the first distance; nothing was seen yet."""
         r = self.r_rel * (1 + inner(x, x).sqrt())
         shared = {"z": torch.zeros_like(x), "r": r, "v": torch.zeros_like(r)}
         return {}, shared | {"lr": torch.zeros_like(r), "steps": torch.full_like(r, plan.steps)}
 
     def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
-        """Ask for the first gradient norms, once."""
-        if t.index > 0:
+        """Ask for the first gradient norms, once, if `asked`."""
+        if t.index > 0 or not self.asked:
             return shared
         (q,) = ask("grad_sq", [x])
         r = shared["r"]
@@ -118,5 +136,5 @@ class DoG(Step):
         """Update distance, gradient sum and the next step size."""
         z = shared["z"] + mean["delta"]
         r = torch.maximum(shared["r"], inner(z, z).sqrt())
-        v = shared["v"] + self._omega(r) * mean["grad_sq"]
+        v = shared["v"] + self._omega(r if self.asked else shared["r"]) * mean["grad_sq"]
         return shared | {"z": z, "r": r, "v": v, "lr": self._lr(r, v)}

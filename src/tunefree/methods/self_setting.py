@@ -77,15 +77,28 @@ def without_race(method: Method) -> Method:
 
 
 @register_method("Ivgi 2023", arxiv="2302.12022")
-def feddog(*, r_rel: float = 1e-2, server_lr: float = 1.0) -> Method:
-    """DoG steps over the federation; no learning rate. After Ivgi et al. 2023."""
-    return Method(step=DoG(r_rel), server=Average(server_lr))
+def feddog(*, r_rel: float = 1e-2, live: bool = False, server_lr: float = 1.0) -> Method:
+    """DoG steps over the federation; no learning rate. After Ivgi et al. 2023.
+
+    Args:
+        live: Whether a gradient counts before the step along it, and once; with one client and one
+            local step this is DoG. False takes all steps of a round at the size that the rounds
+            before it give, and starts from gradient norms that are asked for.
+    """
+    return Method(step=DoG(r_rel, live=live, asked=not live), server=Average(server_lr))
 
 
 @register_method("Khaled 2023", arxiv="2305.16284")
-def feddowg(*, r_rel: float = 1e-2, server_lr: float = 1.0) -> Method:
-    """DoWG steps over the federation; no learning rate. After Khaled et al. 2023."""
-    return Method(step=DoG(r_rel, weighted=True), server=Average(server_lr))
+def feddowg(*, r_rel: float = 1e-2, live: bool = False, server_lr: float = 1.0) -> Method:
+    """DoWG steps over the federation; no learning rate. After Khaled et al. 2023.
+
+    Args:
+        live: Whether a gradient counts before the step along it, and once; with one client and one
+            local step this is DoWG. False takes all steps of a round at the size that the rounds
+            before it give, and starts from gradient norms that are asked for.
+    """
+    step = DoG(r_rel, weighted=True, live=live, asked=not live)
+    return Method(step=step, server=Average(server_lr))
 
 
 @register_method("FedSLS")

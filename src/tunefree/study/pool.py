@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -48,6 +48,7 @@ class ProcessPool(Generic[TaskT, ResultT]):
         context = multiprocessing.get_context("spawn")
         self._context, self._stop, self._messages = context, context.Event(), context.Queue()
         self._executor: ProcessPoolExecutor | None = None
+        self._waiting: dict[Future[ResultT], TaskT] = {}
 
     def run(
         self, tasks: Sequence[TaskT], on_message: Callable[[TaskT, Any], object]
@@ -57,22 +58,36 @@ class ProcessPool(Generic[TaskT, ResultT]):
         If a process died, the result is the exception. In between messages are passed to
         `on_message`; those that arrive after their task's result are dropped.
         """
+        for task in tasks:
+            self.submit(task)
+        while self._waiting:
+            yield from self.poll(on_message)
+
+    def submit(self, task: TaskT) -> None:
+        """Do a task as soon as a process is free; `poll` returns its result."""
         if self._executor is None:
             given = (self._work, self._stop, self._messages)
             self._executor = ProcessPoolExecutor(self._jobs, self._context, _start_process, given)
-        waiting = {self._executor.submit(_do_task, task): task for task in tasks}
-        while waiting:
-            done, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
-            while not self._messages.empty():
-                task, message = self._messages.get()
-                if task in waiting.values():  # else it came after the task's result
-                    on_message(task, message)
-            for future in done:
-                yield waiting.pop(future), future.exception() or future.result()
+        self._waiting[self._executor.submit(_do_task, task)] = task
+
+    def poll(
+        self, on_message: Callable[[TaskT, Any], object]
+    ) -> list[tuple[TaskT, ResultT | BaseException]]:
+        """Wait a tenth of a second at most; return the tasks that have ended, as `run` does."""
+        done, _ = wait(self._waiting, timeout=0.1, return_when=FIRST_COMPLETED)
+        while not self._messages.empty():
+            task, message = self._messages.get()
+            if task in self._waiting.values():  # else it came after the task's result
+                on_message(task, message)
+        return [(self._waiting.pop(f), f.exception() or f.result()) for f in done]
+
+    def request_stop(self) -> None:
+        """Ask the processes to end their tasks early."""
+        self._stop.set()
 
     def close(self) -> None:
         """Ask the processes to stop, and wait for them."""
-        self._stop.set()
+        self.request_stop()
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
 
