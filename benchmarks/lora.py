@@ -47,7 +47,7 @@ class Lora:
         batch: Samples per local step.
         tokens: Tokens of a sample; 256 for gpt, 64 for bert.
         rank: Rank of the adapters.
-        dropout: Probability of dropping a unit, on both sides; 0 as usual with adapters.
+        dropout: Probability of dropping a unit, on both sides; 0 leaves dropout out.
         steps: Local steps per round.
         repeats: Rounds of ours that are measured.
         plain_repeats: Rounds of the plain loop that are measured; 0 leaves it out.

@@ -34,14 +34,13 @@ class _Attention(nn.Module):
         self.c_proj = Conv1D(width, width)
         self.attn_dropout, self.resid_dropout = nn.Dropout(dropout), nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, later: Tensor) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         b, t, width = x.shape
         q, k, v = (
             part.reshape(b, t, self.heads, -1).transpose(1, 2)  # (B, heads, t, width / heads)
             for part in self.c_attn(x).split(width, dim=2)
         )
-        scores = (q * (width // self.heads) ** -0.5) @ k.transpose(-1, -2)
-        scores = scores.masked_fill(later, torch.finfo(scores.dtype).min)
+        scores = (q * (width // self.heads) ** -0.5) @ k.transpose(-1, -2) + bias
         mixed = self.attn_dropout(scores.softmax(dim=-1)) @ v
         out: Tensor = self.resid_dropout(self.c_proj(mixed.transpose(1, 2).reshape(b, t, width)))
         return out
@@ -70,8 +69,8 @@ class _Block(nn.Module):
         self.attn = _Attention(width, heads, dropout)
         self.mlp = _Mlp(width, hidden, dropout)
 
-    def forward(self, x: Tensor, later: Tensor) -> Tensor:
-        x = x + self.attn(self.ln_1(x), later)
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x), bias)
         x = x + self.mlp(self.ln_2(x))
         return x
 
@@ -91,9 +90,10 @@ class _Decoder(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         t = ids.shape[1]
         x = self.drop(self.wte(ids) + self.wpe.weight[:t])
-        later = torch.ones(t, t, dtype=torch.bool, device=ids.device).triu(1)
+        hidden = torch.finfo(x.dtype).min  # score of a later token
+        bias = torch.full((t, t), hidden, dtype=x.dtype, device=x.device).triu(1)
         for block in self.h:
-            x = block(x, later)
+            x = block(x, bias)
         out: Tensor = self.ln_f(x)
         return out
 
