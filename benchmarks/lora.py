@@ -15,6 +15,7 @@ most of the time: --modes, --models and --precisions choose rows. With PyTorch a
     PYTHONPATH=src python -uc "import benchmarks; benchmarks.measure('lora', say=print)"
 """
 
+import gc
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, get_args
@@ -137,6 +138,9 @@ def measure(settings: Lora, say: Say = silent) -> list[dict[str, Any]]:
         row |= {"mode": mode, "base": base, "client_memory": one, "bound": bound}
         say(", ".join(f"{name}: {text}" for name, text in _format(row).items() if text))
         rows.append(row)
+        gc.collect()  # the memory of this row's graphs
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
     return rows
 
 

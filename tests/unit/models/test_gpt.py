@@ -15,6 +15,7 @@ import tunefree as tf
 from tunefree.core.types import map_inputs
 from tunefree.models import Problem
 from tunefree.models.batched import VmapEngine
+from tunefree.models.compiled import gradient
 from tunefree.models.losses import Batch
 from tunefree.models.nets import Gpt
 
@@ -289,6 +290,27 @@ def peak_bytes(function):
     with PeakBytes() as mode:
         function()
     return mode.peak
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_steps_for_a_gpu_read_the_base_itself(name, precision, monkeypatch):
+    """The graph that is compiled for a GPU, run here: equal gradients, no copy of a weight."""
+    x, y = samples(name, 3, 2)
+    found = problem(adapted(name), x, y, precision=precision)
+    monkeypatch.setattr(gradient, "is_on_gpu", lambda problem: True)
+    graph = gradient.TensorGradient(found, VmapEngine(found)._both, batch(x, y), factors=True)
+    rows = spread(found.start, 3)
+    graph.load(graph.parts, rows)
+    for low, part in zip(graph.low, graph.parts, strict=False):
+        low.copy_(part)
+    losses, *grads = graph.graph(*graph.parts, *graph.low, *tree_leaves(batch(x, y).parts))
+    expected = VmapEngine(found).value_and_grad(rows, batch(x, y))
+    torch.testing.assert_close((losses, graph.join(grads)), expected)
+    held = {p.data_ptr() for p in found._module.parameters()}
+    constants = [n.target for n in graph.graph.graph.nodes if n.op == "get_attr"]
+    assert len(constants) > 20
+    assert all(getattr(graph.graph, name).data_ptr() in held for name in constants)
 
 
 def test_activations_do_not_count_the_base():
