@@ -11,7 +11,7 @@ from typing import Any
 from tunefree.core.device import find_device
 from tunefree.core.errors import unknown_name
 
-from . import cpu, federation, gpu, methods, pfl_cifar10, precision, rules, scale
+from . import cpu, federation, gpu, lora, methods, pfl_cifar10, precision, rules, scale
 from .keep import record
 from .timing import Say, silent
 
@@ -42,6 +42,12 @@ SUITES = {
         gpu.Gpu,
         gpu.measure,
         gpu.table,
+    ),
+    "lora": Suite(
+        "Low-rank adapters of GPT-2 and BERT on a frozen base, beside the plain loop.",
+        lora.Lora,
+        lora.measure,
+        lora.table,
     ),
     "methods": Suite(
         "Every kind of local computation in the catalogue, beside FedAvg.",

@@ -1,8 +1,9 @@
 """Suite cpu: every reference network on data of its shape, 20 clients, batches of 32.
 
-`bert` has two layers of width 128 here. Networks that take long get fewer steps and repetitions,
-and are left to `fit`'s own choice whether to compile, so that the whole suite takes minutes; those
-whose rounds are short play several in a row. Each row says what it was measured with.
+`bert` and `gpt` have two layers of width 128 here. Networks that take long get fewer steps and
+repetitions, and are left to `fit`'s own choice whether to compile, so that the whole suite takes
+minutes; those whose rounds are short play several in a row. Each row says what it was measured
+with.
 """
 
 from dataclasses import dataclass
@@ -32,9 +33,11 @@ DATA: dict[str, tuple[tuple[int, ...], int]] = {  # shape of a sample, classes
     "lstm": ((80,), 80),
     "text": ((64,), 2),
     "bert": ((64,), 2),
+    "gpt": ((64,), 1_000),
 }
 SMALLER: dict[str, dict[str, Any]] = {  # than by default, so that minutes suffice
-    "bert": {"vocab": 10_000, "width": 128, "layers": 2, "heads": 2, "hidden": 512}
+    "bert": {"vocab": 10_000, "width": 128, "layers": 2, "heads": 2, "hidden": 512},
+    "gpt": {"width": 128, "layers": 2, "heads": 2},
 }
 
 
@@ -61,6 +64,7 @@ SIZES = {
     "vit": Size(steps=1, repeats=3, warm=1, compile=None),
     "lstm": Size(steps=1, repeats=3, warm=1, compile=None),
     "bert": Size(steps=1, repeats=3, warm=1, compile=None),
+    "gpt": Size(steps=1, repeats=3, warm=1, compile=None),
     "resnet18": Size(clients=10, steps=1, repeats=3, compile=None),
 }
 

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from tunefree.core.types import Inputs, map_inputs
 from tunefree.data import Federation
-from tunefree.models import nets
+from tunefree.models import lora, nets
 from tunefree.models.problem import Precision
 
 LR = 0.1
 BLOCK = 10_000  # rows at once
 SAMPLES = 100  # of every client, unless a suite says otherwise
 VOCABULARY = {"lstm": 80, "text": 10_000, "bert": 10_000}  # networks that read tokens
+NEXT_TOKEN = ("gpt",)  # networks whose targets are tokens too, one at every position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +36,12 @@ class Workload:
     cohort: int | None = None
     samples: int = SAMPLES
     args: Mapping[str, Any] = field(default_factory=dict)  # the network's own
+    lora: Mapping[str, Any] | None = None  # arguments of `lora`, where only adapters are trained
 
     def model(self) -> nn.Module:
         """Return the initial network."""
-        return nets.build(self.net, shape=self.shape, classes=self.classes, **self.args)
+        net = nets.build(self.net, shape=self.shape, classes=self.classes, **self.args)
+        return net if self.lora is None else lora(net, **self.lora)
 
     def data(self) -> tuple[Any, Tensor]:
         """Return random samples of the right shape for all clients."""
@@ -58,6 +61,9 @@ def make_samples(
     least squares of norm 1.
     """
     g = torch.Generator().manual_seed(seed + 1)  # 0 is the centres'
+    if net in NEXT_TOKEN:
+        ids = torch.randint(classes, (rows, shape[0] + 1), generator=g)
+        return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
     y = torch.arange(rows) % classes
     if net in VOCABULARY:
         ids = torch.randint(VOCABULARY[net], (rows, *shape), generator=g)
@@ -101,26 +107,23 @@ class PlainLoop:
         self.precision = precision
         self._order = torch.Generator(self.device).manual_seed(0)
         self._who = random.Random(0)
-        real = federation.classes is None
-        self.loss: Callable[..., Tensor] = (
-            nn.functional.mse_loss if real else nn.functional.cross_entropy
-        )
+        real = federation.y.is_floating_point()
+        self.loss: Callable[..., Tensor] = nn.functional.mse_loss if real else _cross_entropy
 
     def round(self) -> None:
-        """Train a cohort and put the mean of its models into `model`."""
-        whole = self.model.state_dict()
-        mean = {name: torch.zeros_like(v) for name, v in whole.items()}
+        """Train a cohort and put the mean of its models into `model`; frozen parameters stay."""
+        whole, local = _trained(self.model), _trained(self.local)
+        mean = [torch.zeros_like(v) for v in whole]
         with allow_tf32(self.precision, self.device):
             for i in self._who.sample(range(self.fed.clients), self.cohort):
-                self.local.load_state_dict(whole)
+                _copy(local, whole)
                 self._train(i)
-                for name, value in self.local.state_dict().items():
-                    mean[name] += value / self.cohort
-        self.model.load_state_dict(mean)
+                for total, value in zip(mean, local, strict=True):
+                    total += value.detach() / self.cohort
+        _copy(whole, mean)
 
     def _train(self, i: int) -> None:
-        trained = [p for p in self.local.parameters() if p.requires_grad]
-        optimizer = torch.optim.SGD(trained, lr=LR)
+        optimizer = torch.optim.SGD(_trained(self.local), lr=LR)
         for rows in self._batches(i):
             optimizer.zero_grad()
             with _autocast(self.precision, self.device):
@@ -137,6 +140,20 @@ class PlainLoop:
         ]
         stream = torch.cat(orders) + self.starts[i]
         return iter(stream.split(b)[: self.steps])
+
+
+def _trained(model: nn.Module) -> list[Tensor]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _copy(into: list[Tensor], values: list[Tensor]) -> None:
+    with torch.no_grad():
+        for held, value in zip(into, values, strict=True):
+            held.copy_(value)
+
+
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
 
 
 def _call(model: nn.Module, inputs: Inputs) -> Tensor:

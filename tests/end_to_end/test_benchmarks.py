@@ -16,6 +16,7 @@ TINY = ("--clients", 2, "--batch", 4, "--steps", 2, "--device", "cpu", "--eager"
 MEDIANS = {
     "cpu": ("ours_ms", "plain_ms"),
     "gpu": ("ours_ms", "plain_ms"),
+    "lora": ("ours_ms", "plain_ms"),
     "scale": ("round_ms", "plain_ms"),
     "rules": ("ms", "copy_ms", "ratio"),
 }
@@ -83,6 +84,19 @@ def test_gpu_works_elsewhere(call):
     assert (row["repeats"], row["plain_repeats"]) == (2, 1)
     assert row["target_ms"] is None  # another work than that of the targets
     assert row["memory"] > 0
+
+
+def test_lora(call):
+    words = ("--tiny", "--modes", "eager", "--clients", 3, "--batch", 2, "--tokens", 8)
+    more = ("--rank", 2, "--steps", 2, "--repeats", 2, "--device", "cpu")
+    gpt, bert = kept(call, "lora", *words, *more)["rows"]
+    assert [row["model"] for row in (gpt, bert)] == ["gpt", "bert"]
+    assert gpt["parameters"] == 2 * 2 * (16 + 48)
+    assert bert["parameters"] == 2 * 2 * 2 * (16 + 16) + 16 * 2 + 2
+    layer = 16 * 48 + 48 + 16 * 16 + 16 + 2 * 16 * 32 + 32 + 16 + 4 * 16
+    assert gpt["base"] == 4 * (2 * layer + (50 + 1024 + 2) * 16)
+    assert (gpt["engine"], gpt["chunk"], gpt["repeats"], gpt["plain_repeats"]) == ("vmap", 3, 2, 1)
+    assert (gpt["client_memory"], gpt["bound"]) == (None, None)  # measured on a GPU
 
 
 def test_pfl_cifar10(call, place, monkeypatch):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
+from torch.overrides import TorchFunctionMode
 
 from ..core.errors import first_line
 from ..core.types import Inputs, Rows, list_tensors
@@ -30,6 +31,28 @@ CAPTURE_AFTER = 2  # the same on a GPU, where recording is cheap
 MAX_RECORDED = 16  # shapes; with more of them recording does not pay
 
 
+class _FirstOrderMode(TorchFunctionMode):
+    """Compute gradients that are not differentiated again.
+
+    grad_and_value always asks for such gradients, and so holds all tensors of the backward pass
+    until its end. Without, each is freed after its last use, as in `Tensor.backward`.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if func is torch.autograd.grad:
+            named = named | {"create_graph": False}
+        return func(*args, **named)
+
+
+def _free_graph(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        with _FirstOrderMode():
+            return function(*args)
+
+    return call
+
+
 class VmapEngine:
     """All clients in one batched call.
 
@@ -37,6 +60,10 @@ class VmapEngine:
     as a CUDA graph. Replaying it returns the same bits without transforming the function or
     launching each operation again. With `compile`, the function is compiled for the first shape
     it is called with (that of training).
+
+    A frozen parameter has no axis for clients: its product is one matrix product over the rows of
+    all clients, and it is neither copied nor differentiated. So clients that train low-rank
+    adapters share the large products, and differ in the small ones.
 
     Args:
         problem: Model and loss.
@@ -56,7 +83,7 @@ class VmapEngine:
         key_axis = 0 if problem.has_dropout else None
         axes = (0, 0, 0, 0, key_axis)
         value = vmap(problem.value, in_dims=axes)
-        both = vmap(grad_and_value(problem.value), in_dims=axes)
+        both = _free_graph(vmap(grad_and_value(problem.value), in_dims=axes))
 
         def values(y: Rows, x: Inputs, t: Tensor, mask: Tensor, key: Tensor) -> tuple[Rows]:
             return (value(layout.split(y), x, t, mask, key),)

@@ -15,11 +15,14 @@ where there is no module to replace. Inside `CounterDropoutMode` such calls beco
     attention:  dropout(softmax(q k^T scale + bias)) v, in plain products; 0 where all is masked
     nn.MultiheadAttention: its own function, with these two
     nn.LSTM, nn.GRU, nn.RNN: `recurrent.run_layers`, where clients are batched or dropout is on
+    masks of transformers: it omits a padding mask that is all ones, and reads its values to know;
+                where clients are batched it is told that there is padding, and applies the mask
 
 which have a batching rule on every device and can be repeated.
 """
 
 import copy
+import sys
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
@@ -37,6 +40,7 @@ from .recurrent import CELLS, is_plain, quiet_weights, run_layers
 
 _FEATURES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _REFUSED = (nn.AlphaDropout, nn.FeatureAlphaDropout)
+_MASKS = ("transformers.masking_utils", "transformers.modeling_attn_mask_utils")
 
 
 class CounterDropout(nn.Module):
@@ -190,6 +194,9 @@ class CounterDropoutMode(TorchFunctionMode):
             return self._multi_head(*args, **(kwargs or {}))
         if func in CELLS and is_plain(*args):
             return self._recurrent(func, *args)
+        if func is Tensor.__bool__ and sys._getframe(1).f_globals.get("__name__") in _MASKS:
+            self.used = True
+            return bool(args[0]) if peek_interpreter_stack() is None else False
         return func(*args, **(kwargs or {}))
 
     def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
@@ -241,6 +248,8 @@ class CounterDropoutMode(TorchFunctionMode):
             attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
         if attn_mask is None:
             shares = scores.softmax(dim=-1)
+        elif is_causal:  # every query sees the first key
+            shares = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
         elif attn_mask.dtype == torch.bool:
             scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
             shares = scores.softmax(dim=-1).masked_fill(~attn_mask, 0.0)

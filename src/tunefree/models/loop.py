@@ -115,7 +115,9 @@ class LoopEngine:
             torch.set_num_threads(1)  # of this thread only
         if not hasattr(self._own, "problem"):
             self._own.problem = copy.copy(self._problem)
-            self._own.problem._module = copy.deepcopy(self._problem._module)
+            module = self._problem._module
+            shared = {id(p): p for p in module.parameters()}  # only read, so not copied
+            self._own.problem._module = copy.deepcopy(module, shared)
         while todo:
             try:
                 i = todo.popleft()

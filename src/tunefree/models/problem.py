@@ -44,7 +44,11 @@ def _bce(output: Tensor, target: Tensor) -> Tensor:
 
 
 def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    each = nn.functional.cross_entropy(class_axis(output, target), target, reduction="none")
+    if class_axis(output, target) is output:
+        each = nn.functional.cross_entropy(output, target, reduction="none")
+    else:  # as rows: other axes would be copied to put the classes, which may be many, before them
+        flat = output.flatten(0, -2), target.flatten()
+        each = nn.functional.cross_entropy(*flat, reduction="none").reshape(target.shape)
     if target.ndim == 1:
         return each
     counts = (target != IGNORED).flatten(1).sum(1).clamp(min=1)
@@ -162,6 +166,7 @@ class Problem:
                 f"{self._title} has no parameter with requires_grad, so there is nothing to train."
             )
         self.layout = Layout(tuple(trainable), tuple(tuple(p.shape) for p in trainable.values()))
+        self.parameters = sum(p.numel() for p in self._module.parameters())  # frozen ones too
         self.start: Vector = self.layout.join([p.detach() for p in trainable.values()])
         if not bool(torch.isfinite(self.start).all()):
             raise ArgumentError("fit(model=...) must start from finite parameters, got NaN or Inf.")
@@ -185,12 +190,16 @@ class Problem:
         return bool(self._key_names) or self._functional
 
     def activation_bytes(self, inputs: Inputs, target: Tensor, mask: Tensor, key: Tensor) -> int:
-        """Return the bytes that one client's forward pass saves for its backward pass."""
+        """Return the bytes that one client's forward pass saves for its backward pass.
+
+        Parameters do not count, whether they are trained or frozen.
+        """
         point = [p.detach().requires_grad_() for p in self.layout.split(self.start)]
-        own, sizes = self.start.untyped_storage().data_ptr(), {}
+        held = (self.start, *self._module.parameters(), *self._module.buffers())
+        own, sizes = {t.untyped_storage().data_ptr() for t in held}, {}
 
         def pack(t: Tensor) -> Tensor:
-            if t.untyped_storage().data_ptr() != own:
+            if t.untyped_storage().data_ptr() not in own:
                 sizes[t.data_ptr()] = t.nbytes
             return t
 
@@ -313,8 +322,8 @@ class Problem:
     def frozen_digest(self) -> str:
         """Return a short digest of the frozen parameters and the buffers."""
         total = hashlib.sha256()
-        for name, value in self._original.state_dict().items():
-            if name not in self.layout.names:
+        for name, value in self._original.state_dict(keep_vars=True).items():
+            if not value.requires_grad:  # also not a trained one under a second name
                 total.update(name.encode())
                 total.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
         return total.hexdigest()[:16]

@@ -80,7 +80,8 @@ def choose_engine(config: SimulationConfig, batches: BatchSource) -> tuple[Losse
 
 def _is_worth_compiling(problem: Problem, batches: BatchSource, plan: Plan) -> bool:
     steps = plan.rounds * plan.steps
-    flops = 6.0 * plan.layout.size * batches.width * plan.cohort * steps
+    each = 4.0 * problem.parameters + 2.0 * plan.layout.size  # no gradient of frozen weights
+    flops = each * batches.width * plan.cohort * steps
     if problem.device.type == "cuda":
         return steps >= GPU_STEPS or flops >= GPU_FLOPS
     return steps >= COMPILE_STEPS or flops >= COMPILE_FLOPS

@@ -51,17 +51,23 @@ def count(module, trainable=False):
             {"vocab": 1_000, "width": 128, "layers": 2, "heads": 2, "hidden": 512},
             (1_000 + 512 + 2 + 2) * 128 + 2 * 198_272 + 129 * 128 + 129 * 2,
         ),
+        (
+            "gpt",
+            (50,),
+            1_000,
+            {"width": 128, "layers": 2, "heads": 2, "positions": 64},
+            (1_000 + 64 + 2) * 128 + 2 * 198_272,
+        ),
     ],
 )
 def test_parameter_count_and_output_shape(name, shape, classes, args, expected):
     net = nets.build(name, shape=shape, classes=classes, **args).eval()
     assert count(net) == expected
-    x = torch.zeros(
-        2, *shape, dtype=torch.int64 if name in ("lstm", "text", "bert") else torch.float32
-    )
+    is_text = name in ("lstm", "text", "bert", "gpt")
+    x = torch.zeros(2, *shape, dtype=torch.int64 if is_text else torch.float32)
     with torch.no_grad():
         out = net(x, torch.ones_like(x)) if name in ("text", "bert") else net(x)
-    assert out.shape == ((2,) if name == "regression" else (2, classes))
+    assert out.shape == {"regression": (2,), "gpt": (2, *shape, classes)}.get(name, (2, classes))
 
 
 def test_layers_that_the_papers_count():
@@ -164,6 +170,7 @@ SMALL = {
         3,
         {"vocab": 11, "width": 8, "layers": 2, "heads": 2, "hidden": 12, "positions": 6},
     ),
+    "gpt": ((5,), 11, {"width": 8, "layers": 2, "heads": 2, "hidden": 12, "positions": 6}),
 }
 
 
@@ -176,7 +183,7 @@ def batch(name, *lead):
     """Random inputs and targets with leading axes, e.g. (clients, samples)."""
     shape, classes, args = SMALL[name]
     g = torch.Generator().manual_seed(5)
-    if name == "lstm":
+    if name in ("lstm", "gpt"):
         x = torch.randint(classes, (*lead, *shape), generator=g)
     elif name in ("text", "bert"):
         ids = torch.randint(args["vocab"], (*lead, *shape), generator=g)
@@ -185,7 +192,7 @@ def batch(name, *lead):
         x = torch.randn(*lead, *shape, generator=g, dtype=torch.float64)
     if name == "regression":
         return x, torch.randn(*lead, generator=g, dtype=torch.float64)
-    return x, torch.randint(classes, lead, generator=g)
+    return x, torch.randint(classes, (*lead, *shape) if name == "gpt" else lead, generator=g)
 
 
 def call(module, values, x):
@@ -221,8 +228,10 @@ def test_batched_gradients_equal_a_loop(name, more):
 
     def loss(params, keys, x, y):
         out = call(module, {**params, **frozen, **keys}, x)
-        assert out.shape == ((samples,) if name == "regression" else (samples, SMALL[name][1]))
-        return F.mse_loss(out, y) if name == "regression" else F.cross_entropy(out, y)
+        assert out.shape == (y.shape if name == "regression" else (*y.shape, SMALL[name][1]))
+        if name == "regression":
+            return F.mse_loss(out, y)
+        return F.cross_entropy(out.flatten(0, -2), y.flatten())
 
     grads, values = vmap(grad_and_value(loss))(params, keys, x, y)
     for i in range(clients):
@@ -340,6 +349,9 @@ def test_default_for(shape, classes, integer, data, expected):
         ("bert", {"shape": (5,), "heads": 7}, "Bert(heads=...) must divide the width 768, got 7."),
         ("bert", {"shape": (9,), "positions": 8}, "must be at least the samples' length 9, got 8."),
         ("bert", {"shape": (5,), "dropout": 1}, "Bert(dropout=...) must be a number in [0, 1)"),
+        ("gpt", {"shape": (5,), "heads": 7}, "Gpt(heads=...) must divide the width 768, got 7."),
+        ("gpt", {"shape": (9,), "positions": 8}, "must be at least the samples' length 9, got 8."),
+        ("gpt", {"shape": (5,), "hidden": 0}, "Gpt(hidden=...) must be an int >= 1, got 0."),
         ("text", {"shape": (5,), "vocab": 0}, "Text(vocab=...) must be an int >= 1, got 0"),
     ],
 )
@@ -360,6 +372,7 @@ def test_bad_arguments_get_a_sentence(name, args, sentence):
             "CnnDropout takes batches of shape (B, 3, 8, 8), got (2, 8, 8, 3).",
         ),
         ("lstm", (torch.ones(2, 5),), "Lstm takes int64 tokens, got torch.float32"),
+        ("gpt", (torch.ones(2, 5),), "Gpt takes int64 tokens, got torch.float32"),
         ("lstm", (torch.ones(5).long(),), "Lstm takes batches of shape (B, length), got (5,)."),
         (
             "text",

@@ -401,10 +401,12 @@ def test_bert_equals_transformers(transformers):
 def test_transformers_trains(transformers, caplog, attention):
     model = theirs(transformers, attn_implementation=attention)
     assert model.config.attention_probs_dropout_prob == 0.1
+    turns = fit(model, engine="loop", dtype=torch.float64)
     with caplog.at_level(logging.WARNING, "tunefree"):
-        turns = fit(model, engine="auto", dtype=torch.float64)
-    assert turns.settings["engine"] == "loop"
-    assert "cannot be batched over clients" in caplog.text
+        batched = fit(model, engine="auto", dtype=torch.float64)
+    assert batched.settings["engine"] == "vmap"
+    assert not caplog.messages
+    torch.testing.assert_close(batched.x, turns.x, rtol=1e-8, atol=1e-10)
     assert turns.x.numel() == sum(p.numel() for p in tiny().parameters())
     x, y = tokens()
     if attention == "sdpa":  # a mask of four axes is taken as it is
@@ -464,8 +466,8 @@ def test_their_models_train_from_config_quietly(transformers, make, masked, capl
     model = make(transformers)
     runs = [fit(model, fed=fed, engine=e, dtype=torch.float64, **given) for e in ("auto", "loop")]
     torch.testing.assert_close(runs[0].x, runs[1].x, rtol=1e-8, atol=1e-10)
-    assert len(caplog.messages) <= 1  # that it cannot be batched, with a mask of two axes
-    assert all(len(text) < 260 for text in caplog.messages)
+    assert [run.settings["engine"] for run in runs] == ["vmap", "loop"]
+    assert not caplog.messages
     out, err = capfd.readouterr()
     assert len((out + err).splitlines()) <= 1
 

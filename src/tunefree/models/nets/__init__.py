@@ -22,6 +22,7 @@ from ...core.types import MAX_CLASSES
 from .bert import Bert
 from .cnn import CnnDropout, CnnP2, CnnP4
 from .dense import Convex, Linear, Mlp, Regression
+from .gpt import Gpt
 from .resnet import ResNet18
 from .text import Lstm, Text
 from .vit import ViT
@@ -40,6 +41,7 @@ _BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "vit": ViT,
     "text": Text,
     "bert": Bert,
+    "gpt": Gpt,
 }
 
 
