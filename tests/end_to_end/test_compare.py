@@ -78,8 +78,8 @@ def test_repeated_or_resumed_it_trains_nothing(call, place, request):
     call("compare", *STUDY, "--out", "study", *PART)
     times = {p: p.stat().st_mtime_ns for p in place.glob("study/*/*/*")}
     request.getfixturevalue("idle")
-    first = call("compare", *STUDY, "--out", "study", "--csv", *PART)
-    code, out, err = call("compare", "--resume", "study", "--csv")
+    first = call("compare", *STUDY, "--out", "study", "--format", "csv", *PART)
+    code, out, err = call("compare", "--resume", "study", "--format", "csv")
     assert (code, out) == first[:2]
     assert "6 of 6 runs were there already." in err
     assert {p: p.stat().st_mtime_ns for p in place.glob("study/*/*/*")} == times
@@ -89,10 +89,10 @@ def test_forms(call, place):
     call("compare", *STUDY, "--out", "study", *PART)
     found = tf.Comparison.load(place / "study")
     for form in ("markdown", "csv", "latex"):
-        code, out, _ = call("compare", "--resume", "study", f"--{form}")
+        code, out, _ = call("compare", "--resume", "study", "--format", form)
         assert (code, out) == (0, getattr(found, form)() + "\n")
     for form in ("markdown", "latex"):
-        words = (f"--{form}", "--columns", "label, rounds")
+        words = ("--format", form, "--columns", "label, rounds")
         assert call("compare", "--resume", "study", *words)[1] == (
             getattr(found, form)(["label", "rounds"]) + "\n"
         )
@@ -102,7 +102,8 @@ def test_forms(call, place):
     facts = json.loads(out)
     assert [row["label"] for row in facts["rows"]] == ["fedavg:lr=0.1", "fedavg:lr=1e6", "auto"]
     assert (facts["seeds"], facts["measure"], facts["path"]) == ([0, 1], "test_accuracy", "study")
-    rows = list(csv.DictReader(io.StringIO(call("compare", "--resume", "study", "--csv")[1])))
+    text = call("compare", "--resume", "study", "--format", "csv")[1]
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert float(rows[0]["final"]) == facts["rows"][0]["final"]
     assert rows[1]["note"].startswith("seed 0: diverged")
 
@@ -203,7 +204,8 @@ def test_tune(call, place):
     assert facts["measure"] == "validation_accuracy"
     assert "6 of 6 runs were there already." in err
     for form in ("markdown", "csv", "latex"):
-        assert call("tune", "--resume", "search", f"--{form}")[1] == getattr(found, form)() + "\n"
+        out = call("tune", "--resume", "search", "--format", form)[1]
+        assert out == getattr(found, form)() + "\n"
 
 
 def test_tune_by_test_and_by_halving(call, place):
@@ -251,15 +253,15 @@ BAD = {
     "twice": (["compare", "--methods", "auto,auto"], "must tell its methods apart"),
     "seeds": (["compare", "--methods", "auto", "--seeds", "few"], "--seeds must be a number"),
     "jobs": (["compare", "--methods", "auto", "--jobs", "0"], "compare(jobs=...) must be an int"),
-    "forms": (["compare", "--methods", "auto", "--csv", "--json"], "give one of them"),
+    "forms": (["compare", "--methods", "auto", "--format", "csv", "--json"], "give one of them"),
     "columns": (["compare", "--methods", "auto", "--columns", "labl"], "Did you mean 'label'?"),
-    "columns-csv": (["tune", "--columns", "lr", "--csv"], "--csv prints all numbers"),
+    "columns-csv": (["tune", "--columns", "lr", "--format", "csv"], "csv prints all numbers"),
     "columns-tune": (["tune", "--columns", "lrr"], "Unknown column 'lrr'"),
     "data": (["compare", "--methods", "auto", "--data", "digit"], "Did you mean 'digits'?"),
     "full": (["compare", "--methods", "auto,scaffnew", "--cohort", "3"], "Cannot use scaffnew"),
     "rounds": (["compare", "--methods", "auto", "--rounds", "0"], "fit(rounds=...) must be"),
     "resume": (["compare", "--resume", "nowhere"], "holds no comparison"),
-    "resume-more": (["compare", "--resume", "x", "--target", "0.5"], "give no other option"),
+    "resume-more": (["compare", "--resume", "x", "--goal", "0.5"], "give no other option"),
     "tune-method": (["tune", "--method", "fedagv"], "Did you mean 'fedavg'?"),
     "tune-nothing": (["tune", "--method", "auto"], "auto has nothing to choose"),
     "grid-name": (["tune", "--grid", "lrr=1,2"], "Unknown argument of fedavg 'lrr'."),
@@ -288,8 +290,7 @@ def options(*without):
     return {f"--{name.replace('_', '-')}" for name in names}
 
 
-FORMS = {"--seeds", "--out", "--resume", "--jobs", "--markdown", "--csv", "--latex", "--json"}
-FORMS |= {"--columns"}
+FORMS = {"--seeds", "--out", "--resume", "--jobs", "--format", "--columns", "--json"}
 NEW = {"--config", "--dry-run"}
 HELP = {
     "compare": options("method", "seed", "set") | FORMS | NEW | {"--methods", "--goal"},

@@ -125,16 +125,7 @@ def test_the_same_as_from_python(call, place, patients):
 
 
 def test_rows_without_owners_are_split_and_columns_dropped(call, place, patients):
-    words = (
-        "--csv",
-        patients.name,
-        "--target",
-        "diagnosis",
-        "--drop",
-        "hospital",
-        "--drop",
-        "city",
-    )
+    words = ("--csv", patients.name, "--target", "diagnosis", "--drop", "hospital,city")
     code, _, err = call("run", *words, "--clients", 4, "--split", "iid", "--out", "a", *SMALL)
     assert code == 0, err
     settings = json.loads((place / "a" / "settings.json").read_text())
@@ -164,6 +155,7 @@ def test_numbers_as_targets(call, place, patients):
     words = ("run", "--csv", patients.name, "--owner", "hospital", "--drop", "diagnosis")
     code, out, _ = call(*words, "--target", "age", "--loss", "mse", "--out", "a", *SMALL)
     assert (code, "accuracy" in out) == (0, False)
+    tf.Run.load("a", tf.models.build("mlp", shape=(4,), classes=1))  # as for classes
     code, out, _ = call(*words, "--target", "bmi", "--out", "b", *SMALL)
     assert (code, "accuracy" in out) == (0, False)
     words = (*words, "--class-weight", "balanced")
@@ -192,11 +184,11 @@ BAD = {
         ("--csv", "patients.csv", "--target", "diagnosis", "--drop", "x"),
         "Unknown column (--drop) 'x'.",
     ),
-    "no target": (("--csv", "patients.csv"), "--table needs --target, the name of the column"),
-    "no table": (("--owner", "hospital"), "--owner names a column of a table; give --table"),
+    "no target": (("--csv", "patients.csv"), "A table needs --target, the name of the column"),
+    "no table": (("--owner", "hospital"), "--owner names a column of a table; give --csv or"),
     "two": (
         ("--csv", "patients.csv", "--target", "age", "--data", "mnist"),
-        "--table and --data mnist are both data; give one of them.",
+        "patients.csv and --data mnist are both data; give one of them.",
     ),
     "no file": (("--csv", "x.csv", "--target", "a"), "No such file or directory: 'x.csv'."),
     "test": (("--test-size", "0.1"), "--test-size 0.1: the data 'digits' has a test set already."),
@@ -265,17 +257,37 @@ def test_an_own_model_starts_from_the_seed(call, place, own, patients):
 
 def test_a_folder_cannot_name_code(call, place, own):
     call("run", "--model", f"{own}:made", "--out", "a", *SMALL)
+    call("run", "--method", f"{own}:fixed", "--out", "b", *SMALL)
     plugins._OWN.clear()  # as in a new process
-    code, _, err = call("run", "--resume", "a")
-    assert code == 2
-    assert "names code in a file, which a command line may do, but not a folder" in err
+    CATALOGUE._entries.pop(f"{own}:fixed")
+    for folder in "ab":
+        code, _, err = call("run", "--resume", folder)
+        assert code == 2
+        assert "names code in a file, which a command line may do, but not a folder" in err
     before = read_history(place / "a")
     assert call("run", "--config", "a/config.toml", "--out", "a")[0] == 0
     assert read_history(place / "a") == before
 
 
+@pytest.mark.parametrize("command", ["run", "compare", "tune", "advise"])
+def test_every_command_takes_a_table_by_each_name(call, place, patients, command):
+    more = {"compare": ("--methods", "auto"), "advise": ("--no-tuning",)}.get(command, ())
+    dry = () if command == "advise" else ("--dry-run",)
+    said = []
+    for name in ("csv", "parquet", "table"):
+        (place / "it.toml").write_text(f'{name} = "{patients.name}"\ntarget = "diagnosis"\n')
+        code, out, err = call(command, f"--{name}", patients.name, *TABLE, *more, *dry)
+        assert code == 0, err
+        said.append(out)
+        code, out, err = call(command, "--config", "it.toml", *TABLE[2:], *more, *dry)
+        assert (code, out) == (0, said[0]), err
+        code, _, err = call(command, "--config", "it.toml", "--table", "other.csv", *more, *dry)
+        assert (code, err) == (2, "Error: No such file or directory: 'other.csv'.\n")
+    assert said[0] == said[1] == said[2]
+
+
 def test_studies_of_own_methods_and_tables(call, place, own, patients):
-    words = ("--table", patients.name, *TABLE, "--model", f"{own}:Net", *SMALL)
+    words = ("--csv", patients.name, *TABLE, "--model", f"{own}:Net", *SMALL)
     methods = f"auto,{own}:method:lr=0.3,{own}:own_registered:tuned"
     code, out, err = call(
         "compare", *words, "--methods", methods, "--seeds", 1, "--out", "s", "--json"
@@ -312,12 +324,14 @@ def test_another_process_runs_the_files_too(own):
     assert found.config.method.step.lr == 0.2
 
 
-def test_a_goal_is_also_a_target(call):
+def test_a_goal_is_not_a_target(call):
     words = ("compare", "--methods", "fedavg", "--seeds", 1, "--clients", 3, *SMALL)
-    for word, out in (("--target", "a"), ("--goal", "b")):
-        code, said, _ = call(*words, word, 0.05, "--out", out)
-        assert code == 0
-        assert "until test accuracy 0.0500" in said
+    code, said, _ = call(*words, "--goal", 0.05)
+    assert code == 0
+    assert "until test accuracy 0.0500" in said
+    code, _, err = call(*words, "--target", 0.05)
+    assert code == 2
+    assert "--target names a column of a table; give --csv or --parquet as well." in err
 
 
 CONFIG = """

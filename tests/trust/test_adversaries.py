@@ -436,7 +436,7 @@ def test_the_command_line(tmp_path, capsys):
     both = "compare --methods fedavg,fedexp --seeds 1 --rounds 2 --steps 2 --clients 6 --cohort 0"
     out = str(tmp_path / "b")
     code, text, _ = said(
-        [*both.split(), "--attack", "sign-flip:0.2", "--out", out, "--csv"], capsys
+        [*both.split(), "--attack", "sign-flip:0.2", "--out", out, "--format", "csv"], capsys
     )
     assert code == 0
     assert "fedexp" in text

@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 
-from cyclopts import App
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 from rich.markup import escape
 
 from ..core.errors import ArgumentError, TunefreeError, first_line
@@ -24,11 +24,19 @@ def main(arguments: list[str] | None = None, app: App = app) -> None:
     try:
         words = expand_config(sys.argv[1:] if arguments is None else arguments)
         _check_empty(words)
-        code = app(words, result_action="return_value", exit_on_error=True)
+        code = app(words, result_action="return_value", exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except KeyboardInterrupt:
         err.print("Stopped.")
         code = INTERRUPTED
+    except CycloptsError as error:  # options that do not exist, or values that do not fit
+        text = str(error)
+        if isinstance(error, UnusedCliTokensError):
+            unused = ", ".join(map(repr, error.unused_tokens or ()))
+            text = f"No option takes {unused}; a value follows its option, as in --csv FILE or "
+            text += "--method NAME. The option --help lists them."
+        err.print(f"[bold red]Error:[/] {escape(text)}", soft_wrap=True)
+        code = BAD_INPUT
     except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0

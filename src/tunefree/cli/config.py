@@ -12,6 +12,7 @@ from typing import Any
 from ..core.errors import ArgumentError, convert_errors
 from ..core.files import write_atomically
 from .app import CONFIG
+from .options import TABLE
 
 JOINED = ("methods", "seeds")  # options whose lists are typed with commas
 
@@ -19,6 +20,7 @@ JOINED = ("methods", "seeds")  # options whose lists are typed with commas
 def expand_config(arguments: list[str]) -> list[str]:
     """Return a command line with the options of its `--config` file in the place of it."""
     typed = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+    typed |= set(TABLE) if typed & set(TABLE) else set()
     if "--config" not in typed:
         return arguments
     at = next(i for i, word in enumerate(arguments) if word.partition("=")[0] == "--config")

@@ -8,15 +8,14 @@ from cyclopts import Parameter
 
 from ..training.command import CLI_OPTIONS, CommandConfig
 
+TABLE = ("--table", "--csv", "--parquet")  # names of one option
 
-def make_options(
-    *, hidden: tuple[str, ...] = (), table_names: tuple[str, ...] = (), **defaults: Any
-) -> Any:
+
+def make_options(*, hidden: tuple[str, ...] = (), **defaults: Any) -> Any:
     """Return a dataclass of all options of a run, as cyclopts reads it.
 
     Args:
         hidden: Options that the command does not take.
-        table_names: Other names of `--table`; `--csv` is a form of the result for some commands.
         **defaults: Defaults that differ from those of `tunefree run`.
     """
     own = {
@@ -33,8 +32,8 @@ def make_options(
     options = []
     for name, (kind, default, help) in (own | run | last).items():
         about = Parameter(parse=False) if name in hidden else Parameter(help=help)
-        if name == "table" and table_names:
-            about = Parameter(name=("--table", *table_names), help=help)
+        if name == "table":
+            about = Parameter(name=TABLE, help=help)
         options.append((name, Annotated[kind, about], field(default=defaults.get(name, default))))
     kind = make_dataclass("Options", options, frozen=True, kw_only=True)
     kind.__module__ = __name__  # cyclopts takes classes of the module `types` for built-in ones
@@ -47,10 +46,10 @@ if TYPE_CHECKING:
     TuneOptions = Any
     AdviseOptions = Any
 else:
-    RunOptions = make_options(table_names=("--csv", "--parquet"))
+    RunOptions = make_options()
     CompareOptions = make_options(hidden=("method", "set", "seed"))
     TuneOptions = make_options(hidden=("seed",), method="fedavg")
-    AdviseOptions = make_options(hidden=("method", "set"), table_names=("--csv", "--parquet"))
+    AdviseOptions = make_options(hidden=("method", "set"))
 
 
 def read_options(options: Any, kind: Any) -> CommandConfig:

@@ -1,8 +1,8 @@
 """The commands `tunefree compare` and `tunefree tune`."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -10,7 +10,7 @@ from rich.console import Console
 from ..core.errors import ArgumentError, Interrupted, check_int
 from ..core.files import to_json
 from ..core.plugins import is_own
-from ..core.text import format_bytes, parse_value
+from ..core.text import format_bytes
 from ..report.terminal import make_table
 from ..study import Comparison, Tuning, comparison, tuning
 from ..study.candidates import (
@@ -28,7 +28,7 @@ from ..study.tasks import read_study
 from ..study.tuning import make_grid, parse_grid, run_search
 from ..training.bind import estimate_cost
 from ..training.command import CommandConfig
-from .app import DIVERGED, INTERRUPTED, app, err, out, print_interrupted, print_line
+from .app import DIVERGED, INTERRUPTED, AsJson, app, err, out, print_interrupted, print_line
 from .config import KeepConfig, to_toml
 from .options import CompareOptions, TuneOptions, next_folder, read_options
 
@@ -40,31 +40,25 @@ Jobs = Annotated[int, Parameter(help="Processes, each with one run at a time and
 
 @dataclass(frozen=True, kw_only=True)
 class TableFormat:
-    """The form in which the result is printed; a table in the terminal by default."""
+    """The form in which the result is printed."""
 
-    markdown: Annotated[bool, Parameter(help="Print the table in Markdown.")] = False
-    csv: Annotated[bool, Parameter(help="Print comma-separated plain numbers.")] = False
-    latex: Annotated[
-        bool, Parameter(help="Print a LaTeX tabular (booktabs), the best values in bold.")
-    ] = False
-    json: Annotated[bool, Parameter(help="Print as JSON.")] = False
+    format: Annotated[
+        Literal["table", "markdown", "latex", "csv"],
+        Parameter(help="A table, also in Markdown or LaTeX (booktabs), or csv: plain numbers."),
+    ] = "table"
+    json: AsJson = False
     columns: Annotated[
         str | None,
-        Parameter(help="Columns of the table, such as label,final,against; not of --csv, --json."),
+        Parameter(help="Columns of the table, such as label,final,against; not of csv, --json."),
     ] = None
 
     def __post_init__(self) -> None:
-        if len(self.requested) > 1:
-            names = " and ".join(f"--{name}" for name in self.requested)
-            raise ArgumentError(f"{names} are forms of the same table; give one of them.")
-        if self.columns is not None and (self.csv or self.json):
-            form = f"--{self.requested[0]}"
+        form = "--json" if self.json else f"--format {self.format}"
+        if self.json and self.format != "table":
+            both = f"--format {self.format} and --json"
+            raise ArgumentError(f"{both} are forms of the same table; give one of them.")
+        if self.columns is not None and (self.format == "csv" or self.json):
             raise ArgumentError(f"--columns chooses columns of a text; {form} prints all numbers.")
-
-    @property
-    def requested(self) -> list[str]:
-        """The names of the requested forms."""
-        return [f.name for f in fields(self) if f.name != "columns" and getattr(self, f.name)]
 
     def check(self, empty: Comparison | Tuning) -> None:
         """Check that a result of this kind has the columns."""
@@ -78,10 +72,10 @@ class TableFormat:
         """Print the result of a study."""
         if self.json:
             print(to_json(found.json()))
-        elif self.csv:
+        elif self.format == "csv":
             print(found.csv())
-        elif self.requested:
-            print(getattr(found, self.requested[0])(self._names))
+        elif self.format != "table":
+            print(getattr(found, self.format)(self._names))
         else:
             if found.header:
                 print_line(found.header)
@@ -133,7 +127,7 @@ def compare(
         Continue the comparison in this folder with its own settings.
     goal: float
         Accuracy (or loss) up to which rounds, bytes and gradients are counted; by default 95 % of
-        the best method's final mean. Without --table, --target is the same.
+        the best method's final mean.
     """
     check_int("compare", "jobs", jobs, below=MAX_JOBS)
     if resume is not None:
@@ -143,7 +137,6 @@ def compare(
     elif methods is None:
         raise ArgumentError("compare needs --methods, such as --methods auto,fedavg,scaffold.")
     else:
-        options, goal = _read_goal(options, goal)
         shared = read_options(options, CompareOptions).to_json()
         load_own_methods(methods)
         command = {"options": shared, "methods": methods, "seeds": seeds_ or "3", "target": goal}
@@ -267,13 +260,6 @@ def tune(
     format.print(found)
     print_line(f"Page: {found.report(folder / 'report.html')}", err)
     return 0 if found.ranked() else DIVERGED
-
-
-def _read_goal(options: Any, goal: float | None) -> tuple[Any, float | None]:
-    """Return the options and the goal: without a table, --target is the goal, not a column."""
-    if options is None or options.table is not None or options.target is None:
-        return options, goal
-    return replace(options, target=None), parse_value("--target", options.target, float)
 
 
 def _print_plan(

@@ -19,9 +19,14 @@ Label: TypeAlias = str | int | bool
 _SAMPLED = 256  # rows of each input that a digest reads
 
 
+PREDICTED = "predict"  # the name of the inputs of a prediction, as a set
+
+
 def refusal(name: str, rule: str, of: str = "") -> DataError:
     """Return the error of an argument; `of` names the set that it is in, if not training data."""
     argument = f"Federation: {name} of {of}" if of else f"Federation({name}=...)"
+    if of == PREDICTED:
+        argument = f"Run.predict(inputs): {name}"
     return DataError(f"{argument} must {rule}.")
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from ..core.types import Inputs, list_tensors, map_inputs
-from ._arrays import as_inputs, check_plain
+from ._arrays import PREDICTED, as_inputs, check_plain
 from .tables import Features, Table, read_table
 
 
@@ -40,10 +40,11 @@ def read_samples(part: Any, of: str, y: str | None = None) -> tuple[Any, Any] | 
         ) from error
 
 
-def read_inputs(value: Any, features: Features | None) -> Inputs:
+def read_inputs(value: Any, features: Features | None, y: str | None = None) -> Inputs:
     """Return the inputs of a prediction as tensors, from what training took.
 
-    Targets in it are ignored: those of a Dataset's pairs, or further columns of a table.
+    Targets in it are ignored: those of a Dataset's pairs, those named `y` in samples that are
+    dicts, or further columns of a table.
     """
     table = read_table(value)
     if table is not None:
@@ -52,18 +53,28 @@ def read_inputs(value: Any, features: Features | None) -> Inputs:
                 "The model was not trained on a table, so predict takes arrays as training did; "
                 "got a table."
             )
-        return as_inputs(features.encode(table))
+        return as_inputs(features.encode(table), PREDICTED)
     is_dataset = isinstance(value, torch.utils.data.Dataset)
     if isinstance(value, torch.utils.data.DataLoader):
         if (whole := _whole_dataset(value)) is None:
-            return _join_batches([(_without_target(batch), []) for batch in value], "x")[0]
+            return _join_batches([(_without_target(batch, y), []) for batch in value], PREDICTED)[0]
         value, is_dataset = whole, True
     if isinstance(value, torch.utils.data.TensorDataset):
         value = value.tensors[0]
     elif is_dataset:
-        samples = [_without_target(sample) for sample in _list_samples(value, "x")]
+        samples = [_without_target(sample, y) for sample in _list_samples(value, PREDICTED)]
         value = _stack(samples)
-    return as_inputs(value)
+    try:
+        return as_inputs(value, PREDICTED)
+    except DataError as error:
+        if features is None:
+            raise
+        names = ", ".join(one.name for one in features.each[:10])
+        more = ", …" if len(features.each) > 10 else ""
+        raise DataError(
+            f"The model was trained on a table, so predict takes a frame with its columns ({names}"
+            f"{more}), or the encoded columns as numbers; got {type(value).__name__}."
+        ) from error
 
 
 def _list_samples(part: Any, of: str) -> list[Any]:
@@ -105,10 +116,10 @@ def _as_sample(sample: Any, of: str, y: str | None) -> tuple[Any, Any]:
     return sample[0], sample[1]
 
 
-def _without_target(sample: Any) -> Any:
+def _without_target(sample: Any, y: str | None) -> Any:
     is_pair = isinstance(sample, tuple | list) and len(sample) == 2
-    is_named = isinstance(sample, Mapping) and _target_name(sample, None) is not None
-    return _as_sample(sample, "x", None)[0] if is_pair or is_named else sample
+    is_named = isinstance(sample, Mapping) and _target_name(sample, y) is not None
+    return _as_sample(sample, PREDICTED, y)[0] if is_pair or is_named else sample
 
 
 def _join_batches(batches: list[tuple[Any, Any]], of: str) -> tuple[Inputs, Any]:

@@ -85,13 +85,18 @@ class Dataset:
                 numbers are numbers.
             owner: The column with the owner of each row.
             sample_weight: The column with the weight of each row.
-            drop: Columns that are no features.
+            drop: Columns that are no features; one text may name several, with commas.
             loss: "mse" takes any numbers as numbers, "cross_entropy" and "bce" any integers as
                 classes.
         """
         table = read_file(
             path, {"--target": target, "--owner": owner, "--sample-weight": sample_weight}
         )
+        drop = [
+            name.strip()
+            for names in drop
+            for name in ([names] if names in table.columns else names.split(","))
+        ]
         for name in drop:
             check_known("column (--drop)", name, table.columns)
         others = [name for name in (target, owner, sample_weight) if name is not None]

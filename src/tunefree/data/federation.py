@@ -59,6 +59,7 @@ class Federation:
         names: The owner label of each client.
         labels: The label of each class, None if classes are 0 .. classes - 1 as given.
         features: The columns of the table that x was, and how they are encoded.
+        target_name: The name of the targets in samples that are dicts, if `of` was given one.
 
     >>> fed = Federation([[1.0], [2.0], [3.0]], ["no", "yes", "yes"], owner=["b", "a", "b"])
     >>> fed.names, fed.sizes.tolist(), fed.x.flatten().tolist()
@@ -86,12 +87,15 @@ class Federation:
             others = (test_owner, sample_weight, clients)
             has_parts = isinstance(x, Mapping | Sequence) and read_table(x) is None
             if not (has_parts and is_named and all(one is None for one in others)):
-                rule = "name the client of each sample, got None, which is for one part per client"
-                raise refusal("owner", f"{rule}, as in Federation.of")
+                remedy = "; owner=np.arange(len(x)) % 10 divides rows without owners among 10"
+                if has_parts and is_named:
+                    remedy = ", which is for one part per client, as in Federation.of"
+                raise refusal("owner", f"name the client of each sample, got None{remedy}")
             parts = {"test": test, "held": held, "classes": classes, "name": name}
             self.__dict__.update(self.of(x, y=y, **parts).__dict__)
             return
         self.name, self.features = name, None
+        self.target_name: str | None = None
         fraction = test if isinstance(test, float) else None
         given = {"test": None if fraction is not None else test, "held": held}
         if (table := read_table(x)) is not None:
@@ -199,6 +203,7 @@ class Federation:
             fed = cls(Table.concatenate(tables), target, owner, **more)
         else:
             fed = cls._join(pairs, titles, owner, {"test": test, "held": held}, y, classes, name)
+        fed.target_name = y
         return fed if names is None else fed._with(names=names)
 
     @classmethod

@@ -20,6 +20,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 log = logging.getLogger("tunefree")
 
 MOST_CATEGORIES = 1000  # of one column
+FEW_CATEGORIES = 20  # of a column that is not taken for names of the rows
 TRUTHS = {"true": True, "false": False}
 
 
@@ -40,7 +41,7 @@ class Table:
     categorical: frozenset[str] = frozenset()
     labels: dict[str, list[str]] = field(default_factory=dict)
     row: Callable[[int], str] = "row {}".format
-    remedy: str = "fill or drop them first, as with frame.fillna or frame.dropna"
+    remedy: str = "fill or drop them first"
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -117,6 +118,7 @@ class Table:
             },
             frozenset().union(*(table.categorical for table in tables)),
             first.labels,
+            remedy=first.remedy,
         )
 
 
@@ -137,12 +139,14 @@ def _read_frame(frame: Any) -> Table:
     columns: dict[str, Array] = {}
     missing: dict[str, Array] = {}
     categorical = set()
+    is_pandas = hasattr(frame, "iloc")
+    fill, drop = ("fillna", "dropna") if is_pandas else ("fill_null", "drop_nulls")
     for name in frame.columns:
         series = frame[name]
         if getattr(series, "ndim", 1) != 1:
             raise DataError(f"The column name {name!r} occurs more than once; rename one of them.")
         kind = str(series.dtype).lower()
-        if hasattr(frame, "iloc"):
+        if is_pandas:
             lacks = np.asarray(series.isna())
         else:
             lacks = np.asarray(series.is_null())
@@ -155,15 +159,16 @@ def _read_frame(frame: Any) -> Table:
             categorical.add(str(name))
     if not columns:
         raise DataError("The frame has no columns.")
-    return Table(columns, missing, frozenset(categorical))
+    remedy = f"fill or drop them first, as with frame.{fill} or frame.{drop}"
+    return Table(columns, missing, frozenset(categorical), remedy=remedy)
 
 
 def _read_hugging_face(dataset: Any) -> Table:
     columns: dict[str, Array] = {}
     missing: dict[str, Array] = {}
     labels: dict[str, list[str]] = {}
-    found = dataset[:]
-    for name in dataset.column_names:
+    found = dataset[:] if hasattr(dataset, "__len__") else _join_rows(dataset)
+    for name in found:
         values = found[name]
         if hasattr(values, "numpy"):  # a tensor
             columns[name] = values.numpy()
@@ -171,14 +176,25 @@ def _read_hugging_face(dataset: Any) -> Table:
         lacks = np.array([value is None for value in values], dtype=bool)
         if lacks.any():
             missing[name] = lacks
-        columns[name] = tidy(stack(name, list(values)), lacks)
-        if names := getattr(dataset.features.get(name), "names", None):
+        columns[name] = tidy(stack(name, values), lacks)
+        if names := getattr((dataset.features or {}).get(name), "names", None):
             labels[name] = list(names)
     return Table(columns, missing, labels=labels, remedy="fill them, or drop them with filter")
 
 
-def stack(name: str, values: list[Any]) -> Array:
+def _join_rows(dataset: Any) -> dict[str, list[Any]]:
+    """Return the columns of a dataset that can only be iterated."""
+    rows = list(dataset)
+    if not rows:
+        raise DataError("The dataset has no rows.")
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def stack(name: str, values: Any) -> Array:
     """Return values (numbers, text, lists, images) as one array with a row for each."""
+    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        return values
+    values = list(values)
     try:
         if values and not isinstance(values[0], str | bytes | bool | int | float | None):
             return np.stack([np.asarray(value) for value in values])
@@ -263,6 +279,13 @@ class Features:
 
     def encode(self, table: Table) -> Any:
         """Return the inputs of a model: a matrix of floats, or arrays by name."""
+        lacking = [repr(one.name) for one in self.each if one.name not in table.columns]
+        if lacking:
+            found = ", ".join(map(repr, table.columns))
+            raise DataError(
+                f"The table must have the feature columns of training, but lacks "
+                f"{', '.join(lacking)}; it has {found}."
+            )
         columns = {one.name: table.column(one.name, "the table") for one in self.each}
         if any(one.array for one in self.each):
             arrays = {name: _as_number_array(name, values) for name, values in columns.items()}
@@ -321,7 +344,16 @@ def _find_feature(table: Table, name: str) -> Feature:
     if len(categories) > MOST_CATEGORIES:
         raise DataError(
             f"The column {name!r} has {len(categories)} different values, more than a column of "
-            f"categories may have ({MOST_CATEGORIES}); leave it out, or turn it into numbers."
+            f"categories may have ({MOST_CATEGORIES}); leave it out, or turn it into numbers "
+            "(a tokenizer does so with texts)."
+        )
+    if len(categories) > max(FEW_CATEGORIES, len(values) / 2):
+        log.warning(
+            "The column %r has %d different texts in %d rows and becomes as many columns; leave it "
+            "out if it names the rows.",
+            name,
+            len(categories),
+            len(values),
         )
     return Feature(name, categories)
 

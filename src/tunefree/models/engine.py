@@ -49,13 +49,15 @@ def select_engine(
     try:
         VmapEngine(problem).value_and_grad(y, probe)
     except Exception as error:  # any operation vmap cannot batch ends here
-        reason = first_line(error)
+        reason = _shorten(first_line(error))
+        if "data-dependent control flow" in str(error):  # of 700 characters
+            reason = "its forward branches on the values of a tensor, or calls item()"
         if engine == "vmap":
             raise ArgumentError(
-                f"fit(engine='vmap') cannot batch this model: {reason} Use engine='loop'."
+                f"fit(engine='vmap') cannot batch this model ({reason}); use engine='loop'."
             ) from error
         said = "This model cannot be batched over clients (%s); clients run in turn."
-        log.warning(said, _shorten(reason))
+        log.warning(said, reason)
         return LoopEngine(problem)
     if compile and not enabled:
         log.info("%s=plain: running without compilation.", VARIABLE)

@@ -165,10 +165,9 @@ def _curves(
     ]
     if not shown:
         return None
-    below = len(shown) > 5  # the legend
     longest = max(len(label) for _, label, _ in shown)
     beside = max(1, int(width / (0.5 + 0.065 * longest)))  # names in a row of the legend, in inches
-    room = 0.18 * math.ceil(len(shown) / beside) if below else 0.0
+    room = 0.18 * math.ceil(len(shown) / beside) if len(shown) > 1 else 0.0  # of the legend
     figure = canvas(figsize=(width, 0.7 * width + room), layout="constrained")
     ax = figure.add_subplot()
     share = 100 if name.endswith("accuracy") else 1
@@ -182,13 +181,13 @@ def _curves(
     ax.set_ylabel(f"{CURVES[name]} (%)" if share == 100 else CURVES[name])
     if name.endswith("loss"):
         set_log_scale(ax)
+    ticks = importlib.import_module("matplotlib.ticker")
     if axis == "bytes":
-        ticks = importlib.import_module("matplotlib.ticker")
         ax.xaxis.set_major_formatter(ticks.EngFormatter("B"))
-    if below:
+    else:
+        ax.xaxis.set_major_locator(ticks.MaxNLocator("auto", integer=True))
+    if len(shown) > 1:
         figure.legend(loc="outside lower center", ncols=beside, columnspacing=1.0)
-    elif len(shown) > 1:
-        ax.legend()
     return figure
 
 

@@ -211,7 +211,9 @@ def summary_rows(run: Run, measures: Sequence[str] = MEASURES) -> list[tuple[str
     found = run.summary
     up, down = format_bytes(found["bytes_up"]), format_bytes(found["bytes_down"])
     rows = [("method", method_name(run)), ("rounds", f"{found['rounds']} ({found['status']})")]
-    rows += [(n.replace("_", " "), f"{found[n]:.4f}") for n in measures if found.get(n) is not None]
+    others = [n for n in found if n.startswith(("test_", "validation_")) and n not in measures]
+    names = [n for n in (*measures, *others) if found.get(n) is not None]
+    rows += [(n.replace("_", " "), f"{found[n]:.4f}") for n in names]
     if found.get("worst_client") and "client_worst" in measures:
         rows.append(("worst client", str(found["worst_client"])))
     rows += [("sent up / down", f"{up} / {down}"), ("seconds", f"{found['seconds']:.1f}")]

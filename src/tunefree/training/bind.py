@@ -346,6 +346,7 @@ class SimulatedClients:
             "picture": fed.picture(),
             "classes": fed.classes if fed.labels is None else list(fed.labels),
             "target": list(fed.y.shape[1:]),
+            "target_name": fed.target_name,
             "casts": problem.casts or None,
             "features": None if fed.features is None else fed.features.to_json(),
         }

@@ -62,7 +62,7 @@ class CommandConfig:
         None, "The table's column with the weight of each row in training."
     )
     drop: tuple[str, ...] | None = _option(
-        None, "A column of the table that is no feature; may be repeated."
+        None, "Columns of the table that are no features, such as id,name; may be repeated."
     )
     test_size: float | None = _option(
         None, "Fraction that becomes the test set, if the data has none; 0.2 for tables."
@@ -96,11 +96,13 @@ class CommandConfig:
             for name in ("target", "owner", "sample_weight", "drop"):
                 if getattr(self, name) is not None:
                     text = f"--{name.replace('_', '-')} names a column of a table"
-                    raise ArgumentError(f"{text}; give --table as well.")
+                    raise ArgumentError(f"{text}; give --csv or --parquet as well.")
         elif self.target is None:
-            raise ArgumentError("--table needs --target, the name of the column of targets.")
+            raise ArgumentError("A table needs --target, the name of the column of targets.")
         elif self.data != "digits":
-            raise ArgumentError(f"--table and --data {self.data} are both data; give one of them.")
+            raise ArgumentError(
+                f"{self.table} and --data {self.data} are both data; give one of them."
+            )
         if self.test_size is not None:
             check_between("run", "test_size", self.test_size, 0, 1)
 
@@ -266,6 +268,7 @@ def make_model(command: CommandConfig, dataset: Dataset | Federation) -> nn.Modu
         return _make_own_model(name, {"shape": shape, "classes": classes, "seed": seed})
     if name == "auto":
         name = nets.default_for(shapes, classes, not first.is_floating_point(), dataset.name)
+        name = "mlp" if command.table is not None else name  # for numbers as for classes
     words = dataset.words if isinstance(dataset, Dataset) else ()
     extra = {"vocab": len(words)} if words and name in TOKEN_MODELS else {}
     return nets.build(name, shape=shape, classes=classes, seed=seed, **extra)

@@ -145,8 +145,10 @@ class Run:
         given = inputs.values() if isinstance(inputs, dict) else inputs
         for part in given if isinstance(inputs, dict | tuple) else [inputs]:
             check_plain(part, "inputs", error=_refuse_inputs)
-        found = _data(self.settings).get("features")
-        batch = read_inputs(inputs, None if found is None else Features.from_json(found))
+        data = _data(self.settings)
+        found = data.get("features")
+        features = None if found is None else Features.from_json(found)
+        batch = read_inputs(inputs, features, data.get("target_name"))
         problem, rows = self.problem, len(list_tensors(batch)[0])
         parts, shapes = [], ", ".join(str(tuple(t.shape)) for t in list_tensors(batch))
         with convert_errors(f"The model does not accept inputs of shape {shapes}", ArgumentError):
@@ -169,7 +171,7 @@ class Run:
     def _name_classes(self, index: Tensor) -> Any:
         """Return the labels of classes that are given by their number."""
         classes = self.classes
-        if classes is None or classes == tuple(range(len(classes))):
+        if classes is None or list(map(repr, classes)) == list(map(repr, range(len(classes)))):
             return index.numpy()
         return np.array(classes)[index.clamp(max=len(classes) - 1).numpy()]
 

@@ -8,7 +8,7 @@ from .bind import MAX_SPREAD, BoundRun
 
 FAR = 100.0  # a loss this many times another is far above it
 NEAR_ZERO = 1e-3  # losses below it count as this, so that warm starts do not look unstable
-SUSPECT = 10.0  # a last test loss above it is compared with that of the start
+SUSPECT = 10.0  # a last test loss, or a first training loss, above it is compared with the start
 LAST = 3  # measurements that must all be far above the start
 
 
@@ -42,7 +42,8 @@ def judge_losses(
     for name, values in found.items():
         if not values:
             continue
-        if name == "test_loss" and start_loss is not None and values[-1] > SUSPECT:
+        suspect = values[-1] if name == "test_loss" else values[0]  # of steps within round 0
+        if start_loss is not None and suspect > SUSPECT:
             values.insert(0, start_loss())
         first = values[0]
         if min(values[1:][-LAST:], default=first) >= FAR * max(first, NEAR_ZERO):

@@ -97,15 +97,21 @@ def test_pairs_of_a_frame_and_targets(make):
         tf.Federation.of([parts[0], (np.zeros((4, 3)), ["ill"] * 4)])
 
 
-@pytest.mark.parametrize("make", [pandas_frame, polars_frame])
+REMEDIES = {
+    "frame.fillna or frame.dropna": pandas_frame,
+    "frame.fill_null or frame.drop_nulls": polars_frame,
+}
+
+
+@pytest.mark.parametrize(("remedy", "make"), REMEDIES.items(), ids=["pandas", "polars"])
 @pytest.mark.parametrize("column", ["bmi", "city", "smoker", "diagnosis", "hospital"])
-def test_missing_values_are_named(make, column):
+def test_missing_values_are_named(make, remedy, column):
     values = [None if i == 2 else v for i, v in enumerate(ROWS[column])]
     with pytest.raises(DataError) as caught:
         tf.Federation(make(**{column: values}), "diagnosis", "hospital")
     assert str(caught.value) == (
         f"The column '{column}' has a missing value, in row 2; fill or drop them first, as with "
-        "frame.fillna or frame.dropna."
+        f"{remedy}."
     )
 
 
@@ -150,8 +156,10 @@ def test_names_of_columns_are_checked():
         tf.Federation(frame, "diagnosis", "hospitals")
     with pytest.raises(DataError, match=r"y=\.\.\. must name its column of targets, one of age"):
         tf.Federation(frame, None, "hospital")
-    with pytest.raises(DataError, match=r"Federation\(owner=...\) must name the client of each"):
+    sentence = r"owner=...\) must name the client of each sample, got None; owner=np.arange\(len\(x"
+    with pytest.raises(DataError, match=sentence):
         tf.Federation(frame, "diagnosis")
+    assert tf.Federation(frame, "diagnosis", owner=np.arange(len(frame)) % 2).clients == 2
     with pytest.raises(DataError, match=r"which is for one part per client, as in Federation\.of"):
         tf.Federation([(np.zeros((2, 5)), [0, 1])], sample_weight=[1.0, 2.0])
     with pytest.raises(DataError, match="must hold tables for all clients or none"):
@@ -212,6 +220,17 @@ def test_features_survive_json():
         Features.from_json([{"categories": 3}])
 
 
+def test_a_column_that_names_rows_is_reported(caplog):
+    names = [f"patient {i}" for i in range(30)]
+    frame = pandas.DataFrame({"age": range(30), "name": names, "ill": [0, 1] * 15})
+    tf.Federation(frame, "ill", np.arange(30) % 3)
+    sentence = "The column 'name' has 30 different texts in 30 rows and becomes as many columns"
+    assert [sentence in said for said in caplog.messages] == [True]
+    caplog.clear()
+    tf.Federation(frame.assign(name=names[:10] * 3), "ill", np.arange(30) % 3)
+    assert caplog.messages == []
+
+
 class HuggingFace:
     """What a Hugging Face dataset offers, where the package is not installed."""
 
@@ -221,9 +240,36 @@ class HuggingFace:
         if names:
             self.features["label"] = type("ClassLabel", (), {"names": names})()
 
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
+
     def __getitem__(self, key):
         assert key == slice(None)
         return self.columns
+
+    def __iter__(self):
+        return (
+            {name: values[i] for name, values in self.columns.items()} for i in range(len(self))
+        )
+
+    def with_format(self, name):
+        assert name == "numpy"
+        return HuggingFace({k: np.array(v) for k, v in self.columns.items()})
+
+    def to_iterable_dataset(self):
+        return Stream(self)
+
+
+class Stream:
+    """A Hugging Face dataset that can only be iterated, and may not know its columns."""
+
+    column_names = features = None
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return iter(self.rows)
 
 
 def hugging_face(columns, names=None):
@@ -253,6 +299,18 @@ def test_hugging_face_datasets(make):
     assert fed.test[1].tolist() == [1, 0]
     with pytest.raises(DataError, match="'ids' must have values of one shape"):
         tf.Federation.of([make({"ids": [[1], [1, 2]], "label": [0, 1]})])
+
+
+@pytest.mark.parametrize("make", [hugging_face, real_hugging_face])
+def test_forms_of_hugging_face_datasets(make):
+    rows = {name: values for name, values in ROWS.items() if name != "hospital"}
+    features = ("age", "bmi", "smoker", "city=Bonn", "city=Rome")
+    forms = [make(rows), make(rows).with_format("numpy"), make(rows).to_iterable_dataset()]
+    for form in forms:
+        fed = tf.Federation.of({"a": form}, y="diagnosis")
+        assert fed.features.names == features
+        assert fed.labels == ("healthy", "ill")
+        assert fed.x[0].tolist() == [40, 20.5, 1, 0, 1]
 
 
 CSV = """age,bmi,smoker,city,hospital,diagnosis

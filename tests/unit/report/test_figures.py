@@ -68,6 +68,20 @@ def test_figures_have_the_width_of_a_column(tmp_path):
     assert tall - 0.7 * 3.5 > 2 * (low - 0.7 * 7) > 0  # the legend: fewer names in a row
 
 
+def test_rounds_are_integers_and_the_legend_is_below_the_axes(tmp_path):
+    draw({"a": [run(rounds=15)], "b": [run("scaffold", rounds=15)]}, tmp_path, "svg")
+    text = (tmp_path / "test_loss-rounds.svg").read_text()
+    ticks = re.search(r'id="matplotlib.axis_1">(.*?)id="matplotlib.axis_2">', text, re.S)[1]
+    *numbers, title = re.findall(r">([^<>\n]+)</text>", ticks)
+    assert title == "Rounds"
+    assert numbers == [str(int(number)) for number in numbers]
+    down = {
+        words: float(y)
+        for y, words in re.findall(r'<text [^>]*?y="([\d.]+)"[^>]*>([^<>]+)</text>', text)
+    }
+    assert down["a"] > down["Rounds"]
+
+
 def test_mistakes(tmp_path):
     with pytest.raises(ArgumentError, match=r"figures\(width=...\) must be a finite number >= 2"):
         draw(groups(), tmp_path, width=1)

@@ -44,6 +44,14 @@ def test_the_start_is_the_model_before_round_0(caplog):
     assert run.status == "diverged"
 
 
+def test_a_first_round_that_is_far_above_the_start_is_unstable():
+    rows = [{"train_loss": v, "test_loss": 3.0} for v in (2.8e20, 33.0, 28.0)]
+    assert judge_losses(rows) is None  # nothing to compare with
+    found = judge_losses(rows, lambda: 1.1)
+    assert found == ("unstable", "the training loss rose from 1.1 to 2.8e+20")
+    assert judge_losses([{"train_loss": 1e4, "test_loss": 9e3}], lambda: 2e4) is None
+
+
 def test_columns_of_unequal_scale_are_the_likely_cause(caplog):
     x = X * torch.tensor([1.0, 1000.0, 1.0])
     run = tf.fit(line(), regression(x), loud(2e-6), **OPTIONS)

@@ -8,7 +8,7 @@ import pandas
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import tunefree as tf
 from tunefree.core.errors import ArgumentError, DataError
@@ -47,7 +47,7 @@ def test_labels_come_back(names, classes, outputs, tmp_path):
     assert run.settings["loss"] == ("bce" if outputs == 1 else "cross_entropy")
     assert run.classes == classes
     found = run.predict(X)
-    assert set(found.tolist()) == set(classes)
+    assert set(map(repr, found.tolist())) == set(map(repr, classes))  # False is not 0
     assert (found == y).mean() == pytest.approx(run.summary["test_accuracy"])
     assert (found == y).mean() > 0.7
     chance = run.predict_proba(X)
@@ -295,8 +295,42 @@ def test_frames_are_predicted_from_any_frame(tmp_path):
     assert (run.predict(frame().iloc[:1]) == want[:1]).all()
     settings = json.loads((tmp_path / "settings.json").read_text())
     assert settings["data"]["features"][1] == {"name": "b", "categories": ["down", "up"]}
-    with pytest.raises(ArgumentError, match="Unknown column of the table 'b'"):
+    with pytest.raises(DataError, match="feature columns of training, but lacks 'b'; it has 'a'"):
         run.predict(frame()[["a"]])
+    for given in ([{"a": 1.0, "b": "up"}], {"a": [1.0], "b": ["up"]}, frame().iloc[0]):
+        with pytest.raises(DataError, match=r"predict takes a frame with its columns \(a, b\), or"):
+            run.predict(given)
+    assert (run.predict(fed.x) == tf.Run.load(tmp_path, linear(2, 3)).predict(fed.x)).all()
+
+
+class Named(torch.utils.data.Dataset):
+    """Samples that are dicts, whose targets have a name of their own."""
+
+    def __init__(self, more):
+        self.more = more
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, i):
+        return {"x": X[i], **({"z": X[i, :1]} if self.more else {}), "outcome": int(SIDE[i])}
+
+
+class TwoInputs(torch.nn.Linear):
+    def forward(self, x, z):
+        return super().forward(x) + z
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_predict_leaves_out_targets_by_their_name(more, tmp_path):
+    model = TwoInputs(3, 2) if more else linear()
+    run = fit(model, tf.Federation.of([Named(more)] * 2, y="outcome"), out=tmp_path)
+    want = run.predict({"x": X, "z": X[:, :1]} if more else X)
+    for one in (run, tf.Run.load(tmp_path, model)):
+        assert (one.predict(Named(more)) == want).all()
+        assert (one.predict(DataLoader(Named(more), 7)) == want).all()
+        batches = DataLoader(Named(more), 7, collate_fn=lambda rows: default_collate(rows))
+        assert (one.predict(batches) == want).all()
 
 
 def test_a_test_set_by_rows_and_by_clients():

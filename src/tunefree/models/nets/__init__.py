@@ -1,7 +1,8 @@
 """Reference networks of the papers, by name, with their exact parameter counts.
 
 Each takes `shape`, the shape of one sample without the batch axis, and `classes`, the number of
-classes, at least 2. The networks of dense layers flatten samples of any shape.
+classes, at least 2; `mlp` and `regression` may have 1 output. The networks of dense layers flatten
+samples of any shape.
 
 They use plain operations without data-dependent control flow, so that torch.func can batch them
 over clients. A tensor batch is passed as `module(x)`, a tuple as `module(*x)`, a dict as
@@ -71,7 +72,7 @@ def build(
     Args:
         name: One of `names()`.
         shape: Shape of one sample, without the batch axis.
-        classes: Number of classes; 1 for `regression`.
+        classes: Number of classes; 1 for one number, from `regression` or `mlp`.
         seed: Seed of the initialisation.
         **args: The network's own arguments, such as `hidden` of `mlp` or `stem` of `resnet18`.
 

@@ -63,6 +63,7 @@ class Mlp(nn.Module):
     109,386 parameters for 28x28 -> 10.
 
     Args:
+        classes: Number of outputs; 1 for real-valued targets, or one logit for two classes.
         hidden: Widths of the hidden layers, at least one.
     """
 
@@ -83,7 +84,8 @@ class Mlp(nn.Module):
         for wide, narrow in pairwise(widths):
             layers += [nn.Linear(wide, narrow), nn.ReLU()]
         self.body = nn.Sequential(*layers)
-        self.head = nn.Linear(widths[-1], _shapes.check_classes("Mlp", classes))
+        _shapes.check_sizes("Mlp", classes=classes)
+        self.head = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits: (B, *shape) -> (B, classes)."""
