@@ -73,8 +73,8 @@ class DoG(Step):
         return {}, shared | {"lr": torch.zeros_like(r), "steps": torch.full_like(r, plan.steps)}
 
     def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
-        """Ask for the first gradient norms, once."""
-        if t.index > 0:
+        """Ask for the first gradient norms, once: in round 0, or later if nobody answered in it."""
+        if shared["v"] > 0:
             return shared
         (q,) = ask("grad_sq", [x])
         r = shared["r"]

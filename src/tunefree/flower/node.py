@@ -49,7 +49,7 @@ from .payload import (
 )
 from .secagg_client import MEASURED, SecAggClient, SecAggTerms, digest_question
 from .store import FIRST, MemoryStore, memory_home
-from .terms import RunTerms
+from .terms import RunTerms, digest_start
 
 Load = Callable[[Mapping[str, Any]], Any]
 
@@ -143,6 +143,7 @@ class Node:
             least=_read_int({"least": 3, **self._config}, "least"),
             method=method,
             plan=terms.plan(problem.layout),
+            start=terms.start,
             like=problem.start,
             context=ClientContext(method, batches, LoopEngine(problem)),
             store=MemoryStore(self._home, run, self.client),
@@ -166,6 +167,7 @@ class _NodeRun:
     least: int  # clients among which this one agrees to be summed
     method: Method
     plan: Plan
+    start: str  # digest of the first model
     like: Vector  # the model's parameters
     context: ClientContext
     store: MemoryStore
@@ -266,9 +268,20 @@ class _NodeRun:
 
     def _mask_answer(self, payload: Payload, rows: Channels, metrics: dict[str, Number]) -> Payload:
         """Return an answer with masked rows, of which the server learns only the cohort's sum."""
-        inbox, question = payload.arrays["message"].data, digest_question(payload)
-        message = self._secagg_client(payload).mask(inbox, rows, question)
+        inbox, questions = payload.arrays["message"].data, [digest_question(payload)]
+        if self._answers_alike(payload):
+            questions.append(digest_question(payload, lasting=True))
+        message = self._secagg_client(payload).mask(inbox, rows, *questions)
         return Payload(_reply_header(payload.header), {"masked": wrap_bytes(message)}, {}, metrics)
+
+    def _answers_alike(self, payload: Payload) -> bool:
+        """Whether this client would answer the same in another round, with the same model."""
+        batches = self.context.batches
+        if batches.problem.has_dropout:
+            return False
+        size = batches.cut.batch
+        has_all = batches.augment is None and (size is None or size >= batches.fed.samples)
+        return payload.header["kind"] == "probe" or has_all
 
     def _secagg_client(self, payload: Payload) -> SecAggClient:
         header, t = payload.header, int(payload.header["round"])
@@ -288,6 +301,8 @@ class _NodeRun:
         """Return the memory from which the work starts, as one row; None if it is lost."""
         base = str(payload.header["base"])
         start = unpack_channels(select_prefix(payload.arrays, "start"), {}, down["x"])
+        if "x" in start and digest_start(start["x"]) != self.start:
+            raise DataError("The first model that was sent is not that of the run's terms.")
         first = init_client_memory(self.method, start.get("x", down["x"]), self.plan)
         if base == FIRST or not self.names:
             return {name: v[None] for name, v in first.items()}
