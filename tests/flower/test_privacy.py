@@ -172,6 +172,15 @@ def test_what_masks_cannot_hide_is_refused(tmp_path):
             train(made, LocalTransport(tmp_path, made), secure=Secure(), **given)
 
 
+@pytest.mark.parametrize("threshold", [2, 7])
+def test_a_threshold_that_no_round_can_have_is_refused_before_round_0(threshold, tmp_path):
+    made = method("fedavg")
+    transport = LocalTransport(tmp_path, made)
+    with pytest.raises(ArgumentError, match=r"above half of a round's 4 clients, and at most all"):
+        train(made, transport, secure=Secure(threshold=threshold))
+    assert {asked.header["kind"] for _, asked, _ in transport.log} == {"hello"}
+
+
 class Shy(LocalTransport):
     """Client 3 hides among at least five."""
 

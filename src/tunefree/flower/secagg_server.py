@@ -58,6 +58,11 @@ def check_secure_settings(method: Method, settings: Settings) -> None:
     """Refuse settings that secure aggregation does not support; warn if a wire saves no bytes."""
     if settings.aggregation is not weighted_mean:
         raise ArgumentError("Settings takes aggregate or secure, not both.")
+    assert settings.secure is not None
+    threshold, cohort = settings.secure.threshold, settings.cohort or settings.clients
+    if threshold is not None and not cohort < 2 * threshold <= 2 * cohort:
+        rule = f"above half of a round's {cohort} clients, and at most all of them"
+        raise ArgumentError(f"Secure(threshold=...) must be {rule}, got {threshold}.")
     if settings.lost == "renew" and method.prepares:
         why = "its renewed clients prepare alone, which masks cannot hide; use lost='refuse'"
         raise cannot_use("Settings(secure=...)", method.name, why)
