@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import threading
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from flower.local import CLIENTS, LocalTransport, train
 from flower.test_parity import simulated
 from helpers import CrashError
 from tunefree.clients import Constant, Scaffold
-from tunefree.core.errors import ArgumentError, ResumeError, TunefreeError
+from tunefree.core.errors import ArgumentError, DataError, ResumeError, TunefreeError
 from tunefree.flower import secagg_client
 from tunefree.flower.exchange import TooFewError
 from tunefree.flower.node import Node
@@ -628,6 +629,15 @@ def heard(tmp_path_factory):
         masked_run(home, transport, rounds=2, seed=seed, out=None)
         out += [asked for i, asked, _ in transport.log if i == 3]
     return out
+
+
+@pytest.mark.parametrize("t", [1.0, "1", True, " 1", "1e0", math.nan, -2, 10**30, None])
+def test_a_round_is_one_number(heard, tmp_path, t):
+    """Written in another way, a question would not be known as the one that was answered."""
+    (asked,) = [p for p in heard[: len(heard) // 2] if p.header.get("round") == 1][:1]
+    node = LocalTransport(tmp_path, method("scaffold")).node(3)
+    with pytest.raises(DataError, match="The round of a message must be an int"):
+        node.reply(replace(asked, header=asked.header | {"round": t}))
 
 
 CHANGES = ("", "", "round", "threshold", "run", "restart")

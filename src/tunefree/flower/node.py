@@ -52,6 +52,7 @@ from .store import FIRST, MemoryStore, memory_home
 from .terms import RunTerms, digest_start
 
 Load = Callable[[Mapping[str, Any]], Any]
+MAX_ROUND = 10**9  # which the name of a version can hold
 
 
 class Node:
@@ -111,6 +112,9 @@ class Node:
             raise DataError(f"This is client {self.client}, not {header.get('client')!r}.")
         if kind not in ("train", "probe", "keep", "keys", "shares", "opened"):
             raise DataError(f"The kind of a message must be known, got {kind!r}.")
+        t = header.get("round")  # 1 and 1.0 are one round, but would be two questions
+        if type(t) is not int or not -1 <= t < MAX_ROUND:
+            raise DataError(f"The round of a message must be an int >= -1, got {t!r}.")
         if kind in ("train", "probe") and "least" in self._config and "secure" not in header:
             raise DataError("This node ('least') answers only under secure aggregation.")
         key = str(header["run"]), str(header["terms"])
