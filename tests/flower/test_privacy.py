@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import math
+import threading
 from dataclasses import replace
 
 import pytest
@@ -12,15 +14,27 @@ from hypothesis import settings as settings_
 from hypothesis import strategies as st
 
 import tunefree as tf
+from flower import local
 from flower.local import CLIENTS, LocalTransport, train
 from flower.test_parity import simulated
 from helpers import CrashError
 from tunefree.clients import Constant, Scaffold
-from tunefree.core.errors import ArgumentError, ResumeError, TunefreeError
+from tunefree.core.errors import ArgumentError, DataError, ResumeError, TunefreeError
+from tunefree.flower import secagg_client
 from tunefree.flower.exchange import TooFewError
 from tunefree.flower.node import Node
 from tunefree.flower.payload import encode_dense, wrap_bytes
-from tunefree.privacy import Bounds, Privacy, Secure
+from tunefree.flower.secagg_client import MaskLog, SecAggClient, SecAggTerms
+from tunefree.flower.secagg_server import MaskedRounds
+from tunefree.flower.store import MemoryStore
+from tunefree.privacy import (
+    Bounds,
+    Privacy,
+    ProtocolClient,
+    ProtocolError,
+    ProtocolServer,
+    Secure,
+)
 from tunefree.server import Average
 from tunefree.testing._problem import net
 
@@ -157,6 +171,15 @@ def test_what_masks_cannot_hide_is_refused(tmp_path):
         made = method(name)
         with pytest.raises(ArgumentError, match=said):
             train(made, LocalTransport(tmp_path, made), secure=Secure(), **given)
+
+
+@pytest.mark.parametrize("threshold", [2, 7])
+def test_a_threshold_that_no_round_can_have_is_refused_before_round_0(threshold, tmp_path):
+    made = method("fedavg")
+    transport = LocalTransport(tmp_path, made)
+    with pytest.raises(ArgumentError, match=r"above half of a round's 4 clients, and at most all"):
+        train(made, transport, secure=Secure(threshold=threshold))
+    assert {asked.header["kind"] for _, asked, _ in transport.log} == {"hello"}
 
 
 class Shy(LocalTransport):
@@ -401,6 +424,190 @@ def test_a_client_opens_nothing_under_other_terms(tmp_path):
     assert run.history[0]["answered"] == CLIENTS
 
 
+class OtherScale(TwoFaced):
+    """With inputs of zeros, gradients of a first layer are zero: those of the others are left."""
+
+    def lie(self, payload):
+        if "scale" not in payload.arrays:
+            return payload
+        zeros = torch.stack([torch.zeros(5), torch.full((5,), 1e30)]).double()
+        return replace(payload, arrays=payload.arrays | {"scale": encode_dense(zeros)})
+
+
+def test_a_client_that_is_sent_other_scales_stays_masked(tmp_path):
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    transport = OtherScale(tmp_path / "nodes", method("scaffold"))
+    with pytest.raises(TooFewError, match=r"Round 2 cannot be unmasked: .*beyond the sum"):
+        masked_run(tmp_path, transport, scale="standard")
+
+
+def test_all_clients_are_sent_the_same_first_model(tmp_path):
+    """It makes the first memory of clients that join later; some methods start from that."""
+    sent = []
+
+    class OtherStart(LocalTransport):
+        def before(self, i, payload):
+            if "start.x" not in payload.arrays or i == 3:
+                return payload
+            sent.append(i)
+            other = encode_dense(torch.zeros(57, dtype=torch.float64))
+            return replace(payload, arrays=payload.arrays | {"start.x": other})
+
+    made = method("scaffold")
+    transport = OtherStart(tmp_path, made)
+    run = train(made, transport, cohort=3, minimum=1, rounds=4)
+    assert sent
+    said = [a for _, asked, a in transport.log if isinstance(a, str)]
+    assert set(said) == {"The first model that was sent is not that of the run's terms."}
+    assert min(row["answered"] for row in run.history) < 3
+
+
+class LowKey(LocalTransport):
+    """Client 3 sends a public key with which nobody can agree on a secret."""
+
+    def after(self, i, payload, answer):
+        if i != 3 or payload.header["kind"] != "keys" or isinstance(answer, str):
+            return answer
+        data = bytearray(answer.arrays["keys"].data)
+        data[-32:] = bytes(32)
+        return replace(answer, arrays={"keys": wrap_bytes(bytes(data))})
+
+
+def test_a_key_that_agrees_with_nobody_stops_nobody(tmp_path):
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    run = masked_run(tmp_path, LowKey(tmp_path / "nodes", method("scaffold")), rounds=2)
+    assert [row["answered"] for row in run.history] == [CLIENTS - 1] * 2
+    assert [row["refused"] for row in run.history] == [1, 1]
+
+
+def test_a_record_that_was_cut_short_hides_nothing(tmp_path):
+    """A disk that is full, or a crash, leaves half a line; the next one is read nevertheless."""
+    record = MaskLog(MemoryStore(tmp_path, "0" * 16, 3))
+    record.add(b"a" * 32)
+    with (tmp_path / "masked-3.log").open("ab") as file:
+        file.write(b"61" * 5)
+    record.add(b"b" * 32)
+    for key in (b"a" * 32, b"b" * 32):
+        with pytest.raises(ProtocolError, match="does not do so twice"):
+            record.check(key)
+    record.check(b"c" * 32)
+
+
+def test_a_node_answers_one_message_at_a_time(tmp_path, monkeypatch):
+    """Both processes would read the state before one of them takes it: two sets of shares."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    store, terms = MemoryStore(tmp_path, "0" * 16, 0), SecAggTerms.create(Secure(), 3, {"d": (2,)})
+    server = ProtocolServer(terms.terms)
+    node = SecAggClient(store, terms, 3, "0" * 16, 0)
+    server.receive_keys(0, node.answer("keys", b""))
+    for i in (1, 2):
+        server.receive_keys(i, ProtocolClient(i, terms.terms).advertise())
+    both, real = threading.Event(), secagg_client.read_file
+    reads = []
+
+    def read(path, *limits):
+        data = real(path, *limits)
+        if path.name == "session.json":
+            reads.append(path)
+            both.wait(1.0) if len(reads) == 1 else both.set()
+        return data
+
+    monkeypatch.setattr(secagg_client, "read_file", read)
+    roster, said = server.roster(), []
+
+    def ask():
+        try:
+            said.append(SecAggClient(store, terms, 3, "0" * 16, 0).answer("shares", roster))
+        except (TunefreeError, OSError) as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(type(one).__name__ for one in said) == ["bytes", "str"]
+    assert "Member 0 is 'shared', not 'advertised'." in said
+
+
+class Leaving(LocalTransport):
+    """Client 3 is not there in round 2."""
+
+    def before(self, i, payload):
+        return None if i == 3 and payload.header.get("round") == 2 else payload
+
+
+def lost_round(name, home, monkeypatch, **given):
+    """Round 1 is summed, but not saved; client 3 is gone in round 2, which has the same model."""
+    monkeypatch.setattr(local, "net", lambda: net(dropout=0.0))
+    made = method(name)
+    given |= {"secure": Secure(threshold=4), "minimum": 4, "cohort": None, "rounds": 4}
+    given |= {"out": home / "run"}
+    with pytest.raises(CrashError):
+        train(made, LocalTransport(home / "nodes", made), callbacks=[interrupted], **given)
+    transport = Leaving(home / "nodes", made)
+    try:
+        return transport, train(made, transport, **given)
+    except TooFewError as error:
+        return transport, error
+
+
+def test_after_a_lost_round_full_batches_are_not_summed_again(tmp_path, monkeypatch, caplog):
+    """They give the same vectors as in the lost round, of which the server had the sum."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    transport, found = lost_round("fedavg", tmp_path, monkeypatch, batch=None)
+    assert isinstance(found, TooFewError)
+    assert not masks_of(transport)
+    assert "or the same ones in another" in caplog.text
+
+
+def test_after_a_lost_round_small_clients_wait_for_another_model(tmp_path, monkeypatch):
+    """Clients 0 and 4 have no more samples than a batch; 3 leaves, so that 1, 2 and 5 are left."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    given = {"batch": 4, "steps": 2}
+    transport, found = lost_round("fedavg", tmp_path / "few", monkeypatch, **given)
+    assert isinstance(found, TooFewError)
+    assert {i for i, t, _ in masks_of(transport) if t == 2} == {1, 2, 5}
+    monkeypatch.setattr(Leaving, "before", LocalTransport.before)
+    transport, run = lost_round("fedavg", tmp_path / "enough", monkeypatch, **given)
+    assert {i for i, t, _ in masks_of(transport) if t == 2} == {1, 2, 3, 5}
+    assert {i for i, t, _ in masks_of(transport) if t == 3} == set(range(CLIENTS))
+    assert [row["answered"] for row in run.history] == [6, 0, 4, 6]
+
+
+def test_after_a_lost_round_gradients_are_not_summed_again(tmp_path, monkeypatch):
+    """The server has their sum from the lost round, and clients refuse to be asked again."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    monkeypatch.setattr(Leaving, "before", lambda self, i, payload: payload)
+    given = {"batch": 4, "steps": 2}
+    transport, run = lost_round("fedlin", tmp_path, monkeypatch, **given)
+    asked = {p.header["round"] for _, p, _ in transport.log if p.header.get("kind") == "probe"}
+    assert asked == {3}
+    assert run.status == "finished"
+    forgotten = tmp_path / "forgotten"
+    monkeypatch.setattr(MaskedRounds, "keep", lambda self, question, means: None)
+    transport, found = lost_round("fedlin", forgotten, monkeypatch, **given)
+    assert isinstance(found, TooFewError)
+    assert not masks_of(transport)
+
+
+@pytest.mark.parametrize("name", ["fedrace", "feddog", "fedproxlod", "auto"])
+def test_methods_that_begin_in_round_0_begin_after_a_lost_one(name, tmp_path):
+    """They ask for a first scale or step size, without which nothing would move."""
+    pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
+    made = tf.methods.get(name)
+
+    def crash(event):
+        raise CrashError
+
+    given = {"secure": Secure(), "out": tmp_path / "run", "rounds": 3, "cohort": None}
+    with pytest.raises(CrashError):
+        train(made, LocalTransport(tmp_path / "nodes", made), callbacks=[crash], **given)
+    run = train(made, LocalTransport(tmp_path / "nodes", made), **given)
+    assert [row["answered"] for row in run.history] == [0, CLIENTS, CLIENTS]
+    assert all(row["lr"] > 0 for row in run.history[1:])
+
+
 def test_weights_that_hide_nobody_are_refused_before_round_0(tmp_path):
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     torch.manual_seed(0)
@@ -422,6 +629,15 @@ def heard(tmp_path_factory):
         masked_run(home, transport, rounds=2, seed=seed, out=None)
         out += [asked for i, asked, _ in transport.log if i == 3]
     return out
+
+
+@pytest.mark.parametrize("t", [1.0, "1", True, " 1", "1e0", math.nan, -2, 10**30, None])
+def test_a_round_is_one_number(heard, tmp_path, t):
+    """Written in another way, a question would not be known as the one that was answered."""
+    (asked,) = [p for p in heard[: len(heard) // 2] if p.header.get("round") == 1][:1]
+    node = LocalTransport(tmp_path, method("scaffold")).node(3)
+    with pytest.raises(DataError, match="The round of a message must be an int"):
+        node.reply(replace(asked, header=asked.header | {"round": t}))
 
 
 CHANGES = ("", "", "round", "threshold", "run", "restart")

@@ -16,6 +16,7 @@ from torch import nn
 import tunefree as tf
 from tunefree import cli, methods
 from tunefree.core.errors import ArgumentError, DataError, TunefreeError, check_int, check_numbers
+from tunefree.flower.serve import limit_claims
 from tunefree.flower.settings import Settings
 from tunefree.training.bind import SimulatedClients, bind
 from tunefree.training.config import GROUP_OF, OPTIONS, RunConfig
@@ -267,3 +268,38 @@ def test_very_many_classes_take_no_memory(given):
     assert most < 1 << 22
     fed = tf.Federation(DENSE, LABELS, OWNER, classes=1 << 19)
     assert "labels" not in fed.picture()
+
+
+@pytest.mark.parametrize("value", [10**5000, -(10**5000)], ids=["positive", "negative"])
+def test_ints_that_python_does_not_print(value):
+    """The message names their size, since `repr` refuses them."""
+    for act in (
+        lambda: methods.get("fedavg", lr=value),
+        lambda: methods.get("fedprodigy", d_rel=value),
+        lambda: bound(rounds=value),
+        lambda: bound(seed=value),
+        lambda: check_numbers("fit", {"a": [value]}),
+    ):
+        with pytest.raises(ArgumentError, match="got an int of 16610 bits"):
+            act()
+
+
+@pytest.mark.parametrize("limit", [1.0, 10.0, 1e39, 1e308, 2**63])
+def test_limits_of_claims(limit):
+    claims = [5, 3, 8, 2**40]
+    want = [min(n, limit * 5) for n in claims]
+    assert limit_claims(claims, limit).tolist() == want
+
+
+@pytest.mark.parametrize("value", ["x", None, torch.ones(2), math.nan, 10**400, -1])
+def test_weights_of_classes(value):
+    with pytest.raises(ArgumentError, match="class_weight"):
+        bound(class_weight={0: value})
+
+
+@pytest.mark.parametrize("value", ["x", None, torch.ones(2), 10**400, 10**5000], ids=range(5))
+def test_metrics_that_are_no_numbers(value):
+    model, fed = problem()
+    own = tf.Evaluate(metrics={"own": lambda output, target: value})
+    with pytest.raises(ArgumentError, match="'own' must return one number, got a"):
+        tf.fit(model, fed, "fedavg", rounds=1, steps=1, device="cpu", evaluate=own)

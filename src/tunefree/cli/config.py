@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ArgumentError, convert_errors
-from ..core.files import write_atomically
+from ..core.files import MAX_JSON, read_file, write_atomically
 from .app import CONFIG
 from .options import TABLE
 
@@ -32,8 +32,9 @@ def expand_config(arguments: list[str]) -> list[str]:
         name, *rest = rest
     if "--config" in {word.partition("=")[0] for word in rest}:
         raise ArgumentError("--config may be given once.")
-    with Path(name).open("rb") as file, convert_errors(f"{name} is not TOML", ArgumentError):
-        found = tomllib.load(file)
+    data = read_file(name, MAX_JSON, follow=True)
+    with convert_errors(f"{name} is not TOML", ArgumentError):
+        found = tomllib.loads(data.decode())
     words: list[str] = []
     for key, value in found.items():
         option = f"--{key.replace('_', '-')}"

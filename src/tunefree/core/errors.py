@@ -100,13 +100,20 @@ def check_known(kind: str, name: object, known: Collection[str]) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)  # NumPy numbers too
+    """Whether this is a number, NumPy's included; an int that no float can hold is none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return not isinstance(value, Integral) or abs(int(value)) < 1 << 1023
 
 
 def check_argument(owner: str, name: str, value: object, rule: str, is_valid: bool) -> None:
     """Raise an ArgumentError that says what an argument must be, unless it is valid."""
     if not is_valid:
-        raise ArgumentError(f"{owner}({name}=...) must be {rule}, got {value!r}.")
+        if isinstance(value, int) and abs(value) >= 1 << 1023:  # Python may refuse to print it
+            got = f"an int of {value.bit_length()} bits"
+        else:
+            got = repr(value)
+        raise ArgumentError(f"{owner}({name}=...) must be {rule}, got {got}.")
 
 
 def check_positive(owner: str, name: str, value: float) -> None:
@@ -175,7 +182,7 @@ def check_numbers(
         sizes: Smallest and largest size of a number that is not 0.
         name: For the message, the path to these settings.
     """
-    if _is_number(settings):
+    if isinstance(settings, Real) and not isinstance(settings, bool):
         value: Any = settings
         low, high = (0.0, math.inf) if sizes is None else sizes
         high = min(high, 1 << 63) if isinstance(value, Integral) else high

@@ -36,14 +36,15 @@ _SAFE = sum(getattr(os, f"O_{name}", 0) for name in ("CLOEXEC", "NONBLOCK", "NOC
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
-def _check_kind(found: os.stat_result, writing: bool = False) -> None:
+def _check_kind(path: object, found: os.stat_result, writing: bool = False) -> None:
     """Raise an OSError unless a file is regular and, to be written in place, has one name."""
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
         is_not = f"it is {_KINDS.get(kind, 'something else')}, not a regular file"
-        raise OSError(errno.EINVAL, is_not)
+        raise OSError(errno.EINVAL, is_not, str(path))
     if writing and found.st_nlink > 1:
-        raise OSError(errno.EMLINK, "it has another name (a hard link), which would change too")
+        linked = "it has another name (a hard link), which would change too"
+        raise OSError(errno.EMLINK, linked, str(path))
 
 
 def open_descriptor(path: str | os.PathLike[str], flags: int, *, follow: bool = False) -> int:
@@ -59,13 +60,13 @@ def open_descriptor(path: str | os.PathLike[str], flags: int, *, follow: bool = 
     """
     writing = bool(flags & (os.O_WRONLY | os.O_RDWR))
     try:
-        _check_kind(os.stat(path, follow_symlinks=follow), writing)
+        _check_kind(path, os.stat(path, follow_symlinks=follow), writing)
     except FileNotFoundError:
         if not flags & os.O_CREAT:
             raise
     file = os.open(path, flags | _SAFE | (0 if follow else _NOFOLLOW), 0o666)
     try:
-        _check_kind(os.fstat(file), writing)
+        _check_kind(path, os.fstat(file), writing)
     except OSError:
         os.close(file)
         raise
@@ -110,7 +111,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     A link, folder, named pipe or device at that path is an OSError.
     """
     with suppress(FileNotFoundError):
-        _check_kind(os.lstat(path))
+        _check_kind(path, os.lstat(path))
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -122,10 +123,10 @@ def write_atomically(path: Path, data: bytes) -> None:
         with suppress(OSError):
             Path(name).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flush a folder's entries to disk, if the system supports it."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)

@@ -8,12 +8,14 @@ import csv
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..core.errors import DataError, convert_errors, first_line, import_optional, unknown_name
+from ..core.files import open_regular
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -397,7 +399,10 @@ def read_file(path: str | Path, names: Mapping[str, str | None]) -> Table:
 
 def _read_parquet(path: Path) -> Table:
     polars = import_optional("polars", "A Parquet file", "polars", extra="tables")
-    with path.open("rb"), convert_errors(f"{path.name} is not a Parquet file that can be read"):
+    with (
+        open_regular(path, follow=True),
+        convert_errors(f"{path.name} is not a Parquet file that can be read"),
+    ):
         table = _read_frame(polars.read_parquet(path))
     return Table(
         table.columns, table.missing, table.categorical, remedy="fill or drop such rows first"
@@ -406,7 +411,8 @@ def _read_parquet(path: Path) -> Table:
 
 def _read_csv(path: Path) -> Table:
     damaged = convert_errors(f"{path.name} is not CSV in UTF-8 that can be read")
-    with path.open(newline="", encoding="utf-8-sig") as file, damaged:
+    raw = open_regular(path, follow=True)
+    with TextIOWrapper(raw, newline="", encoding="utf-8-sig") as file, damaged:
         separator = max(",;\t", key=file.readline().count)  # the first of the most frequent ones
         file.seek(0)
         rows, lines = [], []

@@ -29,7 +29,13 @@ from ..wire import Ledger
 from .check import Upload, Work, read_passes, read_probe, read_upload, read_work
 from .exchange import Exchange, Request, TooFewError
 from .payload import EncodedArray, PackedChannels, Payload, encode_dense, pack_channels
-from .secagg_client import MEASURED, SecAggTerms, probe_shapes, training_shapes
+from .secagg_client import (
+    MEASURED,
+    SecAggTerms,
+    digest_question,
+    probe_shapes,
+    training_shapes,
+)
 from .secagg_server import (
     LostRoundError,
     MaskedRounds,
@@ -77,6 +83,7 @@ class FlowerClients(ClientPool):
     ) -> None:
         self.method, self.plan = method, plan
         self._masked, self._lost = MaskedRounds(None) if masked is None else masked, 0
+        self._is_lost = False  # whether the current round is
         self._shares = client_weights(method.resolved_weights, sizes)
         self._start, self._exchange, self._held = start, exchange, held
         self._scaling = scaling
@@ -112,23 +119,30 @@ class FlowerClients(ClientPool):
         need = self._min_answers(len(clients), t)
         points = {f"point {j}": x for j, x in enumerate(at)}
         arrays = {name: encode_dense(x) for name, x in points.items()}
+        scale = {} if is_moments else {n: encode_dense(v) for n, v in self._scale.items()}
 
         def write(i: int) -> Payload:
             self._count_down(ledger, points)
             header = self._exchange.header("probe", i, t, version)
-            scaling = {} if is_moments else self._encode_scaling(ledger)
-            return Payload(header | {"what": what}, arrays | scaling)
+            if not is_moments:
+                self._count_down(ledger, self._scale)
+            return Payload(header | {"what": what}, arrays | scale)
 
         def read(payload: Payload) -> tuple[list[Tensor], float]:
             return read_probe(payload, what, at, self._settings.largest)
 
         if self._secure is not None:
-            shapes = probe_shapes(len(at[0]), what, len(at))
-            secure = self._secure.for_digits() if is_moments else self._secure
-            terms = SecAggTerms.create(secure, len(clients), shapes, what)
-            masked = Request(t, version, ledger, need, write, read_passes)
-            done, hidden = self._sum_masked(terms, clients, masked, at[0], shares)
-            self._passes += sum(done.values())
+            asked = self._exchange.header("probe", 0, t, version) | {"what": what}
+            question = digest_question(Payload(asked, arrays | scale), lasting=True)
+            hidden = self._masked.recall(question, at[0])
+            if not hidden:
+                shapes = probe_shapes(len(at[0]), what, len(at))
+                secure = self._secure.for_digits() if is_moments else self._secure
+                terms = SecAggTerms.create(secure, len(clients), shapes, what)
+                masked = Request(t, version, ledger, need, write, read_passes)
+                done, hidden = self._sum_masked(terms, clients, masked, at[0], shares)
+                self._passes += sum(done.values())
+                self._masked.keep(question, hidden)
             return [from_digits(hidden[n]) if is_moments else hidden[n] for n in points]
         found = self._exchange.run(clients, Request(t, version, ledger, need, write, read))
         answered = [i for i in clients if i in found]
@@ -227,6 +241,7 @@ class FlowerClients(ClientPool):
             return session.run(self._masked.begin), session.means(like)
         except LostRoundError as error:
             self._versions.record_answers([], request.version)  # nothing of it is committed
+            self._is_lost = True
             log.warning("Round %d is lost: %s.", t, str(error).rstrip("."))
             if error.member is not None:
                 log.warning("Client %d is not asked for masked numbers any more.", error.member)
@@ -255,7 +270,8 @@ class FlowerClients(ClientPool):
         if self._versions.needs_start(i, t.index):
             parts["start.x"] = encode_dense(self._start)
             self._count_down(ledger, {"start": self._start})
-        parts |= self._encode_scaling(ledger)
+        self._count_down(ledger, self._scale)
+        parts |= {n: encode_dense(v) for n, v in self._scale.items()}
         header = self._exchange.header("train", i, t.index, training.version)
         header |= {"base": self._versions.current.get(i, FIRST)}
         header |= {"fraction": t.fraction, "factor": t.factor}
@@ -264,12 +280,10 @@ class FlowerClients(ClientPool):
             parts |= self._encode_means(self._versions.unconfirmed[i], ledger)
         return Payload(header, parts, scalars)
 
-    def _encode_scaling(self, ledger: Ledger) -> dict[str, EncodedArray]:
-        """Return how inputs are standardised, if they are."""
-        if self._scaling is None:
-            return {}
-        self._count_down(ledger, {"scale": self._scaling})
-        return {"scale": encode_dense(self._scaling)}
+    @property
+    def _scale(self) -> Channels:
+        """How inputs are standardised, if they are."""
+        return {} if self._scaling is None else {"scale": self._scaling}
 
     def _encode_means(self, version: str, ledger: Ledger) -> dict[str, EncodedArray]:
         means = self._versions.means[version]
@@ -322,6 +336,9 @@ class FlowerClients(ClientPool):
     def commit(self) -> None:
         """Make the round's versions current; nodes learn of it with their next request."""
         self._versions.commit()
+        if not self._is_lost:
+            self._masked.commit()
+        self._is_lost = False
 
     def describe(self) -> dict[str, Any]:
         """Return the engine, for the run's record."""

@@ -49,9 +49,10 @@ from .payload import (
 )
 from .secagg_client import MEASURED, SecAggClient, SecAggTerms, digest_question
 from .store import FIRST, MemoryStore, memory_home
-from .terms import RunTerms
+from .terms import RunTerms, digest_start
 
 Load = Callable[[Mapping[str, Any]], Any]
+MAX_ROUND = 10**9  # which the name of a version can hold
 
 
 class Node:
@@ -111,6 +112,9 @@ class Node:
             raise DataError(f"This is client {self.client}, not {header.get('client')!r}.")
         if kind not in ("train", "probe", "keep", "keys", "shares", "opened"):
             raise DataError(f"The kind of a message must be known, got {kind!r}.")
+        t = header.get("round")  # 1 and 1.0 are one round, but would be two questions
+        if type(t) is not int or not -1 <= t < MAX_ROUND:
+            raise DataError(f"The round of a message must be an int >= -1, got {t!r}.")
         if kind in ("train", "probe") and "least" in self._config and "secure" not in header:
             raise DataError("This node ('least') answers only under secure aggregation.")
         key = str(header["run"]), str(header["terms"])
@@ -143,6 +147,7 @@ class Node:
             least=_read_int({"least": 3, **self._config}, "least"),
             method=method,
             plan=terms.plan(problem.layout),
+            start=terms.start,
             like=problem.start,
             context=ClientContext(method, batches, LoopEngine(problem)),
             store=MemoryStore(self._home, run, self.client),
@@ -166,6 +171,7 @@ class _NodeRun:
     least: int  # clients among which this one agrees to be summed
     method: Method
     plan: Plan
+    start: str  # digest of the first model
     like: Vector  # the model's parameters
     context: ClientContext
     store: MemoryStore
@@ -266,9 +272,20 @@ class _NodeRun:
 
     def _mask_answer(self, payload: Payload, rows: Channels, metrics: dict[str, Number]) -> Payload:
         """Return an answer with masked rows, of which the server learns only the cohort's sum."""
-        inbox, question = payload.arrays["message"].data, digest_question(payload)
-        message = self._secagg_client(payload).mask(inbox, rows, question)
+        inbox, questions = payload.arrays["message"].data, [digest_question(payload)]
+        if self._answers_alike(payload):
+            questions.append(digest_question(payload, lasting=True))
+        message = self._secagg_client(payload).mask(inbox, rows, *questions)
         return Payload(_reply_header(payload.header), {"masked": wrap_bytes(message)}, {}, metrics)
+
+    def _answers_alike(self, payload: Payload) -> bool:
+        """Whether this client would answer the same in another round, with the same model."""
+        batches = self.context.batches
+        if batches.problem.has_dropout:
+            return False
+        size = batches.cut.batch
+        has_all = batches.augment is None and (size is None or size >= batches.fed.samples)
+        return payload.header["kind"] == "probe" or has_all
 
     def _secagg_client(self, payload: Payload) -> SecAggClient:
         header, t = payload.header, int(payload.header["round"])
@@ -288,6 +305,8 @@ class _NodeRun:
         """Return the memory from which the work starts, as one row; None if it is lost."""
         base = str(payload.header["base"])
         start = unpack_channels(select_prefix(payload.arrays, "start"), {}, down["x"])
+        if "x" in start and digest_start(start["x"]) != self.start:
+            raise DataError("The first model that was sent is not that of the run's terms.")
         first = init_client_memory(self.method, start.get("x", down["x"]), self.plan)
         if base == FIRST or not self.names:
             return {name: v[None] for name, v in first.items()}

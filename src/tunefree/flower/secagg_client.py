@@ -7,7 +7,8 @@ answer is sent, so that no message is answered twice. What it has masked is reco
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from ..core.errors import ArgumentError, DataError
@@ -17,8 +18,10 @@ from ..core.files import (
     check_writable,
     open_regular,
     read_file,
+    sync_folder,
     write_atomically,
 )
+from ..core.lock import lock_folder
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import Channel, ProtocolClient, ProtocolError, ProtocolTerms, Quantizer, Secure
@@ -29,6 +32,7 @@ from .store import MemoryStore
 
 MEASURED = {"measured loss": "loss", "measured lr": "lr"}  # for the history; masked like channels
 FILE = "session.json"
+LOCK_SECONDS = 60.0  # how long a message waits for another one that the client is answering
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -110,17 +114,26 @@ def training_shapes(method: Method, x: Vector, preparing: bool) -> Shapes:
     return shapes | dict.fromkeys(MEASURED, ())
 
 
-def digest_question(payload: Payload) -> bytes:
+def digest_question(payload: Payload, *, lasting: bool = False) -> bytes:
     """Return a digest of what a request asks of all clients alike: the run, the round, the model.
 
-    Masks are bound to it, so that they do not cancel if clients are sent different models.
+    Masks are bound to it, so that they do not cancel if clients are sent different models, or are
+    told to standardise their inputs differently.
+
+    A client that uses all of its data answers a question alike in every round, as long as the model
+    is the same, which it is after a round that was lost. A digest of the `lasting` question leaves
+    out the round, the rates' factor and the cohort's share.
     """
-    names = ("terms", "kind", "round", "what")
-    header = [str(payload.header.get(n, "")) for n in names]
-    numbers = {n: float(payload.header[n]) for n in ("fraction", "factor") if n in payload.header}
+    named = payload.header
+    header = [str(named.get(n, "")) for n in ("terms", "kind", "what")]
+    if lasting:
+        numbers = {"preparing": float(int(named["round"]) < 0)}
+    else:
+        header.append(str(named["round"]))
+        numbers = {n: float(named[n]) for n in ("fraction", "factor") if n in named}
     parts = [json.dumps([header, numbers, payload.scalars], sort_keys=True).encode()]
     for name, array in sorted(payload.arrays.items()):
-        if name.startswith(("down.", "point ")):
+        if name.startswith(("down.", "point ")) or name == "scale":
             parts += [f"{name} {array.dtype} {array.shape}".encode(), array.data]
     return digest(*parts)
 
@@ -145,54 +158,59 @@ class MaskLog:
             raise ProtocolError(f"{self._path} cannot be read: {error.strerror}.") from None
         if any(key.hex().encode() in known for key in keys):
             raise ProtocolError(
-                "This client has masked its numbers for this round before and does not do so "
-                "twice, since the difference of two sums may be its numbers. A new run needs "
-                "another seed."
+                "This client has masked its numbers for this round before, or the same ones in "
+                "another, and does not do so twice, since the difference of two sums may be its "
+                "numbers. A new run needs another seed."
             )
 
     def add(self, *keys: bytes) -> None:
         """Record what is masked, before it is sent."""
         with check_writable("The record of what a client masked must be a file", self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not os.path.lexists(self._path)
             with open_regular(self._path, "ab") as file:
-                file.write(b"".join(key.hex().encode() + b"\n" for key in keys))
+                # A line of its own for each, also after one that a full disk cut short.
+                file.write(b"".join(b"\n" + key.hex().encode() for key in keys) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
+            if is_new:
+                sync_folder(self._path.parent)
 
 
 class SecAggClient:
     """A node's `ProtocolClient`, stored in a file of a folder between messages.
 
     The client agrees to be summed among at least `least` clients. It masks the training of a round
-    of a run once, the same question once in all runs, and the same vector once in a round of all
-    runs, whose settings may differ.
+    of a run once, the same question once in all runs (if it uses all of its data, also in another
+    round), and the same vector once in a round of all runs, whose settings may differ.
     """
 
     def __init__(
         self, store: MemoryStore, terms: SecAggTerms, least: int, run: str, t: int
     ) -> None:
         self._path, self._log, self._client = store.path / FILE, MaskLog(store), store.client
+        self._home = store.home
         self._terms, self._least, self._round = terms, least, b"%d" % t
         self._once = () if terms.what else (digest(b"round", run.encode(), self._round),)
 
     def answer(self, kind: str, message: bytes) -> bytes:
         """Answer a message of kind "keys", "shares" or "opened"."""
         if kind == "keys":
-            self._log.check(*self._once)
-            client = ProtocolClient(self._client, self._terms.terms, self._least)
-            answer = client.advertise()
-            self._store(client.state())
-            return answer
+            with self._alone():
+                self._log.check(*self._once)
+                client = ProtocolClient(self._client, self._terms.terms, self._least)
+                answer = client.advertise()
+                self._store(client.state())
+                return answer
         if kind == "shares":
             return self._act(lambda client: client.share(message))
         return self._act(lambda client: client.open(message))
 
-    def mask(self, inbox: bytes, rows: Channels, question: bytes) -> bytes:
+    def mask(self, inbox: bytes, rows: Channels, question: bytes, *lasting: bytes) -> bytes:
         """Return this client's rows (1, ...), times its weight, under masks.
 
-        A second time the same question is refused.
+        A second time the same question is refused, as is a `lasting` one.
         """
-        values, keys = {n: v[0] for n, v in rows.items()}, [question, *self._once]
+        values, keys = {n: v[0] for n, v in rows.items()}, [question, *lasting, *self._once]
         if self._once:
             numbers = (v.detach().cpu().contiguous().numpy().tobytes() for v in values.values())
             keys.append(digest(b"vector", self._round, *numbers))
@@ -212,20 +230,35 @@ class SecAggClient:
         The file is removed first, so that a failure cannot make the client answer twice. A message
         that the client refuses does not change its state.
         """
-        try:
-            state = read_file(self._path, MAX_JSON)
-        except OSError:
-            raise ProtocolError("This node takes part in no session.") from None
-        self._path.unlink()
-        try:
-            client = ProtocolClient.resume(self._terms.terms, state, self._least)
-            answer = act(client)
-        except ProtocolError:
-            self._store(state)
-            raise
-        if client.stage != "opened":
-            self._store(client.state())
-        return answer
+        with self._alone():
+            try:
+                state = read_file(self._path, MAX_JSON)
+            except OSError:
+                raise ProtocolError("This node takes part in no session.") from None
+            self._path.unlink()
+            try:
+                client = ProtocolClient.resume(self._terms.terms, state, self._least)
+                answer = act(client)
+            except ProtocolError:
+                self._store(state)
+                raise
+            if client.stage != "opened":
+                self._store(client.state())
+            return answer
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let this client answer one message at a time, in all processes of its node.
+
+        Two at once could both read the state, or the record of what was masked, before one of them
+        changes it.
+        """
+        name = f"masked-{self._client}.lock"
+        with ExitStack() as held:
+            with check_writable("The lock of a client must be a file", self._home / name):
+                self._home.mkdir(parents=True, exist_ok=True)
+                held.enter_context(lock_folder(self._home, seconds=LOCK_SECONDS, name=name))
+            yield
 
     def _store(self, state: bytes) -> None:
         with check_writable("The state of a session must be a file", self._path):

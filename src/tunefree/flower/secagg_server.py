@@ -4,7 +4,9 @@ Every mean is a session of its own with four exchanges instead of one: keys, sha
 (or probe) request itself, and the shares that unmask the sum. Experimental and not audited.
 
 Clients mask a round once. If its sum cannot be unmasked, or the server stopped before it saved the
-round, the round is lost: it changes nothing but its number, and the run goes on with the next.
+round, the round is lost: it changes nothing but its number, and the run goes on with the next. What
+clients were asked in the lost round is then not asked again, since the model is the same and other
+clients may answer: the server has kept the answer.
 """
 
 import json
@@ -25,12 +27,20 @@ from ..core.errors import (
     cannot_use,
     convert_errors,
 )
-from ..core.files import MAX_JSON, check_writable, read_file, write_atomically
+from ..core.files import (
+    MAX_JSON,
+    check_writable,
+    pack_tensors,
+    read_file,
+    unpack_tensors,
+    write_atomically,
+)
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import DealerError, ProtocolError, ProtocolServer
 from ..privacy.protocol_client import COMPARABLE
 from ..server.aggregate import weighted_mean
+from ..simulation.memory import free_ram
 from .check import RefusedError
 from .exchange import Exchange, Request
 from .payload import HeaderValue, Payload, wrap_bytes
@@ -39,7 +49,7 @@ from .settings import Settings
 
 log = logging.getLogger("tunefree")
 
-FILE = "masked.json"  # in a run's folder
+FILE, ANSWERS = "masked.json", "masked.safetensors"  # in a run's folder
 ReceiveMessage = Callable[[int, bytes], None]
 T = TypeVar("T")
 
@@ -48,6 +58,11 @@ def check_secure_settings(method: Method, settings: Settings) -> None:
     """Refuse settings that secure aggregation does not support; warn if a wire saves no bytes."""
     if settings.aggregation is not weighted_mean:
         raise ArgumentError("Settings takes aggregate or secure, not both.")
+    assert settings.secure is not None
+    threshold, cohort = settings.secure.threshold, settings.cohort or settings.clients
+    if threshold is not None and not cohort < 2 * threshold <= 2 * cohort:
+        rule = f"above half of a round's {cohort} clients, and at most all of them"
+        raise ArgumentError(f"Secure(threshold=...) must be {rule}, got {threshold}.")
     if settings.lost == "renew" and method.prepares:
         why = "its renewed clients prepare alone, which masks cannot hide; use lost='refuse'"
         raise cannot_use("Settings(secure=...)", method.name, why)
@@ -76,15 +91,21 @@ class MaskedRounds:
     """The last round in which clients may have sent masked numbers, in a file of the run's folder.
 
     A round up to that of an earlier server is a replay, which clients refuse: `check` raises
-    `LostRoundError` for it.
+    `LostRoundError` for it. The answers to the queries of a round are kept until the next round
+    that has queries, in another file.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._path = None if folder is None else folder / FILE
+        self._folder = folder
         self._last = -2
-        if self._path is not None and os.path.lexists(self._path):
-            with convert_errors(f"{self._path} is damaged", CheckpointError):
-                self._last = int(json.loads(read_file(self._path, MAX_JSON))["round"])
+        self._answers: dict[str, Tensor] = {}  # by question and name
+        self._is_done = False  # whether the round of these answers was committed
+        if folder is not None and os.path.lexists(folder / FILE):
+            with convert_errors(f"{folder / FILE} is damaged", CheckpointError):
+                self._last = int(json.loads(read_file(folder / FILE, MAX_JSON))["round"])
+        if folder is not None and os.path.lexists(folder / ANSWERS):
+            with convert_errors(f"{folder / ANSWERS} is damaged", CheckpointError):
+                self._answers = unpack_tensors(read_file(folder / ANSWERS, free_ram()))
         self._before = self._last
 
     def check(self, t: int) -> None:
@@ -102,9 +123,30 @@ class MaskedRounds:
         """Record a round before clients are asked for masked numbers."""
         if t > self._last:
             self._last = t
-            if self._path is not None:
-                with check_writable("The record of masked rounds must be a file", self._path):
-                    write_atomically(self._path, json.dumps({"round": t}).encode())
+            self._write(FILE, lambda: json.dumps({"round": t}).encode())
+
+    def recall(self, question: bytes, like: Vector) -> Channels:
+        """Return the answer to a question of this round, or of a lost one before; else nothing."""
+        start = f"{question.hex()} "
+        found = {n: v for n, v in self._answers.items() if n.startswith(start)}
+        return {n.removeprefix(start): v.to(like.device) for n, v in found.items()}
+
+    def keep(self, question: bytes, means: Channels) -> None:
+        """Keep the answer to a question; forget those of rounds that were committed."""
+        before = {} if self._is_done else self._answers
+        self._answers = before | {f"{question.hex()} {n}": v for n, v in means.items()}
+        self._is_done = False
+        self._write(ANSWERS, lambda: pack_tensors(self._answers))
+
+    def commit(self) -> None:
+        """Note that the model has changed, so that the next answers replace those of its round."""
+        self._is_done = True
+
+    def _write(self, name: str, make: Callable[[], bytes]) -> None:
+        if self._folder is not None:
+            path = self._folder / name
+            with check_writable("The record of masked rounds must be a file", path):
+                write_atomically(path, make())
 
 
 class LostRoundError(Exception):

@@ -35,10 +35,10 @@ from ..training.run import Run
 from ..training.trainer import Trainer
 from .clients import FlowerClients
 from .exchange import Exchange
-from .registry import NodeRegistry, Transport
+from .registry import MAX_SAMPLES, NodeRegistry, Transport
 from .secagg_server import MaskedRounds
 from .settings import Settings
-from .terms import RunTerms, digest_method, digest_model, name_method
+from .terms import RunTerms, digest_method, digest_model, digest_start, name_method
 
 log = logging.getLogger("tunefree")
 
@@ -98,7 +98,8 @@ def limit_claims(sizes: list[int], limit: float | None) -> Tensor:
     stated = torch.tensor(sizes)
     if limit is None:
         return stated
-    return stated.clamp(max=int(limit * int(stated.median())))  # the lower one of two
+    most = min(limit * int(stated.median()), MAX_SAMPLES)  # the lower one of two
+    return stated.clamp(max=int(most))
 
 
 def _log_claims(sizes: list[int], counted: Tensor) -> None:
@@ -219,6 +220,7 @@ class NodeSource:
             named=name_method(method.name if isinstance(s.method, str) else s.method, s.set),
             method=digest_method(method),
             model=digest_model(problem),
+            start=digest_start(start),
         )
         held = None
         if s.held is not None:  # the server evaluates on its own sample, batched as clients do

@@ -15,10 +15,12 @@ from ..core.errors import ArgumentError, convert_errors
 from ..core.files import to_json
 from ..core.layout import Layout
 from ..core.plan import Plan
+from ..core.types import Vector
 from ..methods import Method
 from ..methods.self_setting import without_race
 from ..models.problem import LOSSES, Problem
 from ..training.config import RunConfig
+from ..wire._bits import number_bytes
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class RunTerms:
     named: dict[str, Any] | None  # the method's name and settings, if it was given by name
     method: str  # digest of the method, by which a node knows that it has the same
     model: str  # digest of the model's layout and frozen values
+    start: str  # digest of the first model, from which clients' first memories are made
 
     def text(self) -> str:
         """Return the terms as JSON."""
@@ -130,6 +133,11 @@ def digest_model(problem: Problem) -> str:
     """Return 16 hex digits that tell a model's form and frozen values from others."""
     layout = problem.layout
     return _digest([list(layout.names), [list(s) for s in layout.shapes], problem.frozen_digest()])
+
+
+def digest_start(x: Vector) -> str:
+    """Return 64 hex digits of a model, so that all clients are sent the same first one."""
+    return hashlib.sha256(number_bytes(x)).hexdigest()
 
 
 def _digest(value: Any) -> str:

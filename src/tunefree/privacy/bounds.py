@@ -43,6 +43,9 @@ class Bounds:
     share: float = 0.05
 
     def __post_init__(self) -> None:
+        for kind in ("vectors", "scalars"):
+            given = getattr(self, kind)
+            check_argument("Bounds", kind, given, "a dict by name", isinstance(given, Mapping))
         for name, bound in self.vectors.items():
             check_positive("Bounds", name, bound)
         for name, (low, high) in self.scalars.items():

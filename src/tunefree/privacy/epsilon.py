@@ -14,6 +14,7 @@ and the mechanism's own multiplier is z / 2.
   2019, Theorem 27 (arXiv:1808.00087), composed in Renyi divergence (Mironov 2017). Not for clients
   with a memory (control variates, error feedback): what they send tells when they took part
   before, so that rounds are not drawn anew given what was seen, and the theorem does not compose.
+  A round that is run again has the cohort that it had: its releases count as if that were known.
 
 Poisson sampling, for which most published numbers are, is not how cohorts are drawn here: its
 numbers are for neighbours with a client more or less, and would be too small.
@@ -54,6 +55,7 @@ def epsilon(
     delta: float,
     cohorts: Cohorts = "known",
     prepares: int = 0,
+    replays: int = 0,
     memory: bool = False,
 ) -> float:
     """Return epsilon of (epsilon, delta)-differential privacy for the replacement of one client.
@@ -67,12 +69,15 @@ def epsilon(
         cohorts: Whether those who see the models know who took part.
         prepares: How often everybody sends before round 0: 1 if the method prepares, and 1 if the
             columns of a table are standardised.
+        replays: How many releases were made again, with other noise, after a run was resumed.
         memory: Whether clients remember anything between rounds.
     """
     check_nonnegative("epsilon", "noise", noise)
     check_between("epsilon", "delta", delta, 0, 1)
     for name, value in (("rounds", rounds), ("clients", clients), ("cohort", cohort)):
         check_int("epsilon", name, value)
+    for name, value in (("prepares", prepares), ("replays", replays)):
+        check_int("epsilon", name, int(value) if isinstance(value, bool) else value, 0)
     most = f"at most the number of clients, {clients}"
     check_argument("epsilon", "cohort", cohort, most, cohort <= clients)
     check_known("cohorts", cohorts, ("known", "secret"))
@@ -81,22 +86,26 @@ def epsilon(
         raise ArgumentError(f"{reason}; take cohorts='known'.")
     if not noise:
         return math.inf
-    multiplier = noise / 2 / math.sqrt(rounds + prepares)
+    multiplier = noise / 2 / math.sqrt(rounds + prepares + replays)
     known = float(_import_dp("dp_accounting").get_epsilon_gaussian(multiplier, delta))
     if cohorts == "known" or cohort == clients:
         return known
-    return min(known, _sampled(noise / 2, rounds, clients, cohort, delta, prepares))
+    again = min(replays, rounds)  # rounds that were run again, at most
+    seen = prepares + replays + again
+    return min(known, _sampled(noise / 2, rounds - again, clients, cohort, delta, seen))
 
 
 def _sampled(
-    multiplier: float, rounds: int, clients: int, cohort: int, delta: float, prepares: int
+    multiplier: float, rounds: int, clients: int, cohort: int, delta: float, seen: int
 ) -> float:
+    """Return epsilon of `rounds` releases of secret cohorts and of `seen` ones that are known."""
     dp, rdp = _import_dp("dp_accounting"), _import_dp("dp_accounting.rdp")
     accountant = rdp.RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_ONE)
     one = dp.GaussianDpEvent(multiplier)
-    accountant.compose(dp.SampledWithoutReplacementDpEvent(clients, cohort, one), rounds)
-    if prepares:
-        accountant.compose(one, int(prepares))
+    if rounds:
+        accountant.compose(dp.SampledWithoutReplacementDpEvent(clients, cohort, one), rounds)
+    if seen:
+        accountant.compose(one, int(seen))
     return float(accountant.get_epsilon(delta))
 
 

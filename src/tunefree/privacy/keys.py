@@ -53,6 +53,11 @@ def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
     return bytes(hkdf(_primitive("hashes").SHA256(), KEY, salt=None, info=info).derive(common))
 
 
+def check_public(public: bytes) -> None:
+    """Refuse a public key with which nobody can agree on a secret (a point of low order)."""
+    agree(new_key(), public, b"")
+
+
 def digest(*parts: bytes) -> bytes:
     """Return the SHA-256 of parts, each prefixed with its length."""
     h = hashlib.sha256()

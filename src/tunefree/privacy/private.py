@@ -111,12 +111,15 @@ class Privacy:
         if self.delta is not None:
             self.cost(1)  # raise errors now, not after a round
 
-    def cost(self, rounds: int, *, prepares: int = 0, memory: bool = False) -> dict[str, float]:
+    def cost(
+        self, rounds: int, *, prepares: int = 0, replays: int = 0, memory: bool = False
+    ) -> dict[str, float]:
         """Return the epsilon of a run, for the history; an empty dict without a delta.
 
         Args:
             rounds: Number of rounds.
             prepares: How often all clients sent before round 0.
+            replays: How many releases were made again, with other noise.
             memory: Whether clients have a memory between rounds.
         """
         if self.delta is None:
@@ -129,6 +132,7 @@ class Privacy:
             delta=self.delta,
             cohorts=self.cohorts,
             prepares=prepares,
+            replays=replays,
             memory=memory,
         )
         return {"epsilon": spent}

@@ -22,7 +22,7 @@ from collections.abc import Container, Mapping
 import numpy as np
 
 from . import shamir
-from .keys import KEY, ProtocolError, mask, public_key
+from .keys import KEY, ProtocolError, check_public, mask, public_key
 from .messages import (
     CHECKS,
     DEALT,
@@ -74,10 +74,13 @@ class ProtocolServer:
         self._openers: set[int] = set()
 
     def receive_keys(self, client: int, message: bytes) -> None:
-        """Receive a member's public keys."""
+        """Receive a member's public keys; keys that the others would refuse are refused here."""
         body = decode_message("keys", self.terms, client, message)
         self._expect(client, self._roster is None, self._keys)
-        self._keys[client] = check_length("keys", body, KEYS)
+        keys = check_length("keys", body, KEYS)
+        for key in (keys[:KEY], keys[KEY:]):
+            check_public(key)
+        self._keys[client] = keys
 
     def roster(self) -> bytes:
         """Return the message with all members' keys; later members are refused."""
@@ -180,7 +183,7 @@ class ProtocolServer:
         """
         found, need = sorted(self._opened.get(u, {})), self.terms.threshold
         if self._left is None or len(found) < need:
-            if len(self._openers) - len(found) > len(self._keys) - need:
+            if len(self._openers) - len(found) > max(len(self._keys) - need, 1):
                 raise DealerError(u)  # more miss its share than can be dishonest
             few = f"{len(found)} right shares of member {u}'s secret were opened"
             raise ThresholdError(f"{few}; it takes {need}.")

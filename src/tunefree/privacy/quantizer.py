@@ -68,7 +68,7 @@ class Quantizer:
 
     def __post_init__(self) -> None:
         check_int("Quantizer", "max_clients", self.max_clients)
-        check_argument("Quantizer", "bits", self.bits, "32 or 64", self.bits in BITS)
+        check_argument("Quantizer", "bits", self.bits, "32 or 64", self.bits in tuple(BITS))
         if self._levels < 2**8:
             few = f"Quantizer(bits={self.bits}) leaves fewer than 256 steps for the numbers of"
             raise ArgumentError(f"{few} {self.max_clients} clients; take 64.")

@@ -103,8 +103,8 @@ class LoD(Server):
         return state if self.exact else state | {"v": zero, "lr": zero}
 
     def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
-        """Ask for the first gradient norms, once."""
-        if t.index > 0 or self.exact:
+        """Ask for the first gradient norms, once: in round 0, or later if nobody answered in it."""
+        if self.exact or state["v"] > 0:
             return state
         (q,) = ask("grad_sq", [x])
         count = 1 if self.reading == "printed" else t.plan.steps

@@ -97,8 +97,9 @@ class Race(Server):
     def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
         """Judge an arm that has ended and begin the next one, or the run."""
         c = _unpack(state)
-        if t.index == 0:
+        if not c.lr:  # in round 0, or later if nobody answered in it
             c.start, longest = _search(x, ask)
+            c.began = float(t.index)
             c.lr = c.first = max(FIRST * longest, min(longest, USUAL))
             c.racing, c.least = float(race_rounds(t.plan) > 0), c.start
         elif c.racing and (c.failed or t.index - c.began >= arm_rounds(t.plan)):

@@ -144,14 +144,22 @@ class BoundRun:
         """Whether a round that is run again releases other numbers than the first time."""
         return isinstance(self.config.aggregate, Privacy) and self.config.aggregate.seed is None
 
-    def privacy_cost(self, rounds: int) -> dict[str, float]:
-        """Return the privacy cost of `rounds` releases; empty without an accountant."""
+    @property
+    def first_releases(self) -> int:
+        """How often all clients send before round 0."""
+        return int(self.method.prepares) + int(self.asks_moments)
+
+    def privacy_cost(self, rounds: int, replays: int = 0) -> dict[str, float]:
+        """Return the privacy cost of `rounds` rounds and `replays` releases that were made again.
+
+        It is empty without an accountant.
+        """
         aggregate = self.config.aggregate
         if not isinstance(aggregate, Privacy):
             return {}
         memory = bool(init_client_memory(self.method, self.start, self.plan))
-        before = self.method.prepares + self.asks_moments
-        return aggregate.cost(rounds, prepares=before, memory=memory)
+        before = self.first_releases
+        return aggregate.cost(rounds, prepares=before, replays=replays, memory=memory)
 
 
 def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
@@ -434,11 +442,12 @@ def _class_weights(fed: Federation, given: str | Mapping[Any, float]) -> Tensor:
     assert fed.classes is not None
     labels = [str(label) for label in fed.labels or range(fed.classes)]
     if isinstance(given, Mapping):
-        named = {str(label): float(value) for label, value in given.items()}
+        named = {str(label): value for label, value in given.items()}
         for label, value in named.items():
             check_known("label in fit(class_weight=...)", label, labels)
             check_nonnegative("fit", "class_weight", value)
-        return torch.tensor([named.get(label, 1.0) for label in labels], dtype=torch.float64)
+        weights = [float(named.get(label, 1.0)) for label in labels]
+        return torch.tensor(weights, dtype=torch.float64)
     check_argument("fit", "class_weight", given, "'balanced' or a dict", given == "balanced")
     counts = torch.bincount(fed.y.cpu(), minlength=fed.classes).double()
     return counts.sum() / (fed.classes * counts.clamp(min=1))

@@ -49,7 +49,7 @@ class Evaluation:
         if labelled:
             out[f"{prefix}_accuracy"] = float(score.mean())
         for name, metric in self.metrics.items():
-            out[f"{prefix}_{name}"] = float(metric(output, target))
+            out[f"{prefix}_{name}"] = _to_number(name, metric(output, target))
         if self.groups is not None:
             each = (self.groups @ score.to(self.groups.dtype)).cpu()  # (N,)
             worst = int(each.argmin() if labelled else each.argmax())
@@ -58,6 +58,14 @@ class Evaluation:
             if self.names:
                 out["worst_client"] = str(self.names[worst])
         return out
+
+
+def _to_number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        found = f"{name!r} must return one number, got a {type(value).__name__}"
+        raise ArgumentError(f"Evaluate(metrics=...): {found}.") from None
 
 
 def measure_regularity(

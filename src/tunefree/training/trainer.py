@@ -64,7 +64,7 @@ class Trainer:
         self._best = _BestModel(run.start)
         self._status = "unfinished"
         self._is_warm = False  # whether a round has run here, so that its parts are compiled
-        self._replays = 0  # rounds that may have been released before, with other noise
+        self._replays = 0  # releases that may have been made before, with other noise
 
     def train(self) -> Run:
         """Run the remaining rounds.
@@ -124,8 +124,10 @@ class Trainer:
         if self._leads:
             folder.rewrite_history(self._history)
         if resumes and run.has_fresh_noise and self._status == "unfinished":
-            # Rounds after the checkpoint were released, and perhaps one that has no row yet.
+            # Rounds after the checkpoint were released, perhaps one that has no row yet, and what
+            # clients send before round 0 if that is not behind the checkpoint.
             self._replays += 1 + sum(row.get("round", -1) >= rounds for row in rows)
+            self._replays += run.first_releases if rounds == 0 else 0
             self._save("unfinished")
 
     def _open(self, folder: RunFolder) -> Any:
@@ -195,7 +197,7 @@ class Trainer:
                 return None
             pool.commit()
             if is_last or after.round % run.config.eval_every == 0:
-                row |= run.evaluate(output) | run.privacy_cost(after.round + self._replays)
+                row |= run.evaluate(output) | run.privacy_cost(after.round, self._replays)
                 if run.validation is not None:
                     self._best.update(validation_score(row, run.settings), row["round"], output)
             self._state = after

@@ -112,6 +112,7 @@ def _terms() -> Target:
         named=words,
         method=digest_method(method),
         model="0123456789abcdef",
+        start="0" * 64,
     )
 
     def read(data: bytes) -> None:

@@ -108,3 +108,22 @@ def test_bad_arguments():
             epsilon(1.0, **RUN | change)
     with pytest.raises(ArgumentError, match="target"):
         noise_for(0.0, **RUN)
+
+
+def test_a_cohort_that_took_part_again_is_no_secret():
+    """The round has the cohort that it had: two Gaussians of one draw, not two of two draws."""
+    plan = {"clients": 1000, "cohort": 50, "delta": 1e-5}
+    secret = {"cohorts": "secret", **plan}
+    once, again = (epsilon(2.0, rounds=9, replays=k, **secret) for k in (0, 1))
+    assert epsilon(2.0, rounds=10, **secret) < again
+    assert again == epsilon(2.0, rounds=8, prepares=2, **secret)
+    assert once < again <= epsilon(2.0, rounds=10, **plan)
+    assert epsilon(2.0, rounds=9, replays=3, **plan) == epsilon(2.0, rounds=12, **plan)
+    assert epsilon(2.0, rounds=1, replays=1, **secret) == epsilon(2.0, rounds=2, **plan)
+
+
+@pytest.mark.parametrize("name", ["prepares", "replays"])
+@pytest.mark.parametrize("value", [-1, 0.5, float("nan"), "1", None])
+def test_counts_of_releases_are_counts(name, value):
+    with pytest.raises(ArgumentError, match=rf"epsilon\({name}=\.\.\.\) must be an int >= 0"):
+        epsilon(1.0, rounds=1, clients=2, cohort=1, delta=1e-3, **{name: value})

@@ -246,6 +246,46 @@ def test_before_the_first_checkpoint_too(tmp_path):
     assert run.history[-1]["epsilon"] == want
 
 
+@pytest.mark.parametrize("within", [False, True])
+def test_what_was_sent_before_round_0_is_released_again(within, tmp_path):
+    """Moments of columns, a preparation and round 0, in a run that stopped in round 0."""
+    pytest.importorskip("dp_accounting", reason="needs tunefree[privacy]")
+    made = tf.methods.get("parfrefl")
+    vectors = dict.fromkeys(made.vectors, 1.0)
+    scalars = dict.fromkeys((*made.scalars, "loss", "lr"), (0.0, 4.0))
+    x, y = torch.randn(300, 2, generator=torch.Generator().manual_seed(0)), torch.arange(300) % 3
+    fed = tf.Federation(x, y, torch.arange(300) // 3, test=(x, y))
+    stops = [True]
+
+    def crash(*values):
+        if stops and stops.pop():
+            raise CrashError
+        return 0.0
+
+    def train():
+        private = Privacy(
+            noise=1.0,
+            clients=100,
+            cohort=100,
+            bounds=Bounds(vectors=vectors, scalars=scalars),
+            delta=1e-3,
+        )
+        given = {"rounds": 2, "steps": 1, "scale": "standard", "device": "cpu", "engine": "loop"}
+        # In an evaluation there is no row yet, in a callback there is.
+        given |= {"evaluate": tf.Evaluate(metrics={"own": crash})} if within else {}
+        calls = [] if within else [crash]
+        model, out = torch.nn.Linear(2, 3), tmp_path / "run"
+        torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
+        return tf.fit(model, fed, made, aggregate=private, out=out, callbacks=calls, **given)
+
+    with pytest.raises(CrashError):
+        train()
+    run = train()
+    released = 2 * (1 + 1 + 1) + 1  # the second time round 1 as well
+    least = epsilon(1.0, rounds=released, clients=100, cohort=100, delta=1e-3)
+    assert run.history[-1]["epsilon"] >= least
+
+
 def test_noise_from_a_seed_is_the_same_release(tmp_path):
     pytest.importorskip("dp_accounting", reason="needs tunefree[privacy]")
     with pytest.raises(CrashError):

@@ -522,3 +522,54 @@ def test_a_sum_of_one_is_refused():
     mean.add(torch.ones(1), {"delta": torch.ones(1, 3)})
     with pytest.raises(ArgumentError, match="at least 2"):
         mean.result()
+
+
+# Points of low order on Curve25519 and its twist (RFC 7748, section 6.1: the agreed secret is 0).
+LOW_ORDER = [
+    bytes(32),
+    bytes([1]) + bytes(31),
+    (2**255 - 19 - 1).to_bytes(32, "little"),
+    (2**255 - 19).to_bytes(32, "little"),
+    (2**255 - 19 + 1).to_bytes(32, "little"),
+    bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+    bytes.fromhex("5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"),
+]
+
+
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("low", LOW_ORDER, ids=range(len(LOW_ORDER)))
+def test_keys_that_agree_with_nobody_are_refused(low, half):
+    """In a roster they would stop every member, so that one client could end the run."""
+    server, members = ProtocolServer(TERMS), {i: ProtocolClient(i, TERMS) for i in PEOPLE}
+    for i in PEOPLE[1:]:
+        server.receive_keys(i, members[i].advertise())
+    said = bytearray(members[2].advertise())
+    at = len(said) - 64 + 32 * half
+    said[at : at + 32] = low
+    with pytest.raises(ProtocolError, match="cannot be used for key agreement"):
+        server.receive_keys(2, bytes(said))
+    roster = server.roster()
+    for i in PEOPLE[1:]:
+        server.receive_shares(i, members[i].share(roster))
+
+
+def test_one_member_cannot_have_another_blamed():
+    """If all have to open, one that leaves out a share, and one that dealt it wrong, look alike."""
+    terms, values = replace(TERMS, threshold=5), numbers()
+    server, members = ProtocolServer(terms), {i: ProtocolClient(i, terms) for i in PEOPLE}
+    for i, one in members.items():
+        server.receive_keys(i, one.advertise())
+    roster = server.roster()
+    for i, one in members.items():
+        server.receive_shares(i, one.share(roster))
+    for i, one in members.items():
+        server.receive_masked(i, one.mask(server.inbox(i), values[i]))
+    left = server.survivors()
+    for i, one in members.items():
+        said = one.open(left)
+        if i == 13:  # changes its share of 2's seed
+            said = bytearray(said)
+            said[25 + 4 + 5 + 20] ^= 1
+        server.receive_opened(i, bytes(said))
+    with pytest.raises(ThresholdError, match="4 right shares of member 2"):
+        server.unmask_sum()
