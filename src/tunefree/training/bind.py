@@ -69,6 +69,7 @@ class ClientData:
 
     sizes: Tensor  # samples of each client (N,)
     description: dict[str, Any]  # for `settings.json`: name, clients, samples, ...
+    effective_samples: float | None = None  # what the samples' weights stand for, if they differ
     nbytes: int = 0  # memory of the training data in this process
     has_held: bool = False  # whether the server holds a sample of its own
     test: Pair | None = None
@@ -197,7 +198,8 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     if is_scaled:
         _standardise(config.start, problem, data)
         if config.sets_itself:
-            method = replace(method, weight_decay=1 / int(data.sizes.sum()))
+            samples = data.effective_samples or int(data.sizes.sum())
+            method = replace(method, weight_decay=1 / samples)
     test, validation, metrics = None, None, dict(config.evaluate.metrics or {})
     if data.test is not None:
         test = Evaluation(problem, data.test, metrics, data.client_weights, data.client_names)
@@ -389,6 +391,7 @@ class SimulatedClients:
         self._federation = _add_weights(fed, config, problem)
         return ClientData(
             sizes=fed.sizes,
+            effective_samples=_effective_samples(_sample_weights(fed, config)),
             description=description,
             nbytes=nbytes,
             has_held=fed.held is not None,
@@ -470,6 +473,21 @@ def _sample_weights(fed: Federation, config: RunConfig) -> Tensor | None:
         raise ArgumentError("fit(class_weight=...) needs class labels, but y has none.")
     each = _class_weights(fed, given)[fed.y.cpu()]
     return each if weight is None else weight * each
+
+
+def _effective_samples(weight: Tensor | None) -> float | None:
+    """Return how many samples weights stand for; None without weights.
+
+    A whole number is so many equal samples, as in scikit-learn. Where weights add up to less than
+    Kish's effective number of samples, such as to 1, it is that number.
+
+    >>> _effective_samples(torch.tensor([0.0, 3.0, 1.0])), _effective_samples(torch.ones(4) / 4)
+    (4.0, 4.0)
+    """
+    if weight is None:
+        return None
+    total = weight.sum()
+    return float(torch.maximum(total, total.square() / weight.square().sum()))
 
 
 def _class_weights(fed: Federation, given: str | Mapping[Any, float]) -> Tensor:
