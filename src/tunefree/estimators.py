@@ -199,8 +199,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     """A regressor that is trained over several owners' rows, with scikit-learn's interface.
 
     Its arguments and attributes are those of `FederatedClassifier`, without classes. Targets may
-    have several columns. Their scale matters: use scikit-learn's `TransformedTargetRegressor` if
-    they are far from 1.
+    have several columns and any scale.
 
     >>> import numpy as np
     >>> X = np.linspace(-1, 1, 40)[:, None]

@@ -39,6 +39,9 @@ def test_auto_by_name(tmp_path):
     run = serve(tf.flower.Settings(**{**vars(given), "method": "auto", "set": {}}), transport)
     assert run.scaling is not None
     assert run.settings["scale"] == "standard"
+    assert run.settings["method"]["weight_decay"] == 1 / run.settings["data"]["samples"]
+    assert (run.settings["validation"], run.settings["patience"]) == (None, None)
+    assert (run.status, len(run.history)) == ("finished", given.rounds)
 
 
 def test_under_masks(tmp_path):

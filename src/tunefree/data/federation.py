@@ -309,7 +309,7 @@ class Federation:
         if self.test is not None:
             raise DataError("Federation.with_test splits off a test set, but there is one already.")
         if by == "rows":
-            taken = self._choose_rows(fraction, seed)
+            taken = self.choose_rows(fraction, seed)
             rest, owner = self._take(~taken), self.owners()[taken]
         else:
             count = min(max(round(fraction * self.clients), 1), self.clients - 1)
@@ -336,12 +336,12 @@ class Federation:
         ([3, 2], 5)
         """
         check_between("Federation.hold_out", "fraction", fraction, 0, 1)
-        taken = self._choose_rows(fraction, seed)
+        taken = self.choose_rows(fraction, seed)
         return self._take(~taken), select_rows((self.x, self.y), taken.nonzero().squeeze(1))
 
-    def _choose_rows(self, fraction: float, seed: int) -> Tensor:
-        """Return which rows are taken if every client gives a fraction of its own."""
-        give = (self.sizes.double() * fraction).round().long().minimum(self.sizes - 1)
+    def choose_rows(self, fraction: float, seed: int = 0) -> Tensor:
+        """Return which rows `hold_out` takes, (samples,)."""
+        give = count_held(self.sizes, fraction)
         if not bool(give.any()):
             raise DataError(
                 f"A fraction of {fraction!r} takes no sample from any of the {self.clients} "
@@ -504,6 +504,11 @@ class Federation:
             raise refusal("test_owner", f"use the labels of owner, but {problem}")
         place = np.searchsorted(unique, labels).clip(max=len(unique) - 1)
         return torch.from_numpy(np.where(unique[place] == labels, place, -1).astype(np.int64))
+
+
+def count_held(sizes: Tensor, fraction: float) -> Tensor:
+    """Return how many samples clients with these numbers give, if each gives a fraction."""
+    return (sizes.double() * fraction).round().long().minimum(sizes - 1)
 
 
 def _as_two(pair: Any, of: str) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Sums over the columns of a table, by client."""
+"""Sums over the columns of a table and its targets, by client."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ def count_columns(x: Inputs) -> int:
 def column_moments(federation: Federation, ids: Tensor, shift: Tensor) -> Tensor:
     """Return samples, sums and sums of squares of x - shift for each client, in float64.
 
-    If the inputs are a table and the weights of its rows, a row counts as often as its weight says.
+    If `shift` has more entries than the table has columns, the targets are further columns. If the
+    inputs are a table and the weights of its rows, a row counts as often as its weight says.
 
     >>> fed = Federation([[1.0], [2.0], [5.0]], [0.0, 0.0, 0.0], [0, 0, 1])
     >>> column_moments(fed, torch.arange(2), torch.zeros(1, dtype=torch.float64))
@@ -27,7 +28,10 @@ def column_moments(federation: Federation, ids: Tensor, shift: Tensor) -> Tensor
     first = federation.starts[ids] - (sizes.cumsum(0) - sizes)
     index = first.repeat_interleave(sizes) + torch.arange(int(sizes.sum()))
     index = index.to(x.device)
-    z = x[index].to(torch.float64) - shift
+    z = x[index].to(torch.float64)
+    if len(shift) > x.shape[1]:
+        z = torch.cat([z, federation.y[index].to(z).reshape(len(z), -1)], 1)
+    z = z - shift
     both = torch.cat([torch.ones_like(z[:, :1]), z, z.square()], 1)
     for weight in weights:
         both = both * weight[index, None]

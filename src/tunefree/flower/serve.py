@@ -160,6 +160,12 @@ def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int],
     return run, sizes, columns
 
 
+def _decided(config: RunConfig, method: Method) -> dict[str, Any]:
+    """Return what was decided for a method that sets itself and that nodes must know."""
+    decay = method.weight_decay
+    return {"weight_decay": decay} if config.sets_itself and decay else {}
+
+
 class NodeSource:
     """The nodes of a federation as the clients of a run, with their sizes (N,)."""
 
@@ -178,6 +184,10 @@ class NodeSource:
     def clients(self) -> int:
         """Number of clients N."""
         return self._settings.clients
+
+    @property
+    def sizes(self) -> None:
+        """None: the nodes train on all of their samples."""
 
     def load(self, config: RunConfig, problem: Problem) -> ClientData:
         """Return what the server knows of the data."""
@@ -217,7 +227,10 @@ class NodeSource:
             held=plan.held,
             width=width,
             options=config.record(node=True),
-            named=name_method(method.name if isinstance(s.method, str) else s.method, s.set),
+            named=name_method(
+                method.name if isinstance(s.method, str) else s.method,
+                {**s.set, **_decided(config, method)},
+            ),
             method=digest_method(method),
             model=digest_model(problem),
             start=digest_start(start),

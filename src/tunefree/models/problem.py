@@ -22,7 +22,7 @@ from ..core.types import Inputs, Vector, list_tensors, map_inputs
 from .dropout import CounterDropoutMode, draws_random_numbers, with_counter_dropout
 from .norms import refuse_batchnorm
 from .recurrent import quiet_weights
-from .scaling import fold_scaling, standardise
+from .scaling import fold_scaling, fold_targets, restore_targets, standardise
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Precision = Literal["auto", "fp32", "tf32", "bf16"]
@@ -155,6 +155,7 @@ class Problem:
         self.dtype, self.device = dtype, torch.device(device)
         self.precision = _precision(precision, dtype, self.device)
         self.scaling: Tensor | None = None  # mean and scale of each column of the inputs
+        self.target_scaling: Tensor | None = None  # mean and common scale of the targets
         self._original, self._title = copy.deepcopy(module), f"The model {type(module).__name__}"
         twin, self._key_names = with_counter_dropout(module)
         self._functional = False  # whether forward calls F.dropout or attention; set by `check`
@@ -176,6 +177,22 @@ class Problem:
         zero = torch.zeros(columns, dtype=self.dtype, device=self.device)
         self.scaling = torch.stack([zero, zero + 1])
         return self.scaling
+
+    def standardise_targets(self, targets: int) -> Tensor:
+        """Standardise targets by a tensor (2, targets), which is filled in place later."""
+        zero = torch.zeros(targets, dtype=self.dtype, device=self.device)
+        self.target_scaling = torch.stack([zero, zero + 1])
+        return self.target_scaling
+
+    def takes_target_scaling(self, columns: int, targets: int) -> bool:
+        """Return whether targets can be standardised: squares, and a last layer to fold into."""
+        if self.loss is not _mse:
+            return False
+        scaling = torch.tensor([[1.0], [2.0]]).expand(2, targets)
+        try:
+            return fold_targets(self._original, scaling, columns) is not None
+        except Exception:  # a module that takes no such table by itself
+            return False
 
     def set_loss(self, loss: str | Loss) -> None:
         """Set the loss, by its name or as a function."""
@@ -247,7 +264,7 @@ class Problem:
                     output = self._call(params, inputs, extra).to(self.dtype)
             else:
                 output = self._call(params, inputs, extra)
-        each = self.sample_losses(output, target)
+        each = self.sample_losses(output, self._standard_target(target))
         weight = mask.to(each.dtype)
         if factor is not None:
             each = each * factor.to(each.dtype)
@@ -271,9 +288,22 @@ class Problem:
             self._module.train()
 
     def outputs(self, x: Vector, inputs: Inputs) -> Tensor:
-        """Return the model's outputs in evaluation mode."""
+        """Return the model's outputs in evaluation mode, in the units of the targets."""
         with torch.no_grad(), self._evaluating():
-            return self._call(self.layout.split(x), inputs, {})
+            output = self._call(self.layout.split(x), inputs, {})
+        if self.target_scaling is None:
+            return output
+        return restore_targets(output, self.target_scaling)
+
+    def _standard_target(self, target: Tensor) -> Tensor:
+        if self.target_scaling is None:
+            return target
+        return standardise(target, self.target_scaling.reshape(2, *target.shape[1:]))
+
+    @property
+    def loss_unit(self) -> float:
+        """The loss in the targets' own units, over that in training."""
+        return 1.0 if self.target_scaling is None else float(self.target_scaling[1, 0]) ** 2
 
     def gradient(self, x: Vector, inputs: Inputs, target: Tensor, weight: Tensor) -> Vector:
         """Return the gradient of the weighted sum of losses, in evaluation mode."""
@@ -281,7 +311,8 @@ class Problem:
         inputs, factor = self._split_weight(inputs)
         weight = weight if factor is None else weight * factor.to(weight.dtype)
         with self._evaluating():
-            each = self.sample_losses(self._call(self.layout.split(point), inputs, {}), target)
+            output = self._call(self.layout.split(point), inputs, {})
+            each = self.sample_losses(output, self._standard_target(target))
             (grad,) = torch.autograd.grad((each * weight).sum(), [point])
         return grad
 
@@ -331,7 +362,8 @@ class Problem:
     def module_at(self, x: Vector) -> nn.Module:
         """Return a copy of the user's module with parameters `x`, in evaluation mode.
 
-        It takes raw inputs: if they are standardised, `fold_scaling` says where that goes.
+        It takes raw inputs and returns raw targets: where these are standardised, `fold_scaling`
+        and `fold_targets` say where that goes.
         """
         module = copy.deepcopy(self._original).to(self.dtype)
         named = dict(module.named_parameters())
@@ -339,11 +371,15 @@ class Problem:
         with torch.no_grad():
             for name, part in zip(self.layout.names, parts, strict=True):
                 named[name].copy_(part)
-        return (
-            module.eval()
-            if self.scaling is None
-            else fold_scaling(module, self.scaling, extract_logits)
-        )
+        if self.scaling is None:
+            return module.eval()
+        if self.target_scaling is not None:
+            folded = fold_targets(module, self.target_scaling, self.scaling.shape[1])
+            if folded is None:  # not as `takes_target_scaling` found it
+                why = "must end in a linear layer with a bias, as the model of the run does"
+                raise ArgumentError(f"{self._title} {why}.")
+            module = folded
+        return fold_scaling(module, self.scaling, extract_logits)
 
     def vector_of(self, module: nn.Module) -> Vector:
         """Return a module's parameters, which must have this layout, as a flat vector."""

@@ -1,4 +1,4 @@
-"""Standardised inputs: a model of (x - mean) / scale as a model of x."""
+"""Standardised tables: a model of (x - mean) / scale as a model of x, and so with its outputs."""
 
 import copy
 from collections.abc import Callable
@@ -45,6 +45,58 @@ def fold_scaling(module: nn.Module, scaling: Tensor, read: Read = lambda out: ou
         {"running_mean": scaling[0], "running_var": scaling[1] ** 2}, strict=False
     )
     return nn.Sequential(first, module).eval()
+
+
+def restore_targets(output: Tensor, scaling: Tensor) -> Tensor:
+    """Return outputs in the targets' own units; `scaling` is (2, targets)."""
+    each = scaling.reshape(2, *output.shape[1:])
+    return output * each[1] + each[0]
+
+
+def fold_targets(module: nn.Module, scaling: Tensor, columns: int) -> nn.Module | None:
+    """Return a module whose outputs are those of `module` in the targets' own units.
+
+    The weight and bias of the last linear layer absorb the scaling. None if the module does not end
+    in a linear layer with a bias and as many outputs as targets. It is a copy, in evaluation mode.
+
+    >>> layer, scaling = nn.Linear(2, 1), torch.tensor([[150.0], [80.0]])
+    >>> folded, x = fold_targets(layer, scaling, 2), torch.ones(1, 2)
+    >>> torch.allclose(folded(x), restore_targets(layer(x), scaling))
+    True
+    """
+    first = next(module.parameters())
+    scaling = scaling.detach().to(first)
+    noise = torch.randn(ROWS, columns, generator=torch.Generator().manual_seed(0)).to(first)
+    folded = copy.deepcopy(module).eval()
+    with torch.no_grad():
+        before = folded(noise)
+        layer = _output_layer(folded, noise)
+        if layer is None or layer.out_features != scaling.shape[1]:
+            return None
+        wanted = restore_targets(before, scaling)
+        layer.weight.mul_(scaling[1][:, None])
+        layer.bias.mul_(scaling[1]).add_(scaling[0])
+        error, largest = (folded(noise) - wanted).abs().max(), wanted.abs().max()
+    return folded if bool(error <= TOLERANCE * largest) else None
+
+
+def _output_layer(module: nn.Module, x: Tensor) -> nn.Linear | None:
+    """Return the linear layer with a bias whose output is the module's own."""
+    found: list[tuple[nn.Linear, Tensor]] = []
+
+    def note(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if isinstance(layer, nn.Linear) and layer.bias is not None:
+            found.append((layer, output))
+
+    linear = [m for m in module.modules() if isinstance(m, nn.Linear)]
+    hooks = [m.register_forward_hook(note) for m in linear]
+    output = module(x)
+    for hook in hooks:
+        hook.remove()
+    if not isinstance(output, Tensor):
+        return None
+    last = [layer for layer, own in found if own.data_ptr() == output.data_ptr()]
+    return last[0] if len(last) == 1 else None
 
 
 def _input_layers(module: nn.Module, x: Tensor) -> list[nn.Linear]:

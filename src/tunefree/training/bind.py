@@ -9,7 +9,7 @@ import hashlib
 import logging
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
 
@@ -69,13 +69,16 @@ class ClientData:
 
     sizes: Tensor  # samples of each client (N,)
     description: dict[str, Any]  # for `settings.json`: name, clients, samples, ...
+    effective_samples: float | None = None  # what the samples' weights stand for, if they differ
     nbytes: int = 0  # memory of the training data in this process
     has_held: bool = False  # whether the server holds a sample of its own
     test: Pair | None = None
     validation: Pair | None = None
+    validation_weight: Tensor | None = None  # of each row in training, if they differ
     client_weights: Tensor | None = None
     client_names: tuple[int | str, ...] = ()  # of the rows of `client_weights`
     columns: int = 0  # of the inputs, if they are a table (2-D floats)
+    targets: int = 0  # per row, if they are numbers that can be standardised with the columns
     spread: float = 1.0  # largest over smallest range of the columns, if known
 
 
@@ -85,6 +88,11 @@ class ClientSource(Protocol):
     @property
     def clients(self) -> int:
         """Number of clients N."""
+        ...
+
+    @property
+    def sizes(self) -> Tensor | None:
+        """Samples of each client (N,), if some of them can be held out here."""
         ...
 
     def load(self, config: RunConfig, problem: Problem) -> ClientData:
@@ -120,11 +128,17 @@ class BoundRun:
 
     def standardise(self, pool: ClientPool) -> Ledger:
         """Let clients send the moments of their columns, if asked for; return the bytes."""
-        ledger, scaling = Ledger(), self.problem.scaling
+        ledger, scaling, targets = Ledger(), self.problem.scaling, self.problem.target_scaling
         if self.asks_moments:
             assert scaling is not None
             once = isinstance(self.config.aggregate, Privacy)
-            scaling.copy_(exchange_moments(pool, self.plan.clients, scaling, ledger, once))
+            like = scaling if targets is None else torch.cat([scaling, targets], 1)
+            found = exchange_moments(pool, self.plan.clients, like, ledger, once)
+            scaling.copy_(found[:, : scaling.shape[1]])
+            if targets is not None:
+                mean, deviation = found[:, scaling.shape[1] :]
+                targets[0] = mean
+                targets[1] = deviation.square().mean().sqrt()  # one for all, so that f is the same
         return ledger
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
@@ -171,6 +185,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         Interrupted: After Ctrl-C while compiling; its run has no round yet.
     """
     method, ranks = config.resolve_method(), init_ranks()
+    config = config.resolve_validation(source.sizes)
     if config.cohort is not None:
         most = f"at most the number of clients, {source.clients}"
         check_argument("fit", "cohort", config.cohort, most, config.cohort <= source.clients)
@@ -189,14 +204,16 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     start = problem.start if config.start is None else _read_start(problem, config.start)
     is_scaled = _is_scaled(config, data)
     if is_scaled:
-        scaling = problem.standardise_inputs(data.columns)
-        if isinstance(config.start, Run) and config.start.scaling is not None:
-            scaling.copy_(config.start.scaling)
+        _standardise(config.start, problem, data)
+        if config.sets_itself:
+            samples = data.effective_samples or int(data.sizes.sum())
+            method = replace(method, weight_decay=1 / samples)
     test, validation, metrics = None, None, dict(config.evaluate.metrics or {})
     if data.test is not None:
         test = Evaluation(problem, data.test, metrics, data.client_weights, data.client_names)
     if data.validation is not None:
-        validation = Evaluation(problem, data.validation, metrics)
+        weight = data.validation_weight
+        validation = Evaluation(problem, data.validation, metrics, weight=weight)
     if metrics and test is None and validation is None:
         use = "give Federation(test=...), or Evaluate(validation=0.1)"
         raise ArgumentError(f"Evaluate(metrics=...) needs a test or a validation set; {use}.")
@@ -267,10 +284,24 @@ def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
     )
 
 
+def _standardise(start: nn.Module | Run | None, problem: Problem, data: ClientData) -> None:
+    """Standardise the inputs, and targets that are numbers; by the scales of `start`, if any."""
+    inputs = problem.standardise_inputs(data.columns)
+    if not isinstance(start, Run):
+        if data.targets and problem.takes_target_scaling(data.columns, data.targets):
+            problem.standardise_targets(data.targets)
+        return
+    assert start.scaling is not None
+    inputs.copy_(start.scaling)
+    if (found := start.target_scaling) is not None:
+        problem.standardise_targets(found.shape[1]).copy_(found)
+
+
 def _is_scaled(config: RunConfig, data: ClientData) -> bool:
     """Return whether inputs are standardised; refuse what cannot be, warn of unequal columns."""
     given, start, private = config.scale, config.start, config.aggregate
-    is_noisy = isinstance(private, Privacy) and is_too_noisy(private, data.columns)
+    columns = data.columns + data.targets
+    is_noisy = isinstance(private, Privacy) and is_too_noisy(private, columns)
     found = start.scaling if isinstance(start, Run) else None
     if found is not None and (given is None or found.shape != (2, data.columns)):
         why = f"a run whose inputs are standardised by the scales of its {found.shape[1]} columns"
@@ -287,7 +318,7 @@ def _is_scaled(config: RunConfig, data: ClientData) -> bool:
         if start is not None and found is None:
             why = "has parameters for inputs that are not standardised; leave scale out"
             raise ArgumentError(f"fit(scale='standard', start=...) {why}.")
-    is_wanted = given == "standard" or (given == "auto" and config.method == "auto")
+    is_wanted = given == "standard" or (given == "auto" and config.sets_itself)
     if found is not None or (is_wanted and start is None and not is_noisy and data.columns):
         return True
     if given is not None and data.spread >= MAX_SPREAD:
@@ -331,11 +362,18 @@ class SimulatedClients:
         """Number of clients N."""
         return self._original.clients
 
+    @property
+    def sizes(self) -> Tensor:
+        """Samples of each client (N,)."""
+        return self._original.sizes
+
     def load(self, config: RunConfig, problem: Problem) -> ClientData:
         """Hold out the validation set, move the data to the device and check it."""
-        fed, held_out = self._fit_targets(problem), None
-        if config.evaluate.validation is not None:
-            fed, held_out = fed.hold_out(config.evaluate.validation, config.seed)
+        fed, held_out, weight = self._fit_targets(problem), None, None
+        if (share := config.evaluate.validation) is not None:
+            weight = _sample_weights(fed, config)
+            weight = None if weight is None else weight[fed.choose_rows(share, config.seed)]
+            fed, held_out = fed.hold_out(share, config.seed)
         fed = fed.to(problem.device, problem.dtype)
         for pair in ((fed.x, fed.y), fed.test, fed.held):
             if pair is not None:
@@ -362,14 +400,17 @@ class SimulatedClients:
         self._federation = _add_weights(fed, config, problem)
         return ClientData(
             sizes=fed.sizes,
+            effective_samples=_effective_samples(_sample_weights(fed, config)),
             description=description,
             nbytes=nbytes,
             has_held=fed.held is not None,
             test=test,
             validation=None if held_out is None else prepare_pair(problem, held_out),
+            validation_weight=None if weight is None else weight.to(problem.device),
             client_weights=weights,
             client_names=() if weights is None else clients_with_tests(fed),
             columns=count_columns(fed.x),
+            targets=fed.y[:1].numel() if problem.loss_name == "mse" else 0,
             spread=column_spread(fed.x),
         )
 
@@ -423,18 +464,39 @@ def _add_weights(fed: Federation, config: RunConfig, problem: Problem) -> Federa
 
     Weights have mean 1, so that the mean loss of all samples is the weighted one.
     """
-    weight = fed.sample_weight
-    if (given := config.class_weight) is not None:
-        if fed.classes is None:
-            raise ArgumentError("fit(class_weight=...) needs class labels, but y has none.")
-        each = _class_weights(fed, given)[fed.y.cpu()]
-        weight = each if weight is None else weight * each
+    weight = _sample_weights(fed, config)
     if weight is None:
         return fed
     problem.weighted = True
     own = (weight / weight.mean()).to(problem.device, problem.dtype)
     x: Inputs = {**fed.x, WEIGHT: own} if isinstance(fed.x, dict) else (*list_tensors(fed.x), own)
     return fed.with_x(x)
+
+
+def _sample_weights(fed: Federation, config: RunConfig) -> Tensor | None:
+    """Return the weight of each sample in training; None if all are equal."""
+    weight = fed.sample_weight
+    if (given := config.class_weight) is None:
+        return weight
+    if fed.classes is None:
+        raise ArgumentError("fit(class_weight=...) needs class labels, but y has none.")
+    each = _class_weights(fed, given)[fed.y.cpu()]
+    return each if weight is None else weight * each
+
+
+def _effective_samples(weight: Tensor | None) -> float | None:
+    """Return how many samples weights stand for; None without weights.
+
+    A whole number is so many equal samples, as in scikit-learn. Where weights add up to less than
+    Kish's effective number of samples, such as to 1, it is that number.
+
+    >>> _effective_samples(torch.tensor([0.0, 3.0, 1.0])), _effective_samples(torch.ones(4) / 4)
+    (4.0, 4.0)
+    """
+    if weight is None:
+        return None
+    total = weight.sum()
+    return float(torch.maximum(total, total.square() / weight.square().sum()))
 
 
 def _class_weights(fed: Federation, given: str | Mapping[Any, float]) -> Tensor:

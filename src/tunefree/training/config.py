@@ -5,6 +5,7 @@
 `RunConfig` or in one of its groups) and the code that uses it.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from numbers import Integral
@@ -25,6 +26,7 @@ from ..core.errors import (
 )
 from ..core.text import parse_value
 from ..data.batches import BatchPlan
+from ..data.federation import count_held
 from ..faults import Faults
 from ..methods import Method
 from ..methods.self_setting import without_race
@@ -38,6 +40,12 @@ from .run import Run
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]
 MODES: dict[str, Literal["min", "max"]] = {"loss": "min", "accuracy": "max"}  # what is better
+HELD = 0.2  # share of a client's samples that `auto` holds back, at most
+FEWEST, ENOUGH, MOST = 50, 2000, 10_000  # samples held back: too few below, enough, too many above
+PATIENCE, SHARE = (
+    20,
+    0.2,
+)  # evaluations without a gain after which `auto` stops: at least, and of all
 
 
 def option(
@@ -74,7 +82,9 @@ class Evaluate:
     """What is measured beside the test set, and what is decided by it: `fit(evaluate=...)`.
 
     Args:
-        validation: Fraction of every client's samples held out for validation, in (0, 1).
+        validation: Fraction of every client's samples held out for validation, in (0, 1); 0 holds
+            out none. None holds out some for `method="auto"`, with `monitor="loss"`, `keep_best`
+            and a patience in proportion to the rounds, and none for other methods.
         patience: Stop after this many evaluations without a better value of `monitor`.
         keep_best: Ship the model with the best value of `monitor` instead of the method's output.
         monitor: The metric on the validation data that `patience` and `keep_best` follow: "loss",
@@ -91,7 +101,8 @@ class Evaluate:
 
     validation: float | None = option(
         None,
-        "Fraction of each client's samples held out for validation, such as 0.1.",
+        "Fraction of each client's samples held out for validation, such as 0.1; 0 is none, and by "
+        "default method auto holds out some, ships the best model and stops by itself.",
         cli=float | None,
     )
     patience: int | None = option(
@@ -126,7 +137,7 @@ class Evaluate:
 
     def __post_init__(self) -> None:
         _make_plain(self)
-        if self.validation is not None:
+        if self.validation is not None and self.validation != 0:
             check_between("Evaluate", "validation", self.validation, 0, 1)
         elif self.patience is not None or self.keep_best or self.monitor is not None:
             why = "choose by validation data; give validation=0.1 or so"
@@ -163,7 +174,7 @@ class Evaluate:
 
     def resolve_monitor(self, has_accuracy: bool) -> dict[str, str | None]:
         """Return what `patience` and `keep_best` follow, and its direction."""
-        if self.validation is None:
+        if not self.validation:
             return {"monitor": None, "mode": None}
         if self.monitor == "accuracy" and not has_accuracy:
             names = ", ".join(map(repr, ("loss", *(self.metrics or {}))))
@@ -433,6 +444,28 @@ class RunConfig:
             return found
         return replace(found, weights="samples" if self.has_plain_mean else "uniform")
 
+    @property
+    def sets_itself(self) -> bool:
+        """Whether the method is `auto`, by its name alone, for which more is decided than by it."""
+        return self.method == "auto" and not self.method_settings
+
+    def resolve_validation(self, sizes: Tensor | None) -> Self:
+        """Return the configuration with decided validation data: a fraction, or None for none.
+
+        Args:
+            sizes: Samples of each client; None if they cannot be held out.
+        """
+        found = self.evaluate
+        if found.validation is None and self.sets_itself and self.has_plain_mean:
+            share = None if sizes is None else choose_share(sizes)
+            if share is not None:
+                evaluations = -(-self.rounds // self.eval_every)
+                patience = max(PATIENCE, math.ceil(SHARE * evaluations))
+                found = replace(
+                    found, validation=share, patience=patience, keep_best=True, monitor="loss"
+                )
+        return replace(self, evaluate=replace(found, validation=found.validation or None))
+
     def flat(self) -> dict[str, Any]:
         """Return every option by name, those of the groups included."""
         return {
@@ -460,6 +493,20 @@ class RunConfig:
         names = [about.name for _, about in OPTIONS if about.metadata[kind]]
         found = {name: _to_plain(values[name]) for name in names}
         return found | {"augment": augmentations.name_of(self.augmentation)} if node else found
+
+
+def choose_share(sizes: Tensor) -> float | None:
+    """Return the fraction that every client with these samples holds back; None for nothing.
+
+    >>> choose_share(torch.tensor([300, 700])), choose_share(torch.tensor([6000] * 10))
+    (0.2, 0.0333)
+    >>> choose_share(torch.tensor([10] * 6000)), choose_share(torch.tensor([120, 80]))
+    (0.0666, None)
+    """
+    share = round(min(HELD, ENOUGH / int(sizes.sum())), 4)
+    while share < HELD and int(count_held(sizes, share).sum()) < ENOUGH / 2:
+        share = min(HELD, 2 * share)  # clients so small that they would give nothing
+    return share if FEWEST <= int(count_held(sizes, share).sum()) <= MOST else None
 
 
 def _located_options() -> list[tuple[str | None, Field[Any]]]:

@@ -27,6 +27,7 @@ class Evaluation:
     metrics: dict[str, Metric] = field(default_factory=dict)  # each f(all outputs, all targets)
     groups: Tensor | None = None  # weight of each test row for each client (N, rows)
     names: Sequence[int | str] = ()  # of the clients that the groups are for
+    weight: Tensor | None = None  # of each row in the mean loss
 
     def has_accuracy(self, x: Vector) -> bool:
         """Return whether `measure` has an accuracy."""
@@ -43,7 +44,11 @@ class Evaluation:
             losses.append(self.problem.sample_losses(output, target[low : low + ROWS]))
             outputs.append(output)
         output, loss = torch.cat(outputs), torch.cat(losses)
-        out: dict[str, Any] = {f"{prefix}_loss": float(loss.to(torch.float64).mean())}
+        each = loss.to(torch.float64)
+        mean = (
+            each.mean() if self.weight is None else (self.weight * each).sum() / self.weight.sum()
+        )
+        out: dict[str, Any] = {f"{prefix}_loss": float(mean)}
         right = self.problem.accuracy(output, target)
         labelled, score = right is not None, loss if right is None else right
         if labelled:

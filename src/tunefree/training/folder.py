@@ -337,10 +337,11 @@ class RunFolder:
 
 def _is_best(best: Any, rounds: int) -> bool:
     """Whether this is the record of the best model of so many rounds."""
-    if not isinstance(best, dict) or best.keys() != {"score", "round", "waited"}:
+    if not isinstance(best, dict) or best.keys() != {"score", "round", "lowest", "waited"}:
         return False
-    score, round, waited = best["score"], best["round"], best["waited"]
-    is_number = score is None or type(score) in (int, float)
+    round, waited = best["round"], best["waited"]
+    scores = (best["score"], best["lowest"])
+    is_number = all(score is None or type(score) in (int, float) for score in scores)
     is_count = type(round) is int and type(waited) is int
     return is_number and is_count and -1 <= round < max(rounds, 1) and 0 <= waited <= rounds
 

@@ -72,6 +72,7 @@ class Run:
         path: The run's folder, or None.
         scaling: Mean and scale of each column (2, columns), if inputs are standardised; `x` and
             `output` are parameters for standardised inputs, `model` takes raw ones.
+        target_scaling: Mean and scale of each target (2, targets), if these are standardised too.
     """
 
     x: Vector
@@ -82,6 +83,7 @@ class Run:
     path: Path | None = None
     problem: Problem | None = None
     scaling: Tensor | None = None
+    target_scaling: Tensor | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -243,9 +245,10 @@ class Run:
             is_flat = x.ndim == 1 and x.shape == output.shape and x.dtype == output.dtype
             if not (is_flat and x.is_floating_point() and rounds >= 0):
                 raise ValueError("x and the shipped model must be vectors of one shape and dtype")
-            scaling = tensors.get("scale")
-            if scaling is not None and (scaling.ndim != 2 or len(scaling) != 2):
-                raise ValueError("the scale must have a mean and a deviation of each column")
+            scaling, targets = tensors.get("scale"), tensors.get("target_scale")
+            for scale in (scaling, targets):
+                if scale is not None and (scale.ndim != 2 or len(scale) != 2):
+                    raise ValueError("the scale must have a mean and a deviation of each column")
         if model is not None:
             dtype, loss = settings.get("dtype"), settings.get("loss")
             if dtype not in ("float32", "float64") or not isinstance(loss, str):
@@ -257,10 +260,11 @@ class Run:
             if (size := problem.layout.size) != x.numel():
                 wanted = f"the run's {x.numel()} trainable parameters"
                 raise ArgumentError(f"Run.load(model=...) must have {wanted}, got {size}.")
-            problem.scaling = scaling
+            problem.scaling, problem.target_scaling = scaling, targets
         status = str(facts.get("status", "unfinished"))
         history = folder.read_history()[:rounds]
-        return Run(x, output, history, settings, status, folder.path, problem, scaling)
+        path = folder.path
+        return Run(x, output, history, settings, status, path, problem, scaling, targets)
 
 
 def _data(settings: dict[str, Any]) -> dict[str, Any]:

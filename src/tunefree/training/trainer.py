@@ -110,8 +110,8 @@ class Trainer:
             with convert_errors(f"The run in {folder.name} cannot be continued", CheckpointError):
                 self._state = self._state.restored(rounds, tensors)
                 run.pool.load_state(tensors)
-                if run.problem.scaling is not None:
-                    run.problem.scaling.copy_(tensors["scale"])
+                for name, scaling in self._scales().items():
+                    scaling.copy_(tensors[name])
                 self._best.restore(facts["best"], tensors["best"].to(run.start.device))
                 self._history = History(r for r in rows if r.get("round", rounds) < rounds)
                 self._status = str(facts["status"])
@@ -142,7 +142,9 @@ class Trainer:
         before = before if isinstance(before, int) else self._run.plan.rounds
         is_longer = before < run.plan.rounds
         # More rounds are more work, which may be worth compiling.
-        folder.check_settings(run.settings, ("rounds", "engine") if is_longer else ())
+        # And `auto` waits longer for a better model.
+        free = ("rounds", "engine", "patience") if is_longer else ()
+        folder.check_settings(run.settings, free)
         found = folder.load_checkpoint()
         if found is None:
             folder.start(run.settings)
@@ -179,6 +181,7 @@ class Trainer:
             try:
                 before = run.standardise(pool) if now.round == 0 else None
                 after, row = run_round(run.method, run.plan, now, pool, cohort, before)
+                row["train_loss"] *= run.problem.loss_unit
                 output = output_model(run.method, after)
                 what = _find_nonfinite(after, row)
             except (Exception, KeyboardInterrupt) as error:  # Ctrl-C also ends a C++ compiler
@@ -199,7 +202,7 @@ class Trainer:
             if is_last or after.round % run.config.eval_every == 0:
                 row |= run.evaluate(output) | run.privacy_cost(after.round, self._replays)
                 if run.validation is not None:
-                    self._best.update(validation_score(row, run.settings), row["round"], output)
+                    self._best.update(validation_score(row, run.settings), row, output)
             self._state = after
             cohort = cohort if is_last else self._sample_cohort(0)
             row["seconds"] = time.perf_counter() - began
@@ -250,12 +253,17 @@ class Trainer:
             return
         tensors = self._state.tensors() | self._run.pool.state()
         tensors |= {"best": self._best.x, "shipped": self._shipped()}
-        if (scaling := self._run.problem.scaling) is not None:
-            tensors["scale"] = scaling
+        tensors |= self._scales()
         if self._leads:
             facts = {"status": status, "best": self._best.facts(), "replays": self._replays}
             self._folder.save_checkpoint(self._state.round, tensors, facts)
         self._written = time.monotonic()
+
+    def _scales(self) -> dict[str, Tensor]:
+        """Return how inputs and targets are standardised, as the checkpoint names it."""
+        problem = self._run.problem
+        found = {"scale": problem.scaling, "target_scale": problem.target_scaling}
+        return {name: scaling for name, scaling in found.items() if scaling is not None}
 
     def _shipped(self) -> Vector:
         if self._run.config.evaluate.keep_best and self._best.round >= 0:
@@ -275,6 +283,7 @@ class Trainer:
             path,
             run.problem,
             run.problem.scaling,
+            run.problem.target_scaling,
         )
 
 
@@ -299,23 +308,34 @@ def _find_nonfinite(after: ServerState, row: dict[str, Any]) -> str | None:
 
 
 class _BestModel:
-    """The best validation score so far, and its model."""
+    """The best validation score so far, its model, and how long nothing was better.
+
+    Arms, short runs before the run itself, may have the best model. Patience begins after them:
+    `waited` counts evaluations since the best one, with score `lowest`, of the run itself.
+    """
 
     def __init__(self, x: Vector) -> None:
-        self.score, self.round, self.waited, self.x = float("inf"), -1, 0, x
+        self.score = self.lowest = float("inf")
+        self.round, self.waited, self.x = -1, 0, x
 
-    def update(self, score: float | None, round_index: int, output: Vector) -> None:
+    def update(self, score: float | None, row: dict[str, Any], output: Vector) -> None:
         if score is not None and score < self.score:
-            self.score, self.round, self.waited, self.x = score, round_index, 0, output
+            self.score, self.round, self.x = score, row["round"], output
+        if "arm" in row:
+            return
+        if score is not None and score < self.lowest:
+            self.lowest, self.waited = score, 0
         else:
             self.waited += 1
 
     def facts(self) -> dict[str, Any]:
-        return {"score": self.score, "round": self.round, "waited": self.waited}
+        names = ("score", "round", "lowest", "waited")
+        return {name: getattr(self, name) for name in names}
 
     def restore(self, facts: dict[str, Any], x: Vector) -> None:
-        score = facts["score"]
-        self.score = float("inf") if score is None else score
+        self.score, self.lowest = (
+            float("inf") if facts[name] is None else facts[name] for name in ("score", "lowest")
+        )
         self.round, self.waited, self.x = facts["round"], facts["waited"], x
 
 

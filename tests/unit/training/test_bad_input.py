@@ -155,7 +155,7 @@ def test_choosing_without_validation(more):
     refused("choose by validation data; give validation=0.1", **more)
 
 
-@pytest.mark.parametrize("value", [0, 1, -0.5, NAN, "0.1"])
+@pytest.mark.parametrize("value", [1, -0.5, NAN, "0.1", ""])
 def test_validation(value):
     words = f"Evaluate(validation=...) must be a number between 0 and 1, got {value!r}."
     refused(words, validation=value)

@@ -1,0 +1,241 @@
+"""`auto` holds back validation data, ships the best model and stops; decided before round 0."""
+
+import pytest
+import torch
+
+import tunefree as tf
+from helpers import CrashError, bound, drop_seconds, fit, grouped, labelled, linear
+from tunefree.training.command import CommandConfig, build_run
+from tunefree.training.config import RunConfig, choose_share
+from tunefree.training.trainer import _BestModel
+from unit.training.test_weights import NOISE
+
+NAMES = ("validation", "patience", "keep_best", "monitor", "mode")
+DECIDED = {
+    "validation": 0.2,
+    "patience": 20,
+    "keep_best": True,
+    "monitor": "loss",
+    "mode": "min",
+}
+OFF = {"validation": None, "patience": None, "keep_best": False, "monitor": None, "mode": None}
+AUTO = tf.methods.get("auto", weights=None)
+
+
+def large(rows=80):
+    return labelled(clients=4, rows=rows, features=3)
+
+
+def noise(rows=75):
+    """Labels that nothing explains, so that every step beyond the first few is lost."""
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(4 * rows, 8, generator=draw, dtype=torch.float64)
+    y = torch.randint(2, (4 * rows,), generator=draw)
+    return tf.Federation(x, y, torch.arange(4 * rows) % 4)
+
+
+def decided(run):
+    return {name: run.settings[name] for name in NAMES}
+
+
+def off(**more):
+    return tf.Evaluate(validation=0, **more)
+
+
+def test_auto_trains_on_the_rest_of_the_rows():
+    run = fit("auto", large(), rounds=4)
+    assert decided(run) == DECIDED
+    rest, (x, y) = large().hold_out(0.2, seed=0)
+    alone = fit("auto", rest, rounds=4, evaluate=off())
+    assert torch.equal(run.x, alone.x)
+    best = min(run.history, key=lambda row: row["validation_loss"])
+    chance = torch.log_softmax(run.predict(x, raw=True), 1)
+    loss = -chance[torch.arange(len(y)), y].mean()
+    assert best["validation_loss"] == pytest.approx(float(loss))
+
+
+def test_zero_switches_it_off():
+    run = fit("auto", large(), rounds=3, evaluate=off(), scale=None)
+    assert decided(run) == OFF
+    assert torch.equal(run.output, fit(AUTO, large(), rounds=3, scale=None).output)
+    assert not any(name.startswith("validation") for name in run.history[-1])
+
+
+def test_it_stops_and_ships_the_best_round():
+    seen, given = [], {"model": linear(8), "rounds": 60, "steps": 10}
+    run = fit("auto", noise(), callbacks=[seen.append], **given)
+    losses = [row["validation_loss"] for row in run.history]
+    best = losses.index(min(losses))
+    assert run.status == "stopped early"
+    assert len(losses) == best + 1 + 20 < 60
+    assert torch.equal(run.output, seen[best].output)
+    assert not torch.equal(run.output, seen[-1].output)
+    assert run.summary["validation_loss"] == min(losses)
+    whole = fit("auto", noise(), evaluate=off(), **given)
+    assert (whole.status, len(whole.history)) == ("finished", 60)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "every", "patience"),
+    [(1, 1, 20), (100, 1, 20), (101, 1, 21), (1000, 1, 200), (1000, 10, 20), (5000, 3, 334)],
+)
+def test_patience_is_in_proportion_to_the_evaluations(rounds, every, patience):
+    run = bound(linear(), large(), rounds=rounds, eval_every=every, device="cpu")
+    assert run.config.evaluate.patience == patience == run.settings["patience"]
+
+
+@pytest.mark.parametrize("method", [AUTO, "fedavg", "fedrace", tf.Method()])
+def test_other_methods_train_on_all_rows(method):
+    run = fit(method, large(), rounds=25)
+    assert decided(run) == OFF
+    assert (run.status, len(run.history)) == ("finished", 25)
+    assert run.settings["data"]["samples"] == 4 * 80
+
+
+def test_what_is_given_holds():
+    run = fit("auto", large(), evaluate=tf.Evaluate(validation=0.5))
+    assert decided(run) == OFF | {"validation": 0.5, "monitor": "accuracy", "mode": "max"}
+    more = tf.Evaluate(metrics={"n": lambda output, target: float(len(target))}, per_client=True)
+    run = fit("auto", large(), evaluate=more)
+    assert decided(run) == DECIDED
+    assert run.history[-1]["validation_n"] == 64
+    assert "client_worst" in run.history[-1]
+
+
+@pytest.mark.parametrize(
+    "aggregate", [NOISE, tf.privacy.Secure(), "median"], ids=["noise", "masks", "robust"]
+)
+def test_no_validation_where_uploads_are_not_averaged_as_they_are(aggregate):
+    sizes = torch.tensor([120] * 3)
+    found = RunConfig(aggregate=aggregate).resolve_validation(sizes).evaluate
+    assert found == tf.Evaluate()
+    assert RunConfig().resolve_validation(sizes).evaluate.validation == 0.2
+
+
+def test_robust_rules_see_all_rows_and_rounds():
+    run = fit("auto", large(), aggregate="median", rounds=30)
+    assert decided(run) == OFF
+    assert len(run.history) == 30
+    assert run.settings["data"]["samples"] == 4 * 80
+
+
+@pytest.mark.parametrize(("rows", "share"), [(60, None), (62, None), (63, 0.2)])
+def test_too_few_samples_are_all_trained_on(rows, share):
+    """A fifth of 62 is 12 for each of four clients, 48 in all."""
+    run = fit("auto", labelled(rows=rows), rounds=1)
+    assert run.settings["validation"] == share
+    assert run.settings["data"]["samples"] == 4 * (rows if share is None else rows - 13)
+
+
+def test_shares():
+    def held(*sizes):
+        found = choose_share(torch.tensor(sizes))
+        if found is None:
+            return None
+        return int(tf.Federation(*_rows(sizes)).choose_rows(found).sum())
+
+    def _rows(sizes):
+        owner = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        return torch.zeros(len(owner), 1), torch.zeros(len(owner)), owner
+
+    assert held(2, 2, 400) == 80  # the small ones keep their rows
+    assert held(*[2] * 500) is None  # no one has a row to spare
+    assert held(50_000, 10_000) == 1998
+    assert 1000 <= held(*[50] * 1000) <= 10_000
+    assert 1000 <= held(*[10] * 6000) <= 10_000
+    assert held(*[5] * 20_000) is None  # one of each would be far more than is needed
+
+
+def test_weights_of_rows_count_in_the_validation_loss():
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(400, 3, generator=draw, dtype=torch.float64)
+    y, owner = (x[:, 0] > 1).long(), torch.arange(400) % 4
+    weight = 1 + torch.rand(400, generator=draw, dtype=torch.float64)
+    fed = tf.Federation(x, y, owner, sample_weight=weight)
+    run = fit("auto", fed, rounds=1, class_weight={"0": 1, "1": 5})
+    taken = fed.choose_rows(0.2)
+    assert int(taken.sum()) == 80
+    kept, target = fed.sample_weight[taken], fed.y[taken]
+    chance = torch.log_softmax(run.predict(fed.x[taken], raw=True), 1)
+    kept = kept * torch.where(target == 1, 5.0, 1.0)
+    loss = (kept * -chance[torch.arange(80), target]).sum() / kept.sum()
+    assert run.history[0]["validation_loss"] == pytest.approx(float(loss))
+
+
+def test_arms_may_be_the_best_but_do_not_use_up_patience():
+    best, models = _BestModel(torch.zeros(1)), torch.arange(8.0)
+    scores = [5.0, 1.0, 3.0, 4.0, 3.5, 2.0, 2.5, 2.5]
+    for t, score in enumerate(scores):
+        best.update(score, {"round": t} | ({"arm": t} if t < 4 else {}), models[t : t + 1])
+        if t == 3:
+            assert best.waited == 0
+    assert (best.score, best.round, best.x.item()) == (1.0, 1, 1.0)
+    assert (best.lowest, best.waited) == (2.0, 2)
+    again = _BestModel(torch.zeros(1))
+    again.restore(best.facts(), best.x)
+    assert again.facts() == best.facts()
+
+
+def test_a_race_is_not_stopped():
+    evaluate = tf.Evaluate(validation=0.2, patience=1, keep_best=True, monitor="loss")
+    run = fit("fedrace", noise(), linear(8), rounds=40, evaluate=evaluate)
+    arms = ["arm" in row for row in run.history]
+    assert sum(arms) >= 6
+    assert arms == sorted(arms, reverse=True)
+    assert not arms[-1]
+    assert run.status == "stopped early"
+
+
+def test_resume_goes_on_waiting(tmp_path):
+    given = {"fed": noise(), "model": linear(8), "rounds": 60, "steps": 10, "out": tmp_path}
+
+    def crash(event):
+        if event.round == 15:
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        fit("auto", callbacks=[crash], checkpoint_every=1, **given)
+    run = fit("auto", **given)
+    whole = fit("auto", **given | {"out": None})
+    assert torch.equal(run.output, whole.output)
+    assert drop_seconds(run.history) == drop_seconds(whole.history)
+    assert tf.Run.load(tmp_path).status == "stopped early"
+
+
+def test_more_rounds_have_more_patience(tmp_path):
+    fit("auto", large(), rounds=2, out=tmp_path)
+    run = fit("auto", large(), rounds=150, steps=2, out=tmp_path)
+    assert run.settings["patience"] == 30
+    assert torch.equal(run.output, fit("auto", large(), rounds=150).output)
+
+
+def test_the_command_line():
+    def settings(**options):
+        config, model, fed = build_run(CommandConfig(options={"rounds": 3} | options))
+        return bound(model, fed, config.method, evaluate=config.evaluate).settings
+
+    assert {n: settings()[n] for n in NAMES} == DECIDED
+    for other in ({"validation": 0.0}, {"method": "fedavg"}):
+        found = settings(**other)
+        assert {n: found[n] for n in NAMES} == OFF
+
+
+def test_estimators():
+    pytest.importorskip("sklearn")
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 4, generator=draw).numpy()
+    found = tf.FederatedRegressor(rounds=3).fit(x, x[:, 0])
+    assert {name: found.run_.settings[name] for name in NAMES} == DECIDED
+    options = grouped(validation=0)
+    found = tf.FederatedRegressor(rounds=3, options=options).fit(x, x[:, 0])
+    assert {name: found.run_.settings[name] for name in NAMES} == OFF
+
+
+def test_tables_are_regularised_as_by_a_standard_normal_prior():
+    run = fit("auto", large(), evaluate=off())
+    assert run.settings["scale"] == "standard"
+    assert run.settings["method"]["weight_decay"] == 1 / 320
+    given = tf.methods.get("auto", weights="samples", weight_decay=1 / 320)
+    assert torch.equal(run.x, fit(given, large(), scale="standard").x)
+    assert fit("auto", large(), scale=None).settings["method"]["weight_decay"] == 0
+    assert fit(AUTO, large(), scale="standard").settings["method"]["weight_decay"] == 0
