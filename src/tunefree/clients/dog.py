@@ -91,7 +91,7 @@ class DoG(Step):
         return {}, shared | {"lr": torch.zeros_like(r), "steps": torch.full_like(r, plan.steps)}
 
     def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
-        """Ask for the first gradient norms if `asked`: in round 0, later if nobody answered then."""
+        """Ask for the first gradient norms if `asked`: in round 0, or later if nobody answered."""
         if not self.asked or shared["v"] > 0:
             return shared
         (q,) = ask("grad_sq", [x])
