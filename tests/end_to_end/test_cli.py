@@ -297,11 +297,10 @@ def test_a_used_folder_with_other_settings(call):
 
 
 def test_more_rounds(call):
-    fedavg = ("--method", "fedavg", *SMALL)
-    call("run", "--rounds", 1, "--out", "a", *fedavg)
+    call("run", "--rounds", 1, "--out", "a", *SMALL)
     code, out, _ = call("run", "--resume", "a", "--rounds", 3, "--json")
     assert (code, json.loads(out)["rounds"]) == (0, 3)
-    code, out, _ = call("run", "--rounds", 4, "--out", "a", "--json", *fedavg)
+    code, out, _ = call("run", "--rounds", 4, "--out", "a", "--json", *SMALL)
     assert (code, json.loads(out)["rounds"]) == (0, 4)
     code, out, _ = call("run", "--resume", "a", "--json")
     assert (code, json.loads(out)["rounds"]) == (0, 4)

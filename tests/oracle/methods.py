@@ -517,6 +517,9 @@ def feddowgdua(problem, x0, cohorts, steps, **common):
     return federated(problem, x0, cohorts, steps, step, server, **common)
 
 
+auto = feddowgdua  # of a model with one matrix
+
+
 def fedrace(problem, x0, cohorts, steps, *, weights="uniform", batch=None, panel=None):
     """Arms of 7 % of the rounds from x0, then a run from the best arm's average.
 
@@ -614,9 +617,6 @@ def fedrace(problem, x0, cohorts, steps, *, weights="uniform", batch=None, panel
         elif lost < 0.25:
             saved = (x, deepcopy(server))
     return Run(iterates, trace, {})
-
-
-auto = fedrace
 
 
 def last_two(x0, iterates):

@@ -169,7 +169,7 @@ SMALL_BATCHES = {
         "fedduadam",
         "feddog",
         "feddowg",
-        "feddowgdua",
+        "auto",
     )
 }
 # Long steps on two separable rows end where only rounding is left to compare: shorter ones here.
@@ -427,7 +427,7 @@ COMPOSITIONS = (
 )
 
 
-@pytest.mark.parametrize("case", ["feddog", "feddowg", "feddowgdua", "scaffold-I"])
+@pytest.mark.parametrize("case", ["feddog", "feddowg", "auto", "scaffold-I"])
 def test_weight_decay_belongs_to_every_clients_loss(problem, case):
     """Where a gradient over all data is asked for, too."""
     name, settings = cases.NAMED[case]
@@ -534,10 +534,10 @@ def test_outputs(problem):
 
 
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
-def test_averaged_output(problem, weights):
+def test_averaged_output_of_auto(problem, weights):
     x0 = problems.start(problem)
-    expected = m.feddowgdua(problem, x0, cohorts(problem, 3), cases.STEPS, weights=weights)
-    got, output, _ = fit(problem, x0, tf.methods.get("feddowgdua", weights=weights), cohort=3)
+    expected = m.auto(problem, x0, cohorts(problem, 3), cases.STEPS, weights=weights)
+    got, output, _ = fit(problem, x0, tf.methods.get("auto", weights=weights), cohort=3)
     follows(got, expected)
     agree(output, m.polynomial(expected.x, 8))
 

@@ -227,10 +227,7 @@ class NodeSource:
             held=plan.held,
             width=width,
             options=config.record(node=True),
-            named=name_method(
-                method.name if isinstance(s.method, str) else s.method,
-                {**s.set, **_decided(config, method)},
-            ),
+            named=name_method(s.method, {**s.set, **_decided(config, method)}),
             method=digest_method(method),
             model=digest_model(problem),
             start=digest_start(start),

@@ -35,17 +35,17 @@ from ..server import ParFreFL as ParFreFLServer
 from ..server.mirror import MIRRORS
 from ..wire import Wire
 from .method import Method, Solver, read_wire
-from .registry import COMMON, LR, register_method
+from .registry import LR, register_method
 
 
 @register_method("ours")
 def auto() -> Method:
-    """Nothing to choose: a race of short runs finds the clients' step size (fedrace). Ours.
+    """Nothing to choose: fedrace for deep networks, feddowgdua for others. Ours.
 
-    Chosen by measurement (docs/auto.md). Under masks, noise and robust rules, where losses are not
-    to be asked for or believed, and with compressed uploads, whose errors the race takes for
-    progress, a run given `auto` trains `feddowgdua` instead. Which of them it is, is decided before
-    round 0 and recorded.
+    Chosen by measurement (docs/auto.md). It is `fedrace`; a run trains `feddowgdua` instead where
+    the network has at most three weight matrices, under masks and robust rules, where losses are
+    not to be asked for or believed, and with compressed uploads, whose errors the race takes for
+    progress. Which of them it is, is decided before round 0 and recorded.
     """
     return replace(fedrace(), weights=None)
 
@@ -69,11 +69,11 @@ def feddowgdua() -> Method:
 
 
 def without_race(method: Method) -> Method:
-    """Return `feddowgdua` for `auto`, with its wire, clipping and so on; others as they are."""
+    """Return `auto` with the step and the server of `feddowgdua`; other methods as they are."""
     if method.name != "auto" or not isinstance(method.server, Race):
         return method
-    common = {name: getattr(method, name) for name in COMMON}
-    return replace(feddowgdua(), name="feddowgdua", **common)
+    parts = feddowgdua()
+    return replace(method, step=parts.step, server=parts.server)
 
 
 @register_method("Ivgi 2023", arxiv="2302.12022")

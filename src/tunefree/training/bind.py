@@ -184,7 +184,8 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         DataError: If the data cannot be used.
         Interrupted: After Ctrl-C while compiling; its run has no round yet.
     """
-    method, ranks = config.resolve_method(), init_ranks()
+    layers = sum(p.requires_grad and p.ndim > 1 for p in model.parameters())
+    method, ranks = config.resolve_method(layers), init_ranks()
     config = config.resolve_validation(source.sizes)
     if config.cohort is not None:
         most = f"at most the number of clients, {source.clients}"

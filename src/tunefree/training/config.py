@@ -39,6 +39,7 @@ from ..server.aggregate import Aggregation, weighted_mean
 from .run import Run
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]
+DEEP = 4  # weight matrices from which on auto races for the clients' step size
 MODES: dict[str, Literal["min", "max"]] = {"loss": "min", "accuracy": "max"}  # what is better
 HELD = 0.2  # share of a client's samples that `auto` holds back, at most
 FEWEST, ENOUGH, MOST = 50, 2000, 10_000  # samples held back: too few below, enough, too many above
@@ -426,8 +427,12 @@ class RunConfig:
         """Whether the server averages uploads as they are."""
         return self.aggregate is weighted_mean
 
-    def resolve_method(self) -> Method:
-        """Return the method itself; what `auto` is here, and how clients count, are decided."""
+    def resolve_method(self, layers: int = DEEP) -> Method:
+        """Return the method itself; what `auto` is here, and how clients count, are decided.
+
+        Args:
+            layers: Weight matrices of the model, convolutions and embeddings included.
+        """
         method: Any = self.method
         if isinstance(method, str):
             method = methods.get(method, **self.method_settings)
@@ -439,7 +444,8 @@ class RunConfig:
             raise ArgumentError(
                 f"fit(method='auto', aggregate=Privacy(...)) cannot be: auto {why}; {use}."
             )
-        found = method if self.has_plain_mean and method.wire.lossless else without_race(method)
+        races = layers >= DEEP and self.has_plain_mean and method.wire.lossless
+        found = method if races else without_race(method)
         if found.weights is not None:
             return found
         return replace(found, weights="samples" if self.has_plain_mean else "uniform")

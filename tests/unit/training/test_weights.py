@@ -1,9 +1,11 @@
 """How clients count where it is not said: decided before round 0, and recorded."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import tunefree as tf
 from helpers import linear
@@ -77,24 +79,38 @@ def test_it_is_recorded_and_decides_the_run(name, tmp_path):
 
 @pytest.mark.parametrize("how", ["masks", "robust", "plain"])
 def test_what_auto_is(how):
-    """A race asks for losses, which sums and noise do not show and robust rules do not believe."""
+    """A race asks for losses, which sums do not show and robust rules do not believe."""
     given = {"aggregate": OTHERS[how]} if how in OTHERS else {}
     clipped, packed = (tf.methods.get("auto", **o) for o in ({"clip": 0.5}, {"wire": "qsgd:7"}))
-    for one, name in ((clipped, "fedrace"), ("auto", "fedrace"), (packed, "feddowgdua")):
-        expected = tf.methods.get("feddowgdua" if given else name)
-        found = RunConfig(method=one, **given).resolve_method()
-        assert found.name == ("auto" if expected.name == "fedrace" else "feddowgdua")
+    for one, layers in itertools.product((clipped, "auto", packed), (3, 4)):
+        races = layers == 4 and one is not packed and not given
+        expected = tf.methods.get("fedrace" if races else "feddowgdua")
+        found = RunConfig(method=one, **given).resolve_method(layers)
+        assert (found.name, found.output) == ("auto", expected.output)
         assert (found.step, found.server) == (expected.step, expected.server)
         assert found.clip == (0.5 if one is clipped else None)
         assert (found.wire == packed.wire) == (one is packed)
-    asked = RunConfig(method="fedrace", **given).resolve_method()
-    assert asked.name == "fedrace"  # and refused by name where it cannot be
+    asked = RunConfig(method="fedrace", **given).resolve_method(1)
+    assert asked == tf.methods.get("fedrace")  # and refused by name where it cannot be
+
+
+@pytest.mark.parametrize(("hidden", "server"), [(2, "FedDuAdagrad"), (3, "Race")])
+def test_what_auto_is_depends_on_the_depth_and_is_recorded(hidden, server, tmp_path):
+    layers = [layer for _ in range(hidden) for layer in (nn.Linear(3, 3), nn.ReLU())]
+    options = {"rounds": 2, "steps": 2, "device": "cpu", "out": tmp_path}
+    run = tf.fit(nn.Sequential(*layers, nn.Linear(3, 2)), federation(), **options)
+    assert run.settings["method"]["name"] == "auto"
+    assert run.settings["method"]["server"]["part"] == server
+    frozen = nn.Sequential(*layers, nn.Linear(3, 2))
+    frozen[0].requires_grad_(False)
+    options = {"rounds": 1, "steps": 2, "device": "cpu"}
+    run = tf.fit(frozen, federation(), **options)
+    assert run.settings["method"]["server"]["part"] == "FedDuAdagrad"
 
 
 def test_auto_under_a_robust_rule_is_recorded():
     run = fit("auto", aggregate="median")
     assert run.status == "finished"
-    assert run.settings["method"]["name"] == "feddowgdua"
     assert run.settings["method"]["weights"] == "uniform"
 
 
