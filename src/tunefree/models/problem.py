@@ -421,8 +421,9 @@ class Problem:
                     raise
                 try:
                     output = self._call(self.layout.split(self.start), floats, {})
-                except Exception:
-                    raise error from None
+                except Exception as other:  # of images, which are no ids
+                    is_image = all(t.dtype == torch.uint8 for t in list_tensors(inputs))
+                    raise (other if is_image else error) from None
                 inputs, self.casts = floats, True
         if not isinstance(output, Tensor) or output.shape[:1] != target.shape[:1]:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__

@@ -473,3 +473,13 @@ def test_refused_clients_are_named(caplog):
     assert "client north is refused" in caplog.text
     assert {row["refused_clients"] for row in run.history} == {"north"}
     assert run.settings["data"]["picture"]["clients"] == ["east", "north", "south"]
+
+
+def test_images_in_an_order_that_the_model_does_not_take():
+    """The reason is that of the images as floats, not that they are uint8."""
+    images = torch.zeros(6, 8, 8, 3, dtype=torch.uint8)
+    fed = tf.Federation(images, torch.arange(6) % 2, list("aabbcc"))
+    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 2))
+    with pytest.raises(ArgumentError, match=r"samples of shape \(8, 8, 3\) .*to have 3 channels"):
+        fit(model, fed)
+    assert fit(model, tf.Federation(images.permute(0, 3, 1, 2), fed.y, list("aabbcc"))).history
