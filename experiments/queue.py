@@ -27,8 +27,6 @@ from .library import home
 from .runner import digest_code
 from .session import Session
 
-LEFT = ("cut", "open", "waiting")
-
 
 def print_list(backlog: Backlog, every: bool) -> None:
     """Print for each entry its runs by state and the minutes left; with `every`, each run."""
@@ -45,7 +43,7 @@ def print_list(backlog: Backlog, every: bool) -> None:
         if not mine:
             continue
         number, count = number + 1, Counter(state for _, state in mine)
-        took = sum(backlog.costs.seconds(i.spec) for i, state in mine if state in LEFT)
+        took = sum(backlog.costs.seconds(i.spec) for i, state in mine if state != "done")
         total, seconds = total + count, seconds + took
         names, whole = [task.name for task in entry.found.tasks], len(entry.whole.tasks)
         few = ", ".join(names) if len(names) < 4 else f"{len(names)} of {whole} tasks"
@@ -55,7 +53,7 @@ def print_list(backlog: Backlog, every: bool) -> None:
             print(f"{'':>8}{state:<8} {backlog.costs.seconds(item.spec):>6.0f} s  {item.name}")
     count = total
     show("", "all", "", seconds)
-    print(f"Minutes are estimates for one run at a time. The code is {digest_code()}.")
+    print(f"Minutes: all that is not done, one run at a time. The code is {digest_code()}.")
     for line in backlog.list_withdrawn():
         name = f"{line['experiment']}, {line['label']}, seed {line['seed']}"
         print(f"Withdrawn: {name} ({line['key']}): {backlog.kept.reason(line)}")

@@ -40,7 +40,8 @@ class Session:
         self, backlog: Backlog, end: float, out: Path | None, jobs: int, device: str
     ) -> None:
         self._backlog, self._out, self._jobs, self._end = backlog, out, jobs, end
-        self._last = end - min(GRACE, (end - time.monotonic()) / 4)  # then runs are asked to stop
+        self._began = time.monotonic()
+        self._last = end - min(GRACE, (end - self._began) / 4)  # then runs are asked to stop
         self._running: dict[RunSpec, Item] = {}
         self._ended: set[str] = set()
         self._done = self._failed = 0
@@ -75,7 +76,7 @@ class Session:
             elif not asked:
                 asked = True
                 self._pool.request_stop()
-                print(f"Time is over; {len(self._running)} runs are asked to stop.", flush=True)
+                print(f"Stopping; runs that are asked to end: {len(self._running)}.", flush=True)
             if not self._running or (asked and now >= self._end):
                 return
             for spec, result in self._pool.poll(lambda spec, message: print(message, flush=True)):
@@ -97,12 +98,13 @@ class Session:
             self._pool.submit(spec)
 
     def _choose(self, now: float) -> list[Item]:
-        if len(self._running) >= self._jobs:
+        left = self._last - now
+        if len(self._running) >= self._jobs or left < self._backlog.costs.start:
             return []
         running = list(self._running.values())
         skip = self._ended | {item.key for item in running}
         able = [item for item in self._able if item.key not in skip]
-        return choose(able, running, self._jobs, self._last - now, self._backlog.costs)
+        return choose(able, running, self._jobs, left, self._backlog.costs)
 
     def _take(self, item: Item, result: tuple[str, str] | BaseException) -> None:
         if isinstance(result, BaseException):
@@ -125,8 +127,9 @@ class Session:
     def summary(self) -> str:
         """Return what was done, in a sentence."""
         failed = f", {self._failed} failed" if self._failed else ""
+        took = (time.monotonic() - self._began) / 60
         new = len(self._backlog.list_new())
-        return f"{self._done} runs done{failed}; {new} are not among the kept ones yet."
+        return f"{self._done} runs done{failed} in {took:.2f} min; {new} are not kept yet."
 
 
 def choose(
