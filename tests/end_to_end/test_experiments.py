@@ -93,14 +93,17 @@ def test_every_figure_is_up_to_date():
     assert render.main(["--check"]) == 0
 
 
-def record():
-    row = {"task": "T1", "base": "", "method": "", "set": {}, "chosen": None, "search": None}
+def record(folder):
+    row = {"task": "T1", "base": "", "set": {}}
     row |= {"status": ["finished"] * 2, "notes": [], "seconds": [1, 1]}
+    search = {"runs": 3, "rounds": 2, "lost": 1, "gradients": 9, "seconds": 1.0}
     curve = {"x": [1, 2], "mean": [0.1, 0.2], "low": [0.1, 0.1], "high": [0.1, 0.3]}
     rows = [
         {**row, "label": label, "values": {"best": last, "last": last}, "curves": {"a": curve}}
         for label, last in (("FedAvg", [0.5, 0.6]), ("Auto", [0.7, 0.8]))
     ]
+    rows[0] |= {"method": "fedavg", "chosen": {"lr": 0.3}, "search": search}
+    rows[1] |= {"method": "auto", "chosen": None, "search": None}
     machine = {"cpu": "A CPU", "cores": 2, "threads": 1, "memory": None, "gpu": None}
     versions = {"tunefree": "1", "torch": "2", "triton": None}
     facts = {"name": "PX-table1", "scale": "small", "command": "python -m experiments PX-table1"}
@@ -111,7 +114,8 @@ def record():
         "seeds": [0, 1],
         "tune_by": "test",
     }
-    tasks = [{"name": "T1", "label": "T1", "words": {}, "skipped": ""}]
+    words = load(write(folder)).at("small").of("T1").words
+    tasks = [{"name": "T1", "label": "T1", "words": words, "skipped": ""}]
     return {**facts, "machine": machine, "versions": versions, "x": "round", "tasks": tasks} | {
         "rows": rows
     }
@@ -125,7 +129,7 @@ def test_the_pages_follow_results_and_specifications(tmp_path, monkeypatch, caps
     monkeypatch.setattr(render, "DOCS", docs)
     assert render.main([]) == 0
     assert "No results are kept yet." in (docs / "P0.md").read_text()
-    save(record(), home / "PX" / "results" / "table1-small.json")
+    save(record(tmp_path / "elsewhere"), home / "PX" / "results" / "table1-small.json")
     assert render.main(["--check"]) == 1
     assert "PX.md" in capsys.readouterr().err
     assert render.main([]) == 0
