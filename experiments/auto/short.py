@@ -1,4 +1,4 @@
-"""The race with few rounds: `auto` beside `feddowgdua`, which has no race, with as many rounds.
+"""The race with few rounds: `fedrace` beside `feddowgdua`, which has no race, with as many rounds.
 
     python -m experiments.auto.short --out rows.jsonl --data-dir DATA    # on a CPU
     python -m experiments.auto.short --out rows.jsonl --table
@@ -18,7 +18,7 @@ from ..lines import append_rows, read_rows
 from .tuned import TASKS, federation, network
 
 ROUNDS = (10, 30)
-NAMES = ("auto", "feddowgdua")
+NAMES = ("fedrace", "feddowgdua")
 ON = ("digits-0.1", "digits-1", "a9a", "fmnist-mlp-0.1", "fmnist-mlp-1")
 Job = tuple[str, str, int, int, str | None]  # task, method, rounds, seed, folder
 

@@ -132,8 +132,7 @@ def network(task: str, seed: int, folder: str | None) -> torch.nn.Module:
     return tf.models.build(spec.model, shape=shape, classes=dataset.classes, seed=seed, **args)
 
 
-# Methods with nothing to choose; fedrace is auto with uniform weights, which all methods have here.
-FREE = tuple(n for n, e in tf.methods.CATALOGUE.items() if not e.choose and n != "fedrace")
+FREE = tuple(n for n, e in tf.methods.CATALOGUE.items() if not e.choose)  # nothing to choose
 MORE = 1.4  # rounds of these, in units of the tuned methods'
 Job = tuple[str, str, int, str | None, str]  # task, method, seed, folder, device
 
@@ -202,7 +201,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| | " + " | ".join(tasks) + " | mean |", "|---" * (len(tasks) + 2) + "|"]
     lines.append("| best tuned | " + " | ".join(f"{mean[best[t]]:.4f}" for t in tasks) + " | |")
     lines.append("| its setting | " + " | ".join(best[t][1] for t in tasks) + " | |")
-    for name in dict.fromkeys(["auto", *FREE, *(key[1] for key in mean)]):
+    for name in dict.fromkeys(["auto", "fedrace", "feddowgdua", *FREE, *(key[1] for key in mean)]):
         cells, gaps = [], []
         for task in tasks:
             found = scores.get((task, name))

@@ -51,16 +51,10 @@ def methods() -> dict[str, tf.Method]:
         for b, parts in clients.items()
     }
     packed = {
-        f"{name}, {text}": tf.methods.get(name, wire=wire)
-        for name in ("auto", "feddowgdua")
-        for text, wire in (
-            ("qsgd of 15 levels", "qsgd:15"),
-            ("qsgd of 3 levels", "qsgd:3"),
-            ("sign with error feedback", "ef+sign"),
-            ("top 5 % with error feedback", "ef+topk:0.05"),
-        )
-    }
-    packed |= {
+        "auto, qsgd of 15 levels": tf.methods.get("auto", wire="qsgd:15"),
+        "auto, qsgd of 3 levels": tf.methods.get("auto", wire="qsgd:3"),
+        "auto, sign with error feedback": tf.methods.get("auto", wire="ef+sign"),
+        "auto, top 5 % with error feedback": tf.methods.get("auto", wire="ef+topk:0.05"),
         "fedsps, qsgd of 15 levels": tf.methods.get("fedsps", wire="qsgd:15"),
         "fedavg, top 5 % with error feedback": tf.methods.get("fedavg", wire="ef+topk:0.05"),
         "fedexp, top 5 % with error feedback": tf.methods.get("fedexp", wire="ef+topk:0.05"),
