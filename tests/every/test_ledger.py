@@ -38,7 +38,7 @@ TABLE = {
     "feddowg": (S(1), S(1), NONE, V(1, 4)),
     "fedprodigy": (S(2), S(2), NONE, V(1, 3)),  # z, d, v, n
     "feddowgdua": (S(2), S(2), NONE, V(2, 4)),  # FedDuAdagrad's s too
-    "auto": (S(2), S(2), NONE, V(2, 4)),  # of a shallow network
+    "auto": (S(2), S(2), NONE, V(2, 4)),  # as feddowgdua
     "fedrace": (S(1), S(2), NONE, V(4, 14)),  # x0, an arm's average, two s
     # down: x+ when it is probed, mu, lr, accepted?, w1, w2; up: delta, loss, |delta|^2, q, 3 probes
     "fedproxlod": (S(5), S(6), NONE, V(3, 7)),
@@ -94,10 +94,17 @@ def declared(method, d):
             answers.extend(means)
         return means
 
-    state = method.server.start_round(x, method.server.init(x, plan), t, ask)
+    def answer(what, at, who="cohort", sent=None):
+        return [torch.ones(d) if what == "grad" else torch.ones(()) for _ in at]
+
+    def start(part, state):
+        """What is asked once is asked in round 0."""
+        return part.start_round(x, part.start_round(x, state, Round(plan, 0), answer), t, ask)
+
+    state = start(method.server, method.server.init(x, plan))
     down = dict(method.server.down(x, state, t))
     for part in (method.direction, method.step):
-        down |= part.down(part.start_round(x, part.init(x, plan)[1], t, ask))
+        down |= part.down(start(part, part.init(x, plan)[1]))
     mean = {name: torch.zeros(d) for name in method.vectors}
     mean |= {name: torch.zeros(()) for name in method.scalars}
     method.server.step(x, mean, state, t, ask)

@@ -11,6 +11,7 @@ import tunefree.core.random
 import tunefree.data.batches
 from oracle import cases, problems
 from oracle import methods as m
+from tunefree.methods.self_setting import with_race
 
 SEED = 5
 
@@ -547,9 +548,12 @@ def test_feddowgdua_is_the_composition_under_comparison():
     assert tf.methods.get("feddowgdua") == tf.Method(name="feddowgdua", **parts)
 
 
-def test_auto_is_the_race():
-    race = tf.methods.get("fedrace")
-    assert tf.methods.get("auto") == replace(race, name="auto", weights=None)
+def test_auto_is_one_of_two_methods():
+    shallow, deep = tf.methods.get("feddowgdua"), tf.methods.get("fedrace")
+    auto = tf.methods.get("auto")
+    assert auto == replace(shallow, name="auto", weights=None)
+    assert with_race(auto) == replace(deep, name="auto", weights=None)
+    assert with_race(shallow) == shallow
 
 
 @pytest.mark.parametrize(("rounds", "size"), [(9, 3), (30, 4), (22, 7)])

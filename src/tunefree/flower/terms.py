@@ -17,7 +17,7 @@ from ..core.layout import Layout
 from ..core.plan import Plan
 from ..core.types import Vector
 from ..methods import Method
-from ..methods.self_setting import without_race
+from ..methods.self_setting import with_race
 from ..models.problem import LOSSES, Problem
 from ..training.config import RunConfig
 from ..wire._bits import number_bytes
@@ -97,7 +97,7 @@ class RunTerms:
                 "The server's method was not given by name; give it to client_app(method=...), too."
             )
         if digest_method(method) != self.method:
-            method = without_race(method)  # as the server decided
+            method = with_race(method)  # as the server decided for auto
         if digest_method(method) != self.method:
             raise ArgumentError(
                 f"The server's method has other settings than {method.name!r} has here; use one "

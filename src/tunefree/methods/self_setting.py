@@ -40,14 +40,14 @@ from .registry import LR, register_method
 
 @register_method("ours")
 def auto() -> Method:
-    """Nothing to choose: fedrace for deep networks, feddowgdua for others. Ours.
+    """Nothing to choose: feddowgdua, and fedrace for deep networks. Ours.
 
-    Chosen by measurement (docs/auto.md). It is `fedrace`; a run trains `feddowgdua` instead where
-    the network has at most three weight matrices, under masks and robust rules, where losses are
+    Chosen by measurement (docs/auto.md). It is `feddowgdua`; a run trains `fedrace` instead if the
+    network has four or more weight matrices, except under masks and robust rules, where losses are
     not to be asked for or believed, and with compressed uploads, whose errors the race takes for
     progress. Which of them it is, is decided before round 0 and recorded.
     """
-    return replace(fedrace(), weights=None)
+    return replace(feddowgdua(), weights=None)
 
 
 @register_method("ours")
@@ -68,11 +68,11 @@ def feddowgdua() -> Method:
     )
 
 
-def without_race(method: Method) -> Method:
-    """Return `auto` with the step and the server of `feddowgdua`; other methods as they are."""
-    if method.name != "auto" or not isinstance(method.server, Race):
+def with_race(method: Method) -> Method:
+    """Return `auto` with the step and the server of `fedrace`; other methods as they are."""
+    parts, own = fedrace(), feddowgdua()
+    if (method.name, method.step, method.server) != ("auto", own.step, own.server):
         return method
-    parts = feddowgdua()
     return replace(method, step=parts.step, server=parts.server)
 
 

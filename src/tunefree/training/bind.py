@@ -184,8 +184,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         DataError: If the data cannot be used.
         Interrupted: After Ctrl-C while compiling; its run has no round yet.
     """
-    layers = sum(p.requires_grad and p.ndim > 1 for p in model.parameters())
-    method, ranks = config.resolve_method(layers), init_ranks()
+    method, ranks = config.resolve_method(_count_layers(model)), init_ranks()
     config = config.resolve_validation(source.sizes)
     if config.cohort is not None:
         most = f"at most the number of clients, {source.clients}"
@@ -268,6 +267,13 @@ def _check_sampling(aggregate: object, faults: Faults) -> None:
     if faults.available is not None or faults.stale:
         why = "cohorts are then drawn from some of the clients only; use cohorts='known'"
         raise cannot_use("Privacy(cohorts='secret')", "Faults(available, stale)", why)
+
+
+def _count_layers(model: nn.Module) -> int:
+    """Return the number of trained weight matrices; what is no module is refused later."""
+    if not isinstance(model, nn.Module):
+        return 0
+    return sum(p.requires_grad and p.ndim > 1 for p in model.parameters())
 
 
 def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:

@@ -29,7 +29,7 @@ from ..data.batches import BatchPlan
 from ..data.federation import count_held
 from ..faults import Faults
 from ..methods import Method
-from ..methods.self_setting import without_race
+from ..methods.self_setting import with_race
 from ..models import augment as augmentations
 from ..models.augment import CropFlip
 from ..models.engine import EngineName
@@ -427,7 +427,7 @@ class RunConfig:
         """Whether the server averages uploads as they are."""
         return self.aggregate is weighted_mean
 
-    def resolve_method(self, layers: int = DEEP) -> Method:
+    def resolve_method(self, layers: int = 0) -> Method:
         """Return the method itself; what `auto` is here, and how clients count, are decided.
 
         Args:
@@ -445,7 +445,7 @@ class RunConfig:
                 f"fit(method='auto', aggregate=Privacy(...)) cannot be: auto {why}; {use}."
             )
         races = layers >= DEEP and self.has_plain_mean and method.wire.lossless
-        found = method if races else without_race(method)
+        found = with_race(method) if races else method
         if found.weights is not None:
             return found
         return replace(found, weights="samples" if self.has_plain_mean else "uniform")

@@ -74,7 +74,7 @@ def test_asks_are_counted():
 
 def test_the_servers_own_sample_costs_nothing():
     fed = data()
-    sim, w = simulation(fed)
+    sim, w = simulation(fed, method="fedavg")
     ledger = Ledger()
     loss, grad = by_hand(*fed.held, w)
     for what, value in (("loss", loss), ("grad", grad)):

@@ -90,7 +90,7 @@ def test_what_auto_is(how):
         assert (found.step, found.server) == (expected.step, expected.server)
         assert found.clip == (0.5 if one is clipped else None)
         assert (found.wire == packed.wire) == (one is packed)
-    asked = RunConfig(method="fedrace", **given).resolve_method(1)
+    asked = RunConfig(method="fedrace", **given).resolve_method(4)
     assert asked == tf.methods.get("fedrace")  # and refused by name where it cannot be
 
 
