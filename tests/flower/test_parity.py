@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 import tunefree as tf
 from every.cases import METHODS
@@ -68,3 +69,26 @@ def test_how_clients_count(given, tmp_path):
     assert torch.equal(alone.x, spread.x)
     masked = Settings(method=given, secure=tf.privacy.Secure(), **own, **words)
     assert masked.resolve_method().weights == "uniform"
+
+
+def deep_net():
+    torch.manual_seed(3)
+    width = federation().x.shape[1]
+    hidden = [layer for _ in range(3) for layer in (nn.Linear(width, width), nn.Tanh())]
+    return nn.Sequential(*hidden, nn.Linear(width, 3)).double()
+
+
+@pytest.mark.parametrize("as_object", [False, True])
+def test_auto_races_where_the_network_is_deep(as_object, tmp_path):
+    """Nodes know auto in both forms; the server decides which one it is."""
+    words = {"rounds": 9, "cohort": 4, "batch": 4, "epochs": 1, "seed": 7, "dtype": torch.float64}
+    method = tf.methods.get("auto") if as_object else "auto"
+    one, whole = tf.Engine(backend="loop", chunk=1), tf.Evaluate(validation=0)
+    settings = {"engine": one, "evaluate": whole, "device": "cpu", "scale": None}
+    alone = tf.fit(deep_net(), federation(), method, **settings, **words)
+    own = {"model": deep_net(), "clients": CLIENTS, "test": federation().test, "wait": 0.0}
+    nodes = LocalTransport(tmp_path, method if as_object else None, model=deep_net)
+    spread = serve(Settings(method=method, scale=None, **own, **words), nodes)
+    assert {row.get("arm") for row in spread.history} >= {0, 1, None}
+    assert spread.settings["method"]["server"]["part"] == "Race"
+    assert torch.equal(alone.x, spread.x)
