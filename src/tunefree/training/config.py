@@ -444,6 +444,9 @@ class RunConfig:
             raise ArgumentError(
                 f"fit(method='auto', aggregate=Privacy(...)) cannot be: auto {why}; {use}."
             )
+        if method.weights == "samples" and isinstance(self.aggregate, Privacy):
+            why = "weights by samples are private data, and let one client count for many"
+            raise ArgumentError(f"Privacy(...) needs weights='uniform', got 'samples': {why}.")
         races = layers >= DEEP and self.has_plain_mean and method.wire.lossless
         found = with_race(method) if races else method
         if found.weights is not None:

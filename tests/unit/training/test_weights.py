@@ -120,6 +120,13 @@ def test_auto_under_noise_is_refused_and_what_is_proposed_works():
     assert fit("deltasgd", aggregate=replace(NOISE)).status == "finished"
 
 
+def test_noise_needs_uniform_weights_before_round_0():
+    with pytest.raises(ArgumentError, match="needs weights='uniform', got 'samples'"):
+        RunConfig(
+            method=tf.methods.get("fedavg", weights="samples"), aggregate=NOISE
+        ).resolve_method()
+
+
 def test_noise_does_not_refuse_the_default():
     run = fit("fedavg", aggregate=NOISE)
     assert run.settings["method"]["weights"] == "uniform"
