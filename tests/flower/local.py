@@ -13,7 +13,7 @@ CLIENTS = len(SIZES)
 class LocalTransport:
     """Carries payloads to nodes in this process; `before` and `after` may change or drop them."""
 
-    def __init__(self, home, method=None, fed=None, clients=CLIENTS, model=net):
+    def __init__(self, home, method=None, fed=None, clients=CLIENTS, model=None):
         self.home, self.method, self.model = home, method, model
         self.fed = federation() if fed is None else fed
         self.there = {100 + i: i for i in range(clients)}  # nodes have numbers of their own
@@ -27,7 +27,7 @@ class LocalTransport:
         if i not in self._nodes:
             config = {"partition-id": i, "memory": str(self.home / str(i))}
             load = lambda config: self.fed.client(config["partition-id"])  # noqa: E731
-            self._nodes[i] = Node(self.model, load, config, method=self.method, device="cpu")
+            self._nodes[i] = Node(self.model or net, load, config, method=self.method, device="cpu")
         return self._nodes[i]
 
     def before(self, i, payload):
