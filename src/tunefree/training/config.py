@@ -43,10 +43,7 @@ DEEP = 4  # weight matrices from which on auto races for the clients' step size
 MODES: dict[str, Literal["min", "max"]] = {"loss": "min", "accuracy": "max"}  # what is better
 HELD = 0.2  # share of a client's samples that `auto` holds back, at most
 FEWEST, ENOUGH, MOST = 50, 2000, 10_000  # samples held back: too few below, enough, too many above
-PATIENCE, SHARE = (
-    20,
-    0.2,
-)  # evaluations without a gain after which `auto` stops: at least, and of all
+PATIENCE, SHARE = 20, 0.2  # evaluations without a gain that end `auto`: at least, and of all
 
 
 def option(
