@@ -1,15 +1,23 @@
-"""An extension of griffe: `fit` is documented with the options that it takes from RunConfig."""
+"""An extension of griffe: `fit` and the groups of options are documented from RunConfig's fields."""
 
 import inspect
 from typing import Any
 
 import griffe
 
+from tunefree.training.config import Engine, Evaluate, Scenario
 from tunefree.training.fit import fit
+
+GROUPS = {f"{cls.__module__}.{cls.__name__}": cls for cls in (Engine, Evaluate, Scenario)}
 
 
 class RuntimeSignature(griffe.Extension):
-    """Take signature and docstring of `fit` from the function, not from its source."""
+    """Take what is built from the options at run time from the objects, not from their source."""
+
+    def on_class(self, *, cls: griffe.Class, **others: Any) -> None:
+        """Replace the docstring of a group of options."""
+        if cls.path in GROUPS:
+            cls.docstring = griffe.Docstring(inspect.getdoc(GROUPS[cls.path]) or "", parent=cls)
 
     def on_function(self, *, func: griffe.Function, **others: Any) -> None:
         """Replace what was read from the source."""

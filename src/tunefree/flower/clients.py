@@ -25,6 +25,7 @@ from ..rounds import ClientPool, NoClientsError, QueryRequest, RoundResult, init
 from ..server.aggregate import client_weights
 from ..simulation.context import WORK_COUNTS, ClientContext, work_costs
 from ..simulation.moments import MomentSums, from_digits
+from ..training.config import parsed
 from ..wire import Ledger
 from .check import Upload, Work, read_passes, read_probe, read_upload, read_work
 from .exchange import Exchange, Request, TooFewError
@@ -88,7 +89,7 @@ class FlowerClients(ClientPool):
         self._start, self._exchange, self._held = start, exchange, held
         self._scaling = scaling
         self._settings, self._secure = exchange.settings, exchange.settings.secure
-        self._aggregate = self._settings.aggregation
+        self._aggregate = parsed(self._settings.aggregate)
         if self._secure is not None:
             check_secure_settings(method, self._settings)
             check_weights(self._shares, method.resolved_weights)

@@ -35,6 +35,7 @@ from ..rounds import (
 from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext, count_work
 from ..simulation.moments import to_digits
+from ..training.config import parsed
 from ..wire import Ledger
 from .payload import (
     EncodedArray,
@@ -139,7 +140,7 @@ class Node:
         fed = fed.map_x(problem.prepare) if problem.casts else fed
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
-        cut, seed, augment = config.batch_plan, config.seed, config.augmentation
+        cut, seed, augment = config.batch_plan, config.seed, parsed(config.augment)
         width = max(terms.width, batch_width(fed.sizes, cut))  # the server may limit our claim
         batches = BatchSource(problem, fed, cut, seed, augment, padded=width)
         return _NodeRun(

@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 def check_secure_settings(method: Method, settings: Settings) -> None:
     """Refuse settings that secure aggregation does not support; warn if a wire saves no bytes."""
-    if settings.aggregation is not weighted_mean:
+    if settings.aggregate is not weighted_mean:
         raise ArgumentError("Settings takes aggregate or secure, not both.")
     assert settings.secure is not None
     threshold, cohort = settings.secure.threshold, settings.cohort or settings.clients

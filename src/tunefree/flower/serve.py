@@ -30,6 +30,7 @@ from ..simulation.context import ClientContext
 from ..training.bind import ClientData, bind, prepare_pair
 from ..training.callbacks import Event
 from ..training.config import RunConfig
+from ..training.evaluate import Evaluation
 from ..training.folder import RunFolder
 from ..training.run import Run
 from ..training.trainer import Trainer
@@ -201,6 +202,10 @@ class NodeSource:
             known = {"target": list(y.shape[1:]), "casts": problem.casts or None}
         elif config.loss == "auto":
             problem.set_loss("cross_entropy")
+        test = None
+        if s.test is not None:
+            pair = prepare_pair(problem, as_pair(*s.test))
+            test = Evaluation(problem, pair, config.evaluate.metrics or {})
         return ClientData(
             sizes=sizes,
             description={
@@ -211,7 +216,7 @@ class NodeSource:
                 **known,
             },
             has_held=s.held is not None,
-            test=None if s.test is None else prepare_pair(problem, as_pair(*s.test)),
+            test=test,
             columns=self._registry.columns or 0,
         )
 

@@ -51,8 +51,8 @@ from ..simulation.moments import is_too_noisy
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
 from ..wire import Ledger
-from .config import RunConfig
-from .evaluate import Evaluation, clients_with_tests, measure_regularity, per_client
+from .config import RunConfig, parsed
+from .evaluate import Evaluation, measure_regularity, per_client
 from .run import Run, check_frozen
 
 log = logging.getLogger("tunefree")
@@ -62,21 +62,15 @@ MAX_SPREAD = 100.0  # of the columns' ranges; beyond it a run that does not stan
 
 @dataclass(frozen=True)
 class ClientData:
-    """What a run knows of its clients' data before round 0; test and validation sets on the device.
-
-    `client_weights` are the weights of each test row for each client, as `per_client` returns them.
-    """
+    """What a run knows of its clients' data before round 0."""
 
     sizes: Tensor  # samples of each client (N,)
     description: dict[str, Any]  # for `settings.json`: name, clients, samples, ...
     effective_samples: float | None = None  # what the samples' weights stand for, if they differ
     nbytes: int = 0  # memory of the training data in this process
     has_held: bool = False  # whether the server holds a sample of its own
-    test: Pair | None = None
-    validation: Pair | None = None
-    validation_weight: Tensor | None = None  # of each row in training, if they differ
-    client_weights: Tensor | None = None
-    client_names: tuple[int | str, ...] = ()  # of the rows of `client_weights`
+    test: Evaluation | None = None
+    validation: Evaluation | None = None
     columns: int = 0  # of the inputs, if they are a table (2-D floats)
     targets: int = 0  # per row, if they are numbers that can be standardised with the columns
     spread: float = 1.0  # largest over smallest range of the columns, if known
@@ -120,8 +114,6 @@ class BoundRun:
     data: ClientData
     pool: ClientPool
     start: Vector
-    test: Evaluation | None
-    validation: Evaluation | None
     settings: dict[str, Any]
     ranks: Ranks
     asks_moments: bool = False  # whether clients send moments of their columns before round 0
@@ -143,14 +135,15 @@ class BoundRun:
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         """Return all measurements of a model that were asked for, by name."""
-        row = {} if self.test is None else self.test.measure(x)
+        test, validation = self.data.test, self.data.validation
+        row = {} if test is None else test.measure(x)
         if (penalty := self.method.penalty) is not None:
             alpha, gradient = self.method.prox_step(self.plan), self.pool.gradient(x)
             row |= measure_regularity(penalty, alpha, self.plan.layout, gradient, x)
         if self.config.evaluate.heterogeneity:
             row |= self.pool.measure(x)
-        if self.validation is not None:
-            row |= self.validation.measure(x, "validation")
+        if validation is not None:
+            row |= validation.measure(x, "validation")
         return row
 
     @property
@@ -189,13 +182,13 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     if config.cohort is not None:
         most = f"at most the number of clients, {source.clients}"
         check_argument("fit", "cohort", config.cohort, most, config.cohort <= source.clients)
-    device, precision = find_device(config.device), config.engine_options.precision
+    device, precision = find_device(config.device), parsed(config.engine).precision
     problem = Problem(model, config.loss, config.dtype, device, precision)
     limits = torch.finfo(problem.dtype)
     check_numbers(method.name, method.describe(), (limits.tiny, limits.max))
     data = source.load(config, problem)
     plan = _make_plan(config, problem, data)
-    if (faults := config.scenario.parsed_faults) is not None:
+    if (faults := parsed(config.scenario.faults)) is not None:
         faults.check(method, plan)
         _check_sampling(config.aggregate, faults)
     method.check(plan)
@@ -208,13 +201,8 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         if config.sets_itself:
             samples = data.effective_samples or int(data.sizes.sum())
             method = replace(method, weight_decay=1 / samples)
-    test, validation, metrics = None, None, dict(config.evaluate.metrics or {})
-    if data.test is not None:
-        test = Evaluation(problem, data.test, metrics, data.client_weights, data.client_names)
-    if data.validation is not None:
-        weight = data.validation_weight
-        validation = Evaluation(problem, data.validation, metrics, weight=weight)
-    if metrics and test is None and validation is None:
+    validation = data.validation
+    if config.evaluate.metrics and data.test is None and validation is None:
         use = "give Federation(test=...), or Evaluate(validation=0.1)"
         raise ArgumentError(f"Evaluate(metrics=...) needs a test or a validation set; {use}.")
     has_accuracy = validation is not None and validation.has_accuracy(start)
@@ -250,8 +238,6 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         data=data,
         pool=pool,
         start=start,
-        test=test,
-        validation=validation,
         settings=settings | pool.describe(),
         ranks=ranks,
         asks_moments=is_scaled and config.start is None,
@@ -277,7 +263,7 @@ def _count_layers(model: nn.Module) -> int:
 
 
 def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
-    faults, clients = config.scenario.parsed_faults, len(data.sizes)
+    faults, clients = parsed(config.scenario.faults), len(data.sizes)
     kind = PartialPlan if faults is not None and faults.loses else Plan
     return kind(
         clients=clients,
@@ -403,7 +389,15 @@ class SimulatedClients:
             "casts": problem.casts or None,
             "features": None if fed.features is None else fed.features.to_json(),
         }
-        test, weights = fed.test, per_client(fed) if config.evaluate.per_client else None
+        metrics, test, validation = config.evaluate.metrics or {}, None, None
+        groups, names = per_client(fed) if config.evaluate.per_client else (None, ())
+        if fed.test is not None:
+            test = Evaluation(problem, fed.test, metrics, groups, names)
+        if held_out is not None:
+            weight = None if weight is None else weight.to(problem.device)
+            validation = Evaluation(
+                problem, prepare_pair(problem, held_out), metrics, weight=weight
+            )
         self._federation = _add_weights(fed, config, problem)
         return ClientData(
             sizes=fed.sizes,
@@ -412,10 +406,7 @@ class SimulatedClients:
             nbytes=nbytes,
             has_held=fed.held is not None,
             test=test,
-            validation=None if held_out is None else prepare_pair(problem, held_out),
-            validation_weight=None if weight is None else weight.to(problem.device),
-            client_weights=weights,
-            client_names=() if weights is None else clients_with_tests(fed),
+            validation=validation,
             columns=count_columns(fed.x),
             targets=fed.y[:1].numel() if problem.loss_name == "mse" else 0,
             spread=column_spread(fed.x),
@@ -445,7 +436,7 @@ class SimulatedClients:
         self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the simulation, with faults and attacks if the scenario has some."""
-        engine, faults = config.engine_options, config.scenario.parsed_faults
+        engine, faults = parsed(config.engine), parsed(config.scenario.faults)
         setup = SimulationConfig(
             method=method,
             problem=problem,
@@ -457,10 +448,10 @@ class SimulatedClients:
             engine=engine.backend,
             compile=config.compile,
             chunk=engine.chunk,
-            augment=config.augmentation,
-            aggregate=config.aggregation,
+            augment=parsed(config.augment),
+            aggregate=parsed(config.aggregate),
             faults=faults,
-            attack=config.scenario.parsed_attack,
+            attack=parsed(config.scenario.attack),
         )
         simulation = Simulation(setup)
         return simulation if faults is None else FaultyClients(simulation, faults)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from numbers import Integral
-from typing import Any, Literal, Self, get_args, get_type_hints
+from typing import Any, Literal, Self, TypeVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ from ..privacy import Privacy
 from ..server.aggregate import Aggregation, weighted_mean
 from .run import Run
 
+T = TypeVar("T")
 Metric = Callable[[Tensor, Tensor], Tensor | float]
 DEEP = 4  # weight matrices from which on auto races for the clients' step size
 MODES: dict[str, Literal["min", "max"]] = {"loss": "min", "accuracy": "max"}  # what is better
@@ -75,32 +76,29 @@ def option(
     return field(default=default, metadata=about)
 
 
+def parsed(value: T | str) -> T:
+    """Return an option that can be given as text, as its class has parsed it."""
+    assert not isinstance(value, str)
+    return value
+
+
+def documented(cls: type[T]) -> type[T]:
+    """Add the help of the options to the docstring of their class."""
+    about = "\n".join(f"    {f.name}: {f.metadata['help']}" for f in fields(cls))  # type: ignore[arg-type]
+    cls.__doc__ = f"{cls.__doc__}\n\nArgs:\n{about}\n"
+    return cls
+
+
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """What is measured beside the test set, and what is decided by it: `fit(evaluate=...)`.
-
-    Args:
-        validation: Fraction of every client's samples held out for validation, in (0, 1); 0 holds
-            out none. None holds out some for `method="auto"`, with `monitor="loss"`, `keep_best`
-            and a patience in proportion to the rounds, and none for other methods.
-        patience: Stop after this many evaluations without a better value of `monitor`.
-        keep_best: Ship the model with the best value of `monitor` instead of the method's output.
-        monitor: The metric on the validation data that `patience` and `keep_best` follow: "loss",
-            "accuracy" or one of `metrics`; None is the accuracy where there is one, else the loss.
-        mode: Whether the best `monitor` is the lowest ("min") or the highest ("max"). The loss is
-            lowered and the accuracy raised; one of `metrics` needs a mode.
-        metrics: Further metrics by name, each f(outputs, targets) over the whole test set, and over
-            the whole validation set.
-        per_client: Report the worst client's score and the spread over clients.
-        heterogeneity: Report how much the clients' gradients differ, at every evaluation: `zeta`,
-            the root mean square of |grad f_i - grad f|, and `dissimilarity`, the mean of
-            |grad f_i|^2 over |grad f|^2. Costs a pass over all clients' data.
-    """
+    """What is measured beside the test set, and what is decided by it: `fit(evaluate=...)`."""
 
     validation: float | None = option(
         None,
-        "Fraction of each client's samples held out for validation, such as 0.1; 0 is none, and by "
-        "default method auto holds out some, ships the best model and stops by itself.",
+        "Fraction of every client's samples held out for validation, such as 0.1; 0 holds out "
+        "none. By default, method auto holds out some, follows their loss, ships the best model "
+        "and has a patience in proportion to the rounds; other methods hold out none.",
         cli=float | None,
     )
     patience: int | None = option(
@@ -110,27 +108,36 @@ class Evaluate:
         least=1,
     )
     keep_best: bool = option(
-        False, "Ship the model that was best on the validation data.", cli=bool
+        False,
+        "Ship the model with the best value of monitor instead of the method's output.",
+        cli=bool,
     )
     monitor: str | None = option(
         None,
-        "Metric on the validation data that patience and keep-best follow: loss or accuracy; "
-        "accuracy where there is one, else loss, by default.",
+        "Metric on the validation data that patience and keep-best follow: loss, accuracy or, in "
+        "Python, one of metrics; by default the accuracy where there is one, else the loss.",
         cli=str | None,
     )
     mode: Literal["min", "max"] | None = option(
         None,
-        "Whether the best monitor is the lowest (min) or the highest (max); known by default.",
+        "Whether the best monitor is the lowest (min) or the highest (max). The loss is lowered "
+        "and the accuracy raised; one of metrics needs a mode.",
         cli=Literal["min", "max"] | None,
     )
     metrics: Mapping[str, Metric] | None = option(
-        None, "Further metrics over the test and validation sets."
+        None,
+        "Further metrics by name, each f(outputs, targets) over the whole test set, and over the "
+        "whole validation set.",
     )
     per_client: bool = option(
-        False, "Report the worst client and the spread over clients.", cli=bool
+        False, "Report the worst client's score and the spread over clients.", cli=bool
     )
     heterogeneity: bool = option(
-        False, "Report how much the clients' gradients differ (zeta, dissimilarity).", cli=bool
+        False,
+        "Report how much the clients' gradients differ, at every evaluation: zeta, the root mean "
+        "square of |grad f_i - grad f|, and dissimilarity, the mean of |grad f_i|^2 over "
+        "|grad f|^2. Costs a pass over all clients' data.",
+        cli=bool,
     )
 
     def __post_init__(self) -> None:
@@ -182,23 +189,27 @@ class Evaluate:
         return {"monitor": name, "mode": self.mode or MODES[name]}
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """How the simulated clients are computed: `fit(engine=...)`.
+    """How the simulated clients are computed: `fit(engine=...)`."""
 
-    Args:
-        backend: "vmap" trains the clients of a chunk in one batched call, "loop" one after the
-            other, "auto" takes the faster.
-        chunk: Clients trained at once; None takes the whole cohort, fewer where that is faster.
-        precision: "fp32", "tf32" (on a GPU) or "bf16" inside the model's matrix products;
-            parameters and rules keep the dtype. "auto" is tf32 on a GPU.
-    """
-
-    backend: EngineName = option("auto", "vmap, loop or auto.", recorded=False)
-    chunk: int | None = option(None, "Clients trained at once.", least=1, recorded=False)
+    backend: EngineName = option(
+        "auto",
+        '"vmap" trains the clients of a chunk in one batched call, "loop" one after the other, '
+        '"auto" takes the faster.',
+        recorded=False,
+    )
+    chunk: int | None = option(
+        None,
+        "Clients trained at once; None takes the whole cohort, fewer where that is faster.",
+        least=1,
+        recorded=False,
+    )
     precision: Precision = option(
         "auto",
-        "fp32, tf32 or bf16 inside the model's matrix products; auto is tf32 on a GPU.",
+        "fp32, tf32 (on a GPU) or bf16 inside the model's matrix products; parameters and rules "
+        "keep the dtype. auto is tf32 on a GPU.",
         cli=Precision,
     )
 
@@ -206,27 +217,25 @@ class Engine:
         _make_plain(self)
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Clients that fail or attack, in a simulation: `fit(scenario=...)`.
-
-    Args:
-        faults: A `tf.faults.Faults`, or its text such as "before=0.1,slow=0.2".
-        attack: One of `tf.attacks`, or its text such as "sign-flip:0.2".
-    """
+    """Clients that fail or attack, in a simulation: `fit(scenario=...)`."""
 
     faults: Faults | str | None = option(
         None,
-        "How clients fail, such as before=0.1,after=0.1,slow=0.2,stale=0.1,delay=3 or "
-        "available=24/0.5 (reachable for half of every 24 rounds); none by default.",
+        "How clients fail: a `tf.faults.Faults`, or a text such as "
+        "before=0.1,after=0.1,slow=0.2,stale=0.1,delay=3 or available=24/0.5 (reachable for half "
+        "of every 24 rounds); none by default.",
         cli=str,
         cli_default="none",
     )
     attack: Attack | str | None = option(
         None,
-        "Hostile clients and their attack: sign-flip:0.2, large-norm, gaussian, misreport, "
-        "label-flip, little-is-enough or inner-product, with a fraction of the clients or their "
-        "ids (0+3+7), and settings such as :scale=10; none by default.",
+        "Hostile clients and their attack: one of `tf.attacks`, or a text: sign-flip:0.2, "
+        "large-norm, gaussian, misreport, label-flip, little-is-enough or inner-product, with a "
+        "fraction of the clients or their ids (0+3+7), and settings such as :scale=10; none by "
+        "default.",
         cli=str,
         cli_default="none",
     )
@@ -239,18 +248,6 @@ class Scenario:
             check_argument("Scenario", "faults", self.faults, "a tf.faults.Faults", is_faults)
         if self.attack is not None:
             check_argument("Scenario", "attack", self.attack, "one of tf.attacks", is_attack)
-
-    @property
-    def parsed_faults(self) -> Faults | None:
-        """The faults, parsed."""
-        assert not isinstance(self.faults, str)
-        return self.faults
-
-    @property
-    def parsed_attack(self) -> Attack | None:
-        """The attack, parsed."""
-        assert not isinstance(self.attack, str)
-        return self.attack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,27 +383,9 @@ class RunConfig:
         is_known = isinstance(self.augment, CropFlip | None)
         check_argument(owner, "augment", self.augment, "a name or a CropFlip", is_known)
         check_numbers(owner, self)
-        if self.engine_options.backend == "loop" and self.compile:
+        if parsed(self.engine).backend == "loop" and self.compile:
             why = "only the batched engine is compiled; leave one of them out"
             raise ArgumentError(f"fit(engine='loop', compile=True) cannot be: {why}.")
-
-    @property
-    def engine_options(self) -> Engine:
-        """The options of the engine."""
-        assert isinstance(self.engine, Engine)
-        return self.engine
-
-    @property
-    def aggregation(self) -> Aggregation:
-        """The aggregation, parsed."""
-        assert not isinstance(self.aggregate, str)
-        return self.aggregate
-
-    @property
-    def augmentation(self) -> CropFlip | None:
-        """The augmentation, parsed."""
-        assert not isinstance(self.augment, str)
-        return self.augment
 
     @property
     def batch_plan(self) -> BatchPlan:
@@ -498,7 +477,7 @@ class RunConfig:
         kind, values = "node" if node else "recorded", self.flat()
         names = [about.name for _, about in OPTIONS if about.metadata[kind]]
         found = {name: _to_plain(values[name]) for name in names}
-        return found | {"augment": augmentations.name_of(self.augmentation)} if node else found
+        return found | {"augment": augmentations.name_of(parsed(self.augment))} if node else found
 
 
 def choose_share(sizes: Tensor) -> float | None:

@@ -1,6 +1,6 @@
 """Evaluation of a model: loss, accuracy, own metrics, scores per client, stationarity."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ class Evaluation:
 
     problem: Problem
     test: Pair  # on the problem's device
-    metrics: dict[str, Metric] = field(default_factory=dict)  # each f(all outputs, all targets)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # each f(all outputs, all targets)
     groups: Tensor | None = None  # weight of each test row for each client (N, rows)
     names: Sequence[int | str] = ()  # of the clients that the groups are for
     weight: Tensor | None = None  # of each row in the mean loss
@@ -87,25 +87,13 @@ def measure_regularity(
     return row
 
 
-def clients_with_tests(federation: Federation) -> tuple[int | str, ...]:
-    """Return the names of the clients that `per_client` has rows for."""
-    has = _test_weights(federation).sum(1) > 0
-    return tuple(n for n, tested in zip(federation.names, has.tolist(), strict=True) if tested)
-
-
-def per_client(federation: Federation) -> Tensor:
-    """Return the weight of each test row for each client: (N, rows); rows sum to 1.
+def per_client(federation: Federation) -> tuple[Tensor, tuple[int | str, ...]]:
+    """Return the weight of each test row for each client, (N, rows), and the clients' names.
 
     With `test_owner`, a client's own test rows. Otherwise the common test set, weighted so that
-    its classes have the client's own training shares. Clients without test rows are left out.
+    its classes have the client's own training shares. Rows sum to 1; clients without test rows are
+    left out.
     """
-    weight = _test_weights(federation)
-    weight = weight[weight.sum(1) > 0]
-    return weight / weight.sum(1, keepdim=True)
-
-
-def _test_weights(federation: Federation) -> Tensor:
-    """Return the weights before they are divided by their sum, for all clients."""
     if federation.test is None:
         raise ArgumentError("Evaluate(per_client=True) needs a test set: Federation(test=...).")
     target = federation.test[1]
@@ -120,4 +108,7 @@ def _test_weights(federation: Federation) -> Tensor:
     else:
         why = "needs to know which client a test row belongs to: Federation(test_owner=...)"
         raise ArgumentError(f"Evaluate(per_client=True) {why}.")
-    return weight.to(target.device)
+    has = weight.sum(1) > 0
+    names = tuple(n for n, tested in zip(federation.names, has.tolist(), strict=True) if tested)
+    weight = weight[has].to(target.device)
+    return weight / weight.sum(1, keepdim=True), names

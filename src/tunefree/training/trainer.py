@@ -201,7 +201,7 @@ class Trainer:
             pool.commit()
             if is_last or after.round % run.config.eval_every == 0:
                 row |= run.evaluate(output) | run.privacy_cost(after.round, self._replays)
-                if run.validation is not None:
+                if run.data.validation is not None:
                     self._best.update(validation_score(row, run.settings), row, output)
             self._state = after
             cohort = cohort if is_last else self._sample_cohort(0)
@@ -228,7 +228,7 @@ class Trainer:
 
     def _judge(self, status: str) -> str:
         """Return the status of a run that ends, with a warning if its losses went badly."""
-        test, start = self._run.test, self._run.start
+        test, start = self._run.data.test, self._run.start
         loss = None if test is None else lambda: test.measure(start)["test_loss"]
         found = judge_losses(self._history, loss)
         if found is None:
