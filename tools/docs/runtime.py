@@ -1,4 +1,4 @@
-"""An extension of griffe: `fit` and the groups of options are documented from RunConfig's fields."""
+"""An extension of griffe: `fit` and the groups of options are documented by RunConfig's fields."""
 
 import inspect
 from typing import Any

@@ -6,7 +6,7 @@ goes to exactly one client (`ByOwner` may leave rows out, marked -1), every clie
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -37,27 +37,56 @@ class Partitioner(Protocol):
         ...
 
 
+class _AllRows:
+    """A partitioner that gives every row to one of a number of clients."""
+
+    by_label: ClassVar[bool] = True  # whether it reads the classes of the rows
+    min_samples = 1
+
+    def assign(
+        self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
+    ) -> Tensor:
+        """Return the client of each row."""
+        name, rows, least = type(self).__name__, len(y), self.min_samples
+        if self.by_label and (y.ndim != 1 or y.is_floating_point()):
+            raise DataError(
+                f"{name} needs class labels, integers in one axis, but y is {y.dtype} of shape "
+                f"{tuple(y.shape)}; use Iid or ByOwner."
+            )
+        if clients is None:
+            use = "give split(..., clients=...)"
+            raise ArgumentError(f"{name} needs the number of clients; {use}.")
+        check_int("split", "clients", clients)
+        if clients * least > rows:
+            raise DataError(
+                f"{name} cannot give {clients} clients at least {least} of {rows} rows each; use "
+                f"at most {rows // least} clients."
+            )
+        rng = numpy_generator(seed, f"split {name.lower()}")
+        return torch.from_numpy(self._deal(y.cpu().numpy(), clients, rng))
+
+    def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Iid:
+class Iid(_AllRows):
     """Deal shuffled rows evenly; sizes differ by at most 1.
 
     >>> Iid().assign(torch.zeros(5), 2, 0).bincount().tolist()
     [3, 2]
     """
 
-    def assign(
-        self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
-    ) -> Tensor:
-        """Return the client of each row."""
-        n = len(y)
-        clients = _enough("Iid", n, clients, 1)
-        out = np.empty(n, np.int64)
-        out[numpy_generator(seed, "split iid").permutation(n)] = np.arange(n) % clients
-        return torch.from_numpy(out)
+    by_label = False
+
+    def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
+        out = np.empty(len(labels), np.int64)
+        out[rng.permutation(len(labels))] = np.arange(len(labels)) % clients
+        return out
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(_AllRows):
     """Skewed labels: the smaller alpha, the fewer classes a client has.
 
     Per class (Hsu et al. 2019, arXiv:1909.06335, in the form of Yurochkin et al. 2019): draw
@@ -90,21 +119,18 @@ class Dirichlet:
         check_positive("Dirichlet", "alpha", self.alpha)
         check_int("Dirichlet", "min_samples", self.min_samples)
 
-    def assign(
-        self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
-    ) -> Tensor:
-        """Return the client of each row."""
-        labels = _class_labels("Dirichlet", y)
-        clients = _enough("Dirichlet", len(y), clients, self.min_samples)
-        rng = numpy_generator(seed, "split dirichlet")
+    def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         if self.balanced:
-            return torch.from_numpy(_deal_evenly(labels, clients, self.alpha, rng))
-        out = _cut_classes(labels, clients, self.alpha, rng)
-        return torch.from_numpy(_top_up(out, clients, self.min_samples, rng))
+            return _deal_evenly(labels, clients, self.alpha, rng)
+        out = np.empty(len(labels), np.int64)
+        for rows in _by_label(labels, rng):
+            ends = _cut(len(rows), np.exp(_log_dirichlet(rng, self.alpha, (1, clients)))[0])
+            out[rows] = np.searchsorted(ends, np.arange(len(rows)), side="right")
+        return _top_up(out, clients, self.min_samples, rng)
 
 
 @dataclass(frozen=True)
-class RelaySum:
+class RelaySum(_AllRows):
     """Skewed labels with clients of similar size: at least half of the mean each.
 
     The split of Vogels et al. 2021 (arXiv:2110.04175), after Lin et al. 2021 (arXiv:2102.04761).
@@ -132,21 +158,16 @@ class RelaySum:
         check_positive("RelaySum", "alpha", self.alpha)
         check_int("RelaySum", "group", self.group)
 
-    def assign(
-        self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
-    ) -> Tensor:
-        """Return the client of each row."""
-        labels, n = _class_labels("RelaySum", y), len(y)
-        clients = _enough("RelaySum", n, clients, 1)
-        rng = numpy_generator(seed, "split relaysum")
+    def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
+        n = len(labels)
         order, out = rng.permutation(n), np.empty(n, np.int64)
         for first in range(0, clients, self.group):
             end = min(first + self.group, clients)
             rows = order[n * first // clients : n * end // clients]
-            out[rows] = first + self._deal(labels[rows], end - first, rng)
-        return torch.from_numpy(out)
+            out[rows] = first + self._deal_part(labels[rows], end - first, rng)
+        return out
 
-    def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
+    def _deal_part(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         """Return the client of each row of a part."""
         classes = _by_label(labels, rng)
         mean = len(labels) / clients
@@ -172,7 +193,7 @@ class RelaySum:
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(_AllRows):
     """Sort rows by label, cut them into clients * k shards, deal k to each client.
 
     McMahan et al. 2017, arXiv:1602.05629, section 3. Differences from the paper: shards may differ
@@ -190,22 +211,17 @@ class Shards:
     def __post_init__(self) -> None:
         check_int("Shards", "k", self.k)
 
-    def assign(
-        self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
-    ) -> Tensor:
-        """Return the client of each row."""
-        labels, n = _class_labels("Shards", y), len(y)
-        clients = _enough("Shards", n, clients, 1)
-        shards = clients * self.k
+    def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
+        n, shards = len(labels), clients * self.k
         if n < shards:
             raise DataError(
                 f"Shards(k={self.k}) with clients={clients} needs at least {shards} rows, but "
                 f"there are {n}; use fewer shards or clients."
             )
-        dealt = numpy_generator(seed, "split shards").permutation(np.arange(shards) // self.k)
+        dealt = rng.permutation(np.arange(shards) // self.k)
         out = np.empty(n, np.int64)
         out[np.argsort(labels, kind="stable")] = dealt[np.arange(n) * shards // n]
-        return torch.from_numpy(out)
+        return out
 
 
 @dataclass(frozen=True)
@@ -275,36 +291,6 @@ def parse(text: str) -> Partitioner:
     (Iid(), Shards(k=2), ByOwner(min_samples=1))
     """
     return SPLITS.parse(text)
-
-
-def _enough(name: str, rows: int, clients: int | None, min_samples: int) -> int:
-    if clients is None:
-        raise ArgumentError(f"{name} needs the number of clients; give split(..., clients=...).")
-    check_int("split", "clients", clients)
-    if clients * min_samples > rows:
-        raise DataError(
-            f"{name} cannot give {clients} clients at least {min_samples} of {rows} rows each; use "
-            f"at most {rows // min_samples} clients."
-        )
-    return clients
-
-
-def _class_labels(name: str, y: Tensor) -> Array:
-    if y.ndim != 1 or y.is_floating_point():
-        raise DataError(
-            f"{name} needs class labels, integers in one axis, but y is {y.dtype} of shape "
-            f"{tuple(y.shape)}; use Iid or ByOwner."
-        )
-    return y.cpu().numpy()
-
-
-def _cut_classes(labels: Array, clients: int, alpha: float, rng: np.random.Generator) -> Array:
-    """Cut each class's shuffled rows among clients in proportions p ~ Dir(alpha)."""
-    out = np.empty(len(labels), np.int64)
-    for rows in _by_label(labels, rng):
-        ends = _cut(len(rows), np.exp(_log_dirichlet(rng, alpha, (1, clients)))[0])
-        out[rows] = np.searchsorted(ends, np.arange(len(rows)), side="right")
-    return out
 
 
 def _cut(rows: int, p: Array) -> Array:

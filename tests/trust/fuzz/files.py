@@ -7,8 +7,6 @@ import lzma
 import struct
 import tarfile
 import zipfile
-import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -62,83 +60,6 @@ def _cifar100() -> Target:
 def _records(data: bytes, random: Random) -> bytes:
     new = edited(data, random)
     return new if random.random() < 0.5 else new[:2] + bytes(len(data) - 2)
-
-
-def npy(array: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
-
-
-def entry(name: str, raw: bytes, packed: bool) -> tuple[bytes, bytes, bytes]:
-    """Return a file of a zip with its header, and what the list says before and after its place."""
-    data = zlib.compress(raw, wbits=-15) if packed else raw
-    sizes = zlib.crc32(raw), len(data), len(raw), len(name)
-    facts = struct.pack("<5H3I2H", 20, 0, 8 * packed, 0, 33, *sizes, 0)
-    listed = b"PK\x01\x02\x14\x00" + facts + bytes(10)
-    return b"PK\x03\x04" + facts + name.encode() + data, listed, name.encode()
-
-
-def joined(entries: Sequence[tuple[bytes, bytes, bytes]]) -> bytes:
-    """Return the zip: by hand, because `zipfile` takes as long for it as the reader."""
-    body, listed = b"", b""
-    for whole, before, after in entries:
-        listed += before + struct.pack("<I", len(body)) + after
-        body += whole
-    counts = len(entries), len(entries), len(listed), len(body)
-    return body + listed + b"PK\x05\x06" + struct.pack("<4H2IH", 0, 0, *counts, 0)
-
-
-def _npz(arrays: dict[str, np.ndarray], load) -> Target:
-    """Arrays are written anew with odd shapes, kinds and headers, so that sums are right."""
-    raws = {f"{name}.npy": npy(array) for name, array in arrays.items()}
-    ready = {p: {n: entry(n, raw, p) for n, raw in raws.items()} for p in (False, True)}
-
-    def change(data: bytes, random: Random) -> bytes:
-        if random.random() < 0.3:
-            return edited(data, random)
-        packed, pick = random.random() < 0.5, random.choice(list(raws))
-        entries = dict(ready[packed])
-        if random.random() < 0.9:
-            entries[pick] = entry(pick, _odd_npy(raws[pick], random), packed)
-        else:
-            del entries[pick]
-        return joined(list(entries.values()))
-
-    made = loader(images, load, [joined(list(ready[True].values()))])
-    return Target(made.read, made.seeds, kept_head(change))
-
-
-def _odd_npy(raw: bytes, random: Random) -> bytes:
-    if random.random() < 0.3:
-        return edited(raw, random)
-    kind = random.choice(("|u1", "<i8", ">i8", "<f4", "<f8", "|O", "<U3", "|S2", "<c16", "|b1"))
-    kind = random.choice((repr(kind), "[('a', '<i4')]", "'<M8[s]'", "'|V3'"))
-    shape = random.choice(
-        ("()", "(1,)", "(2,)", "(2, 3, 32, 32)", "(2, 28, 28)", "(-1,)", "(10**12,)", "(2**62, 4)")
-    )
-    shape = random.choice((shape, "(1000000000000,)", "(4611686018427387904, 4)", "(0, 3, 32, 32)"))
-    order = random.choice(("True", "False", "1", "None"))
-    head = f"{{'descr': {kind}, 'fortran_order': {order}, 'shape': {shape}, }}"
-    if random.random() < 0.1:
-        head = edited(head.encode(), random).decode("latin-1")
-    line = (head + " " * (-len(head) % 16) + "\n").encode("latin-1")
-    body = random.choice((raw[128:], b"", random.randbytes(64)))
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", min(len(line), 65535)) + line + body
-
-
-@target("file npz writers")
-def _writers() -> Target:
-    x, y = np.zeros((2, 28, 28), np.uint8), np.array([1, 2], np.uint8)
-    arrays = {"x_train": x, "y_train": y, "writer_train": np.array([5, 6]), "x_test": x}
-    return _npz(arrays | {"y_test": y}, images.mnist_writers)
-
-
-@target("file npz subset")
-def _subset() -> Target:
-    x, y = np.zeros((2, 3, 32, 32), np.uint8), np.array([1, 2], np.uint8)
-    arrays = {"x_train_delta": x, "y_train": y, "x_test_delta": x, "y_test": y}
-    return _npz(arrays, images.cifar10_subset)
 
 
 @target("file libsvm")
