@@ -73,7 +73,7 @@ def features(
         name=federation.name,
     )
     tail = copy.deepcopy(model.get_submodule(name))
-    return tail, out.with_names(federation.names, federation.test_owner)
+    return tail, out.replace(names=federation.names, test_owner=federation.test_owner)
 
 
 def _head(model: nn.Module) -> str:

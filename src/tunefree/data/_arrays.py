@@ -55,15 +55,6 @@ def as_pair(x: Any, y: Any, of: str = "") -> Pair:
     return inputs, target
 
 
-def as_optional_pair(pair: Any, of: str, first: Pair) -> Pair | None:
-    """Convert the test or held set, if any, and check that its samples match the training data."""
-    if pair is None:
-        return None
-    out = as_pair(pair[0], pair[1], of)
-    check_match(out, first, of, "the training data")
-    return out
-
-
 def check_match(a: Pair, b: Pair, a_name: str, b_name: str) -> None:
     """Raise if the samples of two sets differ in arrays, shapes or kind of target."""
     a_form, b_form = _describe_sample(a), _describe_sample(b)

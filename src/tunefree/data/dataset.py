@@ -161,7 +161,7 @@ class Dataset:
             return fed
         owners = partitioner.owners(self.owner, clients, seed)
         names = tuple(self.owners[int(i)] for i in owners) if self.owners else fed.names
-        return fed.with_names(names, self._test_ids(owners))
+        return fed.replace(names=names, test_owner=self._test_ids(owners))
 
     def _test_ids(self, owners: Tensor) -> Tensor | None:
         """Return the client of each test row, -1 for none; None if no test row has a client."""

@@ -84,9 +84,9 @@ class Federation:
     ) -> None:
         if owner is None:
             is_named = y is None or isinstance(y, str)
-            others = (test_owner, sample_weight, clients)
+            unused = (test_owner, sample_weight, clients)
             has_parts = isinstance(x, Mapping | Sequence) and read_table(x) is None
-            if not (has_parts and is_named and all(one is None for one in others)):
+            if not (has_parts and is_named and all(one is None for one in unused)):
                 remedy = "; owner=np.arange(len(x)) % 10 divides rows without owners among 10"
                 if has_parts and is_named:
                     remedy = ", which is for one part per client, as in Federation.of"
@@ -94,10 +94,7 @@ class Federation:
             parts = {"test": test, "held": held, "classes": classes, "name": name}
             self.__dict__.update(self.of(x, y=y, **parts).__dict__)
             return
-        self.name, self.features = name, None
-        self.target_name: str | None = None
-        fraction = test if isinstance(test, float) else None
-        given = {"test": None if fraction is not None else test, "held": held}
+        others, self.features = {"test": test, "held": held}, None
         if (table := read_table(x)) is not None:
             y = table.target_name() if y is None else y
             names = [v for v in (y, owner, sample_weight) if isinstance(v, str)]
@@ -105,25 +102,48 @@ class Federation:
             names += [] if isinstance(y, str) or not table.has_names(y) else y
             target = table.targets(y, "x")
             self.features = Features.find(table, names)
-            tested = read_table(given["test"])
+            tested = read_table(test)
             if tested is not None and test_owner is None and isinstance(owner, str):
                 test_owner = tested.column(owner, "test") if owner in tested.columns else None
-            given = {of: self._read_set(value, of, y) for of, value in given.items()}
+            others = {of: self._read_set(value, of, y) for of, value in others.items()}
             x, y = self.features.encode(table), target
             owner = values[owner] if isinstance(owner, str) else owner
             if isinstance(sample_weight, str):
                 sample_weight = values[sample_weight]
-        pairs = {of: _as_two(value, of) for of, value in given.items() if value is not None}
+        self._fill([("", (x, y))], owner, others, classes, name, clients, test_owner, sample_weight)
+
+    def _fill(
+        self,
+        parts: Sequence[tuple[str, tuple[Any, Any]]],
+        owner: Any,
+        others: Mapping[str, Any],
+        classes: int | Sequence[Label] | None,
+        name: str,
+        clients: int | None = None,
+        test_owner: Any = None,
+        sample_weight: Any = None,
+    ) -> None:
+        """Set everything but `features` from arrays: of clients, by title, or of all under ""."""
+        self.name, test = name, others["test"]
+        self.target_name: str | None = None
+        fraction = test if isinstance(test, float) else None
+        sets = [
+            (of, _as_two(value, of))
+            for of, value in others.items()
+            if value is not None and (of != "test" or fraction is None)
+        ]
         self.labels = _as_label_list(classes)
         if classes is None:
-            self.labels = _arrays.find_labels([y, *(pair[1] for pair in pairs.values())])
-        if self.labels is not None:
-            y, classes = _arrays.number_labels(y, self.labels), len(self.labels)
-            pairs = {
-                of: (pair[0], _arrays.number_labels(pair[1], self.labels, of))
-                for of, pair in pairs.items()
-            }
-        self.x, self.y = x, y = _arrays.as_pair(x, y)
+            self.labels = _arrays.find_labels([pair[1] for _, pair in (*parts, *sets)])
+        read = [(of, self._convert(pair, of)) for of, pair in (*parts, *sets)]
+        pairs = [pair for _, pair in read[: len(parts)]]
+        for of, pair in read[: len(parts)]:
+            _arrays.check_match(pair, pairs[0], of, parts[0][0])
+        self.x, self.y = x, y = pairs[0] if len(pairs) == 1 else _arrays.concatenate(pairs)
+        found: dict[str, Pair] = dict(read[len(parts) :])
+        for of, pair in found.items():
+            _arrays.check_match(pair, (x, y), of, "the training data")
+        self.test, self.held = found.get("test"), found.get("held")
         owners = _arrays.as_labels(owner, "owner", len(y))
         if clients is None:
             unique, ids = np.unique(owners, return_inverse=True)
@@ -136,9 +156,8 @@ class Federation:
             raise refusal("owner", f"give every client a sample, but {empty}; {remedy}")
         self.sizes, self.starts = sizes, sizes.cumsum(0) - sizes
         self.names: tuple[int | str, ...] = tuple(unique.tolist())
-        self.test = _arrays.as_optional_pair(pairs.get("test"), "test", (x, y))
-        self.held = _arrays.as_optional_pair(pairs.get("held"), "held", (x, y))
-        self.classes = self._classes(classes)  # type: ignore[arg-type]
+        count = len(self.labels) if self.labels is not None else classes
+        self.classes = self._classes(count)  # type: ignore[arg-type]
         self.test_owner = None if test_owner is None else self._test_ids(test_owner, unique)
         self.sample_weight = None
         if sample_weight is not None:
@@ -150,6 +169,13 @@ class Federation:
                 self.sample_weight = self.sample_weight[order]
         if fraction is not None:
             self.__dict__.update(self.with_test(fraction).__dict__)
+
+    def _convert(self, pair: tuple[Any, Any], of: str) -> Pair:
+        """Return inputs and targets as tensors; labels of classes become their numbers."""
+        x, y = pair
+        return _arrays.as_pair(
+            x, y if self.labels is None else _arrays.number_labels(y, self.labels, of), of
+        )
 
     @classmethod
     def of(
@@ -185,61 +211,33 @@ class Federation:
         if not values:
             raise DataError("Federation.of(parts=...) must hold at least one client, got none.")
         read = [read_samples(v, title, y) for v, title in zip(values, titles, strict=True)]
-        tables = [part for part in read if isinstance(part, Table)]
-        pairs = [part for part in read if not isinstance(part, Table)]
-        sizes = [len(part) if isinstance(part, Table) else len(part[1]) for part in read]
-        owner = np.repeat(np.arange(len(read)), sizes)
-        target: Any = y
-        framed = [table for pair in pairs if (table := read_table(pair[0])) is not None]
-        if framed and len(framed) == len(read):  # pairs (table, targets)
-            target = np.concatenate([np.asarray(pair[1]) for pair in pairs])
-            tables, pairs = framed, []
-        if tables or framed:
-            if pairs:
+        owner = np.repeat(
+            np.arange(len(read)), [len(p) if isinstance(p, Table) else len(p[1]) for p in read]
+        )
+        pairs = [part for part in read if isinstance(part, tuple)]
+        inside = [part if isinstance(part, Table) else read_table(part[0]) for part in read]
+        tables = [table for table in inside if table is not None]
+        if tables:
+            if len(tables) < len(read) or 0 < len(pairs) < len(read):
                 raise DataError(
                     "Federation.of(parts=...) must hold tables for all clients or none."
                 )
-            more: dict[str, Any] = {"test": test, "held": held, "classes": classes, "name": name}
-            fed = cls(Table.concatenate(tables), target, owner, **more)
+            target: Any = np.concatenate([np.asarray(t) for _, t in pairs]) if pairs else y
+            sets: dict[str, Any] = {"test": test, "held": held, "classes": classes, "name": name}
+            fed = cls(Table.concatenate(tables), target, owner, **sets)
         else:
-            fed = cls._join(pairs, titles, owner, {"test": test, "held": held}, y, classes, name)
+            sets = {"test": test, "held": held}
+            for of, value in sets.items():
+                if value is not None and not isinstance(value, float):
+                    sets[of] = read_samples(value, of, y)
+                if isinstance(sets[of], Table):
+                    like = "must be as the clients' data, got a table"
+                    raise DataError(f"Federation.of: {of} {like}.")
+            fed = cls.__new__(cls)
+            fed.features = None
+            fed._fill(list(zip(titles, pairs, strict=True)), owner, sets, classes, name)
         fed.target_name = y
-        return fed if names is None else fed._with(names=names)
-
-    @classmethod
-    def _join(
-        cls,
-        pairs: list[tuple[Any, Any]],
-        titles: list[str],
-        owner: Array,
-        others: dict[str, Any],
-        y: str | None,
-        classes: int | Sequence[Label] | None,
-        name: str,
-    ) -> Self:
-        """Join one pair (x, y) per client; targets are numbered first, so that errors name it."""
-        sets: dict[str, Any] = {}
-        for of, value in others.items():
-            is_read = value is None or isinstance(value, float)
-            sets[of] = value if is_read else read_samples(value, of, y)
-            if isinstance(sets[of], Table):
-                raise DataError(f"Federation.of: {of} must be as the clients' data, got a table.")
-        targets = [p[1] for p in (*pairs, *sets.values()) if isinstance(p, tuple)]
-        labels = _arrays.find_labels(targets) if classes is None else _as_label_list(classes)
-
-        def convert(pair: tuple[Any, Any], of: str) -> Pair:
-            target = pair[1] if labels is None else _arrays.number_labels(pair[1], labels, of)
-            return _arrays.as_pair(pair[0], target, of)
-
-        read = [convert(pair, title) for pair, title in zip(pairs, titles, strict=True)]
-        for pair, title in zip(read, titles, strict=True):
-            _arrays.check_match(pair, read[0], title, titles[0])
-        sets = {of: convert(p, of) if isinstance(p, tuple) else p for of, p in sets.items()}
-        count = classes if labels is None else len(labels)
-        x, target = _arrays.concatenate(read)
-        fed = cls(x, target, owner, **sets, classes=count, name=name)
-        fed.labels = labels
-        return fed
+        return fed if names is None else fed.replace(names=names)
 
     @property
     def clients(self) -> int:
@@ -320,7 +318,7 @@ class Federation:
             chosen = torch.argsort(bits(key(seed, "test"), torch.arange(self.clients)))[:count]
             taken = torch.isin(self.owners(), chosen)
             rest, owner = self._take(~taken), None
-        return rest._with(
+        return rest.replace(
             test=select_rows((self.x, self.y), taken.nonzero()[:, 0]), test_owner=owner
         )
 
@@ -365,7 +363,7 @@ class Federation:
         weight = None if self.sample_weight is None else self.sample_weight[rows]
         sizes = sizes[kept]
         starts = sizes.cumsum(0) - sizes
-        return self._with(x=x, y=y, sizes=sizes, starts=starts, names=names, sample_weight=weight)
+        return self.replace(x=x, y=y, sizes=sizes, starts=starts, names=names, sample_weight=weight)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -378,22 +376,14 @@ class Federation:
         def move(t: Tensor) -> Tensor:
             return t.to(device=device, dtype=dtype if t.is_floating_point() else None)
 
-        def move_pair(pair: Pair | None) -> Pair | None:
-            return None if pair is None else (map_inputs(move, pair[0]), move(pair[1]))
-
-        return self._with(
-            x=map_inputs(move, self.x),
-            y=move(self.y),
-            test=move_pair(self.test),
-            held=move_pair(self.held),
-        )
+        return self._map(lambda x: map_inputs(move, x), move)
 
     def with_numbers(self) -> Self:
         """Return the federation with integer targets as they were given, instead of classes."""
         if self.labels is None or not all(type(label) is int for label in self.labels):
             return self
         values = torch.tensor(self.labels, device=self.y.device)
-        return self._map_targets(lambda y: values[y], labels=None, classes=None)
+        return self._map(lambda x: x, lambda y: values[y], labels=None, classes=None)
 
     def with_classes(self, count: int) -> Self:
         """Return the federation with its integer labels numbered in order, if there are `count`.
@@ -407,31 +397,30 @@ class Federation:
         if len(found) != count:
             return self
         order = torch.from_numpy(found)
-        return self._map_targets(
+        return self._map(
+            lambda x: x,
             lambda y: torch.searchsorted(order.to(y.device), y),
             labels=tuple(found.tolist()),
             classes=count,
         )
 
-    def _map_targets(self, f: Callable[[Tensor], Tensor], **changes: Any) -> Self:
-        pairs = {"test": self.test, "held": self.held}
-        moved = {n: None if p is None else (p[0], f(p[1])) for n, p in pairs.items()}
-        return self._with(y=f(self.y), **moved, **changes)
-
     def map_x(self, f: Callable[[Inputs], Inputs]) -> Self:
         """Return the federation with `f` applied to the inputs of all its sets."""
+        return self._map(f, lambda y: y)
+
+    def _map(
+        self, f: Callable[[Inputs], Inputs], g: Callable[[Tensor], Tensor], **changes: Any
+    ) -> Self:
+        """Return the federation with `f` of the inputs and `g` of the targets of all its sets."""
         pairs = {"test": self.test, "held": self.held}
-        moved = {n: None if p is None else (f(p[0]), p[1]) for n, p in pairs.items()}
-        return self._with(x=f(self.x), **moved)
+        moved = {n: None if p is None else (f(p[0]), g(p[1])) for n, p in pairs.items()}
+        return self.replace(x=f(self.x), y=g(self.y), **moved, **changes)
 
-    def with_x(self, x: Inputs) -> Self:
-        """Return the federation with other training inputs."""
-        return self._with(x=x)
-
-    def with_names(self, names: tuple[int | str, ...], test_owner: Tensor | None = None) -> Self:
-        """Return the same data with other client names, and owners of the test rows as ids."""
-        assert len(names) == self.clients
-        return self._with(names=names, test_owner=test_owner)
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other values of some attributes, which must fit the others."""
+        other = copy.copy(self)
+        other.__dict__.update(changes)
+        return other
 
     def digest(self) -> str:
         """Return a digest of the data, 16 hex digits; it does not depend on the device.
@@ -464,11 +453,6 @@ class Federation:
             inside = read_table(value[0])
             return (value[0] if inside is None else self.features.encode(inside)), value[1]
         return value
-
-    def _with(self, **changes: Any) -> Self:
-        other = copy.copy(self)
-        other.__dict__.update(changes)
-        return other
 
     def _classes(self, classes: int | None) -> int | None:
         """Return the number of classes, after checking labels; None if targets are not labels."""

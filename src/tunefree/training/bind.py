@@ -468,7 +468,7 @@ def _add_weights(fed: Federation, config: RunConfig, problem: Problem) -> Federa
     problem.weighted = True
     own = (weight / weight.mean()).to(problem.device, problem.dtype)
     x: Inputs = {**fed.x, WEIGHT: own} if isinstance(fed.x, dict) else (*list_tensors(fed.x), own)
-    return fed.with_x(x)
+    return fed.replace(x=x)
 
 
 def _sample_weights(fed: Federation, config: RunConfig) -> Tensor | None:
