@@ -5,13 +5,15 @@ client has the initial memory. The stores are on the device if all rows fit ther
 else in memory-mapped files. The place does not change results.
 """
 
+import errno
+import mmap
 import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -19,13 +21,12 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError, TunefreeError, check_int, check_known
-from ..core.lock import is_unused
+from ..core.lock import is_unused, mark_in_use
 from ..core.types import State
-from .rows import MappedRows, TensorRows, width
 
 Place = Literal["auto", "device", "host", "file"]
 TEMPORARY = "tunefree-"  # prefix of temporary folders
-LARGER = "choose a folder on a larger disk (TMPDIR, where none is given)"
+LARGER = "name a folder on a larger disk in TMPDIR"
 
 
 class ClientMemory:
@@ -34,11 +35,9 @@ class ClientMemory:
     Args:
         first: A client's memory before its first round, without a client axis.
         clients: Population size N.
-        most: Upper bound on the number of clients that will take part, if known.
-        place: Where rows are stored. "auto" is the first of device, host and file of which the rows
-            of `most` clients take at most half; without `most` it is the device.
-        folder: Folder for the files of "file"; None is a temporary folder. The files are working
-            memory, not a checkpoint: existing ones are overwritten, and all are removed at the end.
+        most: Upper bound on the number of clients that will take part; None is all of them.
+        place: Where rows are stored: "file" is a temporary folder, "auto" the first of device, host
+            and file of which the rows of `most` clients take at most half.
     """
 
     def __init__(
@@ -48,16 +47,14 @@ class ClientMemory:
         *,
         most: int | None = None,
         place: Place = "auto",
-        folder: Path | None = None,
     ) -> None:
         check_known("place", place, get_args(Place))
         if most is not None:
             check_int("ClientMemory", "most", most)
         self._first, self._most = first, clients if most is None else min(most, clients)
-        self._room = 0 if most is None else self._most
         on = next((v.device for v in first.values() if v.device.type != "cpu"), torch.device("cpu"))
         if place == "auto":
-            place = "device" if most is None else _choose(on, self.bytes)
+            place = _choose(on, self.bytes)
         self.place = "host" if place == "device" and on.type == "cpu" else place
         self._apart = self.place == "file" or (self.place == "host" and on.type != "cpu")
         self._slot = torch.full((clients,), -1, dtype=torch.int64)
@@ -65,33 +62,28 @@ class ClientMemory:
         self._ahead: tuple[Tensor, Future[State]] | None = None  # ids and rows being read
         self._files: list[Path] = []
         if self.place == "file" and first:
-            self._open(folder)
+            self._open_files()
         self._empty()
 
     @property
     def bytes(self) -> int:
         """Upper bound on the size of all rows in bytes."""
-        return self._most * sum(width(v) for v in self._first.values())
+        return self._most * sum(v.nbytes for v in self._first.values())
 
-    def _open(self, folder: Path | None) -> None:
+    def _open_files(self) -> None:
         """Create the folder of the files, and raise an ArgumentError if its disk is too small."""
-        if folder is None:
-            _sweep(Path(tempfile.gettempdir()))
-        with _disk(folder):
-            home = Path(tempfile.mkdtemp(prefix=TEMPORARY)) if folder is None else Path(folder)
-            home.mkdir(parents=True, exist_ok=True)
-            self._files = [home / f"memory-{k}.rows" for k in range(len(self._first))]
-            _remove(self._files)
-        spare = [] if folder is not None else [home]
-        self._finalizer = weakref.finalize(self, _remove, self._files, *spare)
+        _sweep(Path(tempfile.gettempdir()))
+        with _disk():
+            home = Path(tempfile.mkdtemp(prefix=TEMPORARY))
+        self._files = [home / f"memory-{k}.rows" for k in range(len(self._first))]
+        remove = weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
         need, free = self.bytes * _neighbours(), shutil.disk_usage(home).free
         if need > free:
-            self._finalizer()
+            remove()
             raise ArgumentError(
                 f"The memory of {self._most:,} clients needs {need / 1e9:,.1f} GB on disk, but "
-                f"{str(folder or home.parent)!r} has {free / 1e9:,.1f} GB free. Free some space, "
-                f"{LARGER}, or take fewer rounds, a smaller cohort, or a method whose clients keep "
-                "less."
+                f"{str(home.parent)!r} has {free / 1e9:,.1f} GB free. Free some space, {LARGER}, "
+                "or take fewer rounds, a smaller cohort, or a method whose clients keep less."
             )
 
     def _empty(self) -> None:
@@ -100,11 +92,11 @@ class ClientMemory:
         self._stores: dict[str, TensorRows | MappedRows] = {}
         for k, (name, v) in enumerate(self._first.items()):
             if self.place == "file":
-                with _disk(self._files[k].parent):
+                with _disk():
                     self._stores[name] = MappedRows(v, self._files[k], self._most)
             else:
                 on = v.device if self.place == "device" else torch.device("cpu")
-                self._stores[name] = TensorRows(v, on, self._room)
+                self._stores[name] = TensorRows(v, on, self._most)
 
     def gather(self, ids: Tensor) -> State:
         """Return the rows of these clients, in their order."""
@@ -183,7 +175,7 @@ class ClientMemory:
         """Make room for `need` rows; if that fails, nothing has changed."""
         limit = self._most if need <= self._most else len(self._slot)
         for store in (self._ids, *self._stores.values()):
-            with _disk(self._files[0].parent if self._files else None):
+            with _disk():
                 store.hold(self._seen, need, limit)
 
     def _to_store(self, rows: State) -> State:
@@ -224,14 +216,63 @@ class ClientMemory:
         for name, rows in self._rows().items():
             rows[: self._seen] = tensors[f"memory.{name}"]
 
-    def close(self) -> None:
-        """Free all rows and remove the files; the object must not be used again."""
-        self._drop()
-        self._stores = {}
-        if self._worker is not None:
-            self._worker.shutdown()
-        if self._files:
-            self._finalizer()
+
+class TensorRows:
+    """Rows in one tensor, which doubles when it is full.
+
+    Args:
+        first: A row, for shape and dtype.
+        on: The device.
+        room: Expected number of rows. On a CPU they are allocated at once, so that rows never have
+            to move: the system provides pages only when they are written to.
+    """
+
+    def __init__(self, first: Tensor, on: torch.device, room: int = 0) -> None:
+        self.rows = torch.empty((0, *first.shape), dtype=first.dtype, device=on)
+        if on.type == "cpu":
+            with suppress(RuntimeError):  # a system without overcommit
+                self.rows = self.rows.new_empty((room, *first.shape))
+
+    def hold(self, used: int, need: int, limit: int) -> None:
+        """Make room for `need` rows, of which the first `used` are in use."""
+        if len(self.rows) < need:
+            room = min(max(need, 2 * len(self.rows)), limit)
+            bigger = self.rows.new_empty((room, *self.rows.shape[1:]))
+            bigger[:used] = self.rows[:used]
+            self.rows = bigger
+
+
+class MappedRows:
+    """Rows in a sparse file, mapped as a whole; disk blocks are allocated as rows are used."""
+
+    def __init__(self, first: Tensor, path: Path, room: int) -> None:
+        path.unlink(missing_ok=True)  # a new file: the old one may still be mapped
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        weakref.finalize(self, os.close, self._file)
+        mark_in_use(self._file)
+        self._first = first
+        self._map(room)
+
+    def _map(self, room: int) -> None:
+        first, size = self._first, room * self._first.nbytes
+        shape = (room, *first.shape)
+        if not size:
+            self.rows = torch.empty(shape, dtype=first.dtype)
+            return
+        os.ftruncate(self._file, size)
+        self.rows = torch.frombuffer(mmap.mmap(self._file, size), dtype=first.dtype).view(shape)
+
+    def hold(self, used: int, need: int, limit: int) -> None:
+        """Make room for `need` rows, of which the first `used` are in use."""
+        if len(self.rows) < need:
+            self._map(min(max(need, 2 * len(self.rows)), limit))
+        row = self._first.nbytes
+        if need > used and row and hasattr(os, "posix_fallocate"):
+            try:  # a full disk raises here; a write to the mapping would kill the process
+                os.posix_fallocate(self._file, used * row, (need - used) * row)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # not every file system can
+                    raise
 
 
 def _collect(stores: State, slots: Tensor, out: State) -> State:
@@ -279,23 +320,17 @@ def _sweep(place: Path) -> None:
     for folder in place.glob(f"{TEMPORARY}*"):
         files = [] if folder.is_symlink() else list(folder.glob("memory-*.rows"))
         if files and all(is_unused(file) for file in files):
-            _remove(files, folder)
-
-
-def _remove(files: list[Path], *folders: Path) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _disk(folder: Path | None) -> Iterator[None]:
+def _disk() -> Iterator[None]:
+    """Report that the temporary folder cannot hold the files."""
     try:
         yield
     except OSError as error:
-        where = tempfile.gettempdir() if folder is None else folder
+        where = repr(tempfile.gettempdir())
         raise TunefreeError(
-            f"The clients' memory cannot be kept in {str(where)!r}: {error.strerror or error}. "
+            f"The clients' memory cannot be kept in {where}: {error.strerror or error}. "
             f"Free some space, or {LARGER}."
         ) from None
