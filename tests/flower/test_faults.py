@@ -15,7 +15,7 @@ import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
 from helpers import bound
 from tunefree.flower.template import write_app
-from tunefree.rounds import init_server_state, run_round
+from tunefree.rounds.server import init_server_state, run_round
 
 pytest.importorskip("flwr.app", reason="needs tunefree[flower]")
 pytestmark = pytest.mark.federation

@@ -18,7 +18,7 @@ from tunefree.core.random import cohort
 from tunefree.flower.exchange import TooFewError
 from tunefree.flower.serve import SERVER_LOCK
 from tunefree.flower.store import MemoryStore
-from tunefree.rounds import init_server_state, run_round
+from tunefree.rounds.server import init_server_state, run_round
 from tunefree.testing._problem import bound, federation
 
 SCAFFOLD, CANON = tf.methods.get("scaffold"), tf.methods.get("fedcanon", wire="ef+topk:0.3")

@@ -15,7 +15,7 @@ import tunefree as tf
 from helpers import bound, grouped
 from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
-from tunefree.rounds import init_server_state, run_round
+from tunefree.rounds.server import init_server_state, run_round
 from tunefree.server.aggregate import Mean
 
 from . import rules

@@ -13,7 +13,8 @@ from helpers import bound, grouped
 from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
 from tunefree.faults import Cycle, Fate, Faults, parse
-from tunefree.rounds import init_server_state, pack_uploads, run_round
+from tunefree.rounds.client import pack_uploads
+from tunefree.rounds.server import init_server_state, run_round
 from tunefree.simulation import simulation
 from tunefree.training.folder import RunFolder
 

@@ -23,7 +23,7 @@ from ..data.batches import BatchPlan
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.problem import Problem
-from ..rounds import init_server_state, run_round
+from ..rounds.server import init_server_state, run_round
 from ..simulation.dry_run import DryRun
 from ..simulation.simulation import mean_steps
 from ..training.command import parse_method_settings

@@ -24,7 +24,7 @@ def make_options(*, hidden: tuple[str, ...] = (), **defaults: Any) -> Any:
         if f.name != "options"
     }
     run = {
-        name: (m["cli"], m["cli_default"], m["cli_help"])
+        name: (m["cli"], m["cli_default"], m["help"])
         for name, m in ((name, about.metadata) for name, about in CLI_OPTIONS.items())
     }
     file = (Path | None, None, "A TOML file with options by name; those typed here come first.")

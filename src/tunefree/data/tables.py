@@ -7,7 +7,7 @@ a model: numbers and bools as they are, categories and text as one column of 0 a
 import csv
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,38 +27,43 @@ TRUTHS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column of a table; text and categories are an array of objects."""
+
+    values: Array
+    missing: "Array | None" = None  # which rows lack a value, if some do
+    categorical: bool = False  # whether numbers are categories
+    labels: tuple[str, ...] = ()  # the names of its classes, where the source has them
+
+    @staticmethod
+    def read(values: Array, lacks: Array, **facts: Any) -> "Column":
+        """Return values of which some are missing, with a plain dtype where they have one."""
+        return Column(tidy(values, lacks), lacks if lacks.any() else None, **facts)
+
+
+@dataclass(frozen=True)
 class Table:
-    """Named columns of equal length.
+    """Named columns of equal length; `row` names a row in messages, from its number."""
 
-    Attributes:
-        columns: The values of each column; text and categories as arrays of objects.
-        missing: Which rows lack a value, for the columns where some do.
-        categorical: Columns whose numbers are categories.
-        labels: The names of a column's classes, where the source has them.
-        row: The name of a row in messages, from its number.
-    """
-
-    columns: dict[str, Array]
-    missing: dict[str, Array] = field(default_factory=dict)
-    categorical: frozenset[str] = frozenset()
-    labels: dict[str, list[str]] = field(default_factory=dict)
+    columns: dict[str, Column]
     row: Callable[[int], str] = "row {}".format
     remedy: str = "fill or drop them first"
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values()), ()))
+        return max((len(column.values) for column in self.columns.values()), default=0)
 
     def column(self, name: str, argument: str) -> Array:
         """Return the values of a column; missing ones are an error."""
         if name not in self.columns:
             raise unknown_name(f"column of {argument}", name, map(str, self.columns))
-        if name in self.missing:
-            rows = self.missing[name].nonzero()[0]
+        found = self.columns[name]
+        if found.missing is not None:
+            rows = found.missing.nonzero()[0]
             count = "a missing value" if len(rows) == 1 else f"{len(rows)} missing values"
             where = self.row(int(rows[0]))
             at = f"in {where}" if len(rows) == 1 else f"the first in {where}"
             raise DataError(f"The column {name!r} has {count}, {at}; {self.remedy}.")
-        return self.columns[name]
+        return found.values
 
     def target_name(self) -> str:
         """Return the name of the column of targets if it is the usual one."""
@@ -77,18 +82,16 @@ class Table:
 
     def targets(self, y: Any, argument: str) -> Any:
         """Return the targets: of a column, of several columns side by side, or as given."""
-        if isinstance(y, str):
-            return self._target(y, argument)
         if not self.has_names(y):
             return y
-        return np.stack([self.column(name, argument) for name in y], axis=1)
-
-    def _target(self, name: str, argument: str) -> Array:
-        """Return a column of targets, as names of classes where the source has them."""
-        values = self.column(name, argument)
-        if name in self.labels and values.dtype.kind in "iu":
-            return np.array(self.labels[name], dtype=object)[values]
-        return values
+        if not isinstance(y, str):
+            return np.stack([self.column(name, argument) for name in y], axis=1)
+        values, labels = self.column(y, argument), self.columns[y].labels
+        return (
+            np.array(labels, dtype=object)[values]
+            if labels and values.dtype.kind in "iu"
+            else values
+        )
 
     @staticmethod
     def concatenate(tables: Sequence["Table"]) -> "Table":
@@ -102,26 +105,19 @@ class Table:
                     f"the first differ in {', '.join(odd)}."
                 )
 
-        def join(name: str) -> Array:
+        def join(name: str) -> Column:
             parts = [table.columns[name] for table in tables]
-            if len({part.dtype.kind for part in parts} & set("OU")) and len(parts) > 1:
-                parts = [part.astype(object) for part in parts]
-            return np.concatenate(parts)
+            arrays = [part.values for part in parts]
+            if any(array.dtype.kind in "OU" for array in arrays):
+                arrays = [array.astype(object) for array in arrays]
+            lacks = [
+                np.zeros(len(p.values), bool) if p.missing is None else p.missing for p in parts
+            ]
+            is_categorical = any(part.categorical for part in parts)
+            joined = np.concatenate(arrays), np.concatenate(lacks)
+            return Column.read(*joined, categorical=is_categorical, labels=parts[0].labels)
 
-        lacking = {name for table in tables for name in table.missing}
-        none = [np.zeros(len(table), dtype=bool) for table in tables]
-        return Table(
-            {name: tidy(join(name)) for name in first.columns},
-            {
-                name: np.concatenate(
-                    [t.missing.get(name, n) for t, n in zip(tables, none, strict=True)]
-                )
-                for name in lacking
-            },
-            frozenset().union(*(table.categorical for table in tables)),
-            first.labels,
-            remedy=first.remedy,
-        )
+        return replace(first, columns={name: join(name) for name in first.columns})
 
 
 def read_table(value: Any) -> Table | None:
@@ -138,9 +134,7 @@ def read_table(value: Any) -> Table | None:
 
 
 def _read_frame(frame: Any) -> Table:
-    columns: dict[str, Array] = {}
-    missing: dict[str, Array] = {}
-    categorical = set()
+    columns: dict[str, Column] = {}
     is_pandas = hasattr(frame, "iloc")
     fill, drop = ("fillna", "dropna") if is_pandas else ("fill_null", "drop_nulls")
     for name in frame.columns:
@@ -154,34 +148,26 @@ def _read_frame(frame: Any) -> Table:
             lacks = np.asarray(series.is_null())
             if kind.startswith("float"):
                 lacks = lacks | np.asarray(series.is_nan().fill_null(False))
-        columns[str(name)] = tidy(np.asarray(series), lacks)
-        if lacks.any():
-            missing[str(name)] = lacks
-        if kind.startswith(("category", "categorical", "enum")):
-            categorical.add(str(name))
+        is_categorical = kind.startswith(("category", "categorical", "enum"))
+        columns[str(name)] = Column.read(np.asarray(series), lacks, categorical=is_categorical)
     if not columns:
         raise DataError("The frame has no columns.")
     remedy = f"fill or drop them first, as with frame.{fill} or frame.{drop}"
-    return Table(columns, missing, frozenset(categorical), remedy=remedy)
+    return Table(columns, remedy=remedy)
 
 
 def _read_hugging_face(dataset: Any) -> Table:
-    columns: dict[str, Array] = {}
-    missing: dict[str, Array] = {}
-    labels: dict[str, list[str]] = {}
+    columns: dict[str, Column] = {}
     found = dataset[:] if hasattr(dataset, "__len__") else _join_rows(dataset)
     for name in found:
         values = found[name]
         if hasattr(values, "numpy"):  # a tensor
-            columns[name] = values.numpy()
+            columns[name] = Column(values.numpy())
             continue
         lacks = np.array([value is None for value in values], dtype=bool)
-        if lacks.any():
-            missing[name] = lacks
-        columns[name] = tidy(stack(name, values), lacks)
-        if names := getattr((dataset.features or {}).get(name), "names", None):
-            labels[name] = list(names)
-    return Table(columns, missing, labels=labels, remedy="fill them, or drop them with filter")
+        labels = getattr((dataset.features or {}).get(name), "names", None) or ()
+        columns[name] = Column.read(stack(name, values), lacks, labels=tuple(labels))
+    return Table(columns, remedy="fill them, or drop them with filter")
 
 
 def _join_rows(dataset: Any) -> dict[str, list[Any]]:
@@ -249,7 +235,8 @@ class Feature:
 class Features:
     """The feature columns of a table, and how they are encoded.
 
-    >>> table = Table({"age": np.array([40, 50]), "sex": np.array(["f", "m"], dtype=object)})
+    >>> sex = np.array(["f", "m"], dtype=object)
+    >>> table = Table({"age": Column(np.array([40, 50])), "sex": Column(sex)})
     >>> features = Features.find(table)
     >>> features.names
     ('age', 'sex=f', 'sex=m')
@@ -325,10 +312,10 @@ class Features:
 
 
 def _find_feature(table: Table, name: str) -> Feature:
-    values = table.column(name, "the table")
+    values, is_categorical = table.column(name, "the table"), table.columns[name].categorical
     if values.ndim > 1:
         return Feature(name, array=True)
-    if values.dtype.kind in "fiub" and name not in table.categorical:
+    if values.dtype.kind in "fiub" and not is_categorical:
         return Feature(name)
     if values.dtype.kind in "mM":
         raise DataError(
@@ -336,7 +323,7 @@ def _find_feature(table: Table, name: str) -> Feature:
             "such as days, or leave it out."
         )
     kinds = sorted({type(value).__name__ for value in values.tolist()})
-    plain = ("str", "int", "float", "bool") if name in table.categorical else ("str",)
+    plain = ("str", "int", "float", "bool") if is_categorical else ("str",)
     if len(kinds) > 1 or kinds[0] not in plain:
         raise DataError(
             f"The column {name!r} must hold numbers, bools, text or categories, got "
@@ -404,9 +391,7 @@ def _read_parquet(path: Path) -> Table:
         convert_errors(f"{path.name} is not a Parquet file that can be read"),
     ):
         table = _read_frame(polars.read_parquet(path))
-    return Table(
-        table.columns, table.missing, table.categorical, remedy="fill or drop such rows first"
-    )
+    return replace(table, remedy="fill or drop such rows first")
 
 
 def _read_csv(path: Path) -> Table:
@@ -430,17 +415,13 @@ def _read_csv(path: Path) -> Table:
         if len(row) != len(header):
             counts = f"{len(row)} values, but the header has {len(header)} names"
             raise DataError(f"{path.name}, line {number}, has {counts}.")
-    columns: dict[str, Array] = {}
-    missing: dict[str, Array] = {}
+    columns: dict[str, Column] = {}
     for name, *texts in zip(header, *rows[1:], strict=True):
         values = [text.strip() for text in texts]
         lacks = np.array([text.lower() in ("", "na", "nan", "null", "none") for text in values])
-        columns[name] = _parse_column(values, lacks)
-        if lacks.any():
-            missing[name] = lacks
+        columns[name] = Column(_parse_column(values, lacks), lacks if lacks.any() else None)
     return Table(
         columns,
-        missing,
         row=lambda i: f"line {lines[i + 1]} of {path.name}",
         remedy="fill or drop such rows first, or leave the column out with --drop",
     )

@@ -19,7 +19,7 @@ from ..core.plan import Round
 from ..core.types import Channels, Vector
 from ..core.vectors import row_sq
 from ..methods import Method
-from ..rounds import make_sender, wire_for_round
+from ..rounds.client import make_sender, wire_for_round
 from ..simulation.context import WORK_COUNTS
 from .payload import EncodedArray, HeaderValue, Payload, decode_dense, decode_scalar
 

@@ -21,7 +21,8 @@ from ..core.plan import Plan, Round
 from ..core.random import cohort
 from ..core.types import Channels, Vector
 from ..methods import Method
-from ..rounds import ClientPool, NoClientsError, QueryRequest, RoundResult, init_client_memory
+from ..rounds.client import init_client_memory
+from ..rounds.pool import ClientPool, NoClientsError, QueryRequest, RoundResult
 from ..server.aggregate import client_weights
 from ..simulation.context import WORK_COUNTS, ClientContext, work_costs
 from ..simulation.moments import MomentSums, from_digits

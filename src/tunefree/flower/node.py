@@ -24,7 +24,7 @@ from ..data.moments import column_moments, count_columns
 from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import LOSSES, Loss, Problem, are_labels
-from ..rounds import (
+from ..rounds.client import (
     init_client_memory,
     local_update,
     make_sender,

@@ -24,7 +24,7 @@ from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import Problem, are_labels
 from ..privacy import Privacy
-from ..rounds import ClientPool
+from ..rounds.pool import ClientPool
 from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext
 from ..training.bind import ClientData, bind, prepare_pair

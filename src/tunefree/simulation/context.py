@@ -12,7 +12,7 @@ from ..core.types import Rows
 from ..core.vectors import row_sq
 from ..methods import Method
 from ..models.losses import Losses
-from ..rounds import ClientTask
+from ..rounds.client import ClientTask
 from .batches import BatchPrefetcher, BatchSource
 
 WORK_COUNTS = ("steps", "trials", "slopes", "unsolved")  # summed over the clients of a round

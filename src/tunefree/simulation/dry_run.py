@@ -12,17 +12,9 @@ from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, Vector
 from ..methods import Method
 from ..models.losses import Batch, DeferredBatch
-from ..rounds import (
-    ClientPool,
-    ClientTask,
-    QueryRequest,
-    RoundResult,
-    init_client_memory,
-    init_server_state,
-    local_update,
-    pack_uploads,
-    run_round,
-)
+from ..rounds.client import ClientTask, init_client_memory, local_update, pack_uploads
+from ..rounds.pool import ClientPool, QueryRequest, RoundResult
+from ..rounds.server import init_server_state, run_round
 from ..wire import Ledger
 
 

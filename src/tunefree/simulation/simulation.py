@@ -17,22 +17,16 @@ from ..core.vectors import row_sq
 from ..data.batches import BatchPlan, plan_steps
 from ..data.federation import Federation
 from ..data.moments import column_moments
-from ..rounds import (
-    QueryRequest,
-    RoundResult,
-    init_client_memory,
-    local_update,
-    pack_uploads,
-    update_memory,
-)
+from ..rounds.client import init_client_memory, local_update, pack_uploads, update_memory
+from ..rounds.pool import QueryRequest, RoundResult
 from ..server.aggregate import Aggregation, Mean, client_weights, weighted_mean
 from ..wire import Ledger
 from .batches import BatchSource
-from .cohort import ChunkResult, CohortSums, MemoryRows
-from .context import WORK_COUNTS, ClientContext, work_costs
-from .engine import SimulationConfig, choose_engine
-from .finite import (
+from .cohort import (
     MISSING,
+    ChunkResult,
+    CohortSums,
+    MemoryRows,
     PendingChecks,
     RefusedClients,
     find_nonfinite,
@@ -40,6 +34,8 @@ from .finite import (
     positions_without,
     select_clients,
 )
+from .context import WORK_COUNTS, ClientContext, work_costs
+from .engine import SimulationConfig, choose_engine
 from .memory import ClientMemory
 from .moments import MomentSums
 

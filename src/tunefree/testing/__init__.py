@@ -40,7 +40,7 @@ from ..core.layout import Layout
 from ..core.random import key
 from ..data.federation import Federation
 from ..methods import Method
-from ..rounds import init_client_memory
+from ..rounds.client import init_client_memory
 from ..simulation import Simulation
 from ..training.callbacks import Event
 from ..training.config import Engine

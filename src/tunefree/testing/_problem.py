@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..core.random import cohort
 from ..data.federation import Federation
 from ..methods import Method
-from ..rounds import init_server_state, run_round
+from ..rounds.server import init_server_state, run_round
 from ..training.bind import BoundRun, SimulatedClients, bind
 from ..training.config import RunConfig
 from ..training.fit import fit

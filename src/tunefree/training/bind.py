@@ -39,13 +39,9 @@ from ..methods import Method
 from ..models.problem import WEIGHT, Problem, are_labels
 from ..privacy import Privacy
 from ..robust import Robust
-from ..rounds import (
-    ClientPool,
-    exchange_moments,
-    init_client_memory,
-    init_server_state,
-    run_round,
-)
+from ..rounds.client import init_client_memory
+from ..rounds.pool import ClientPool
+from ..rounds.server import exchange_moments, init_server_state, run_round
 from ..simulation import DryRun, FaultyClients, Simulation, SimulationConfig
 from ..simulation.moments import is_too_noisy
 from ..simulation.ranks import Ranks, init_ranks

@@ -11,14 +11,14 @@ If `begin` was called, `end` is called too, even after an error.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.types import Vector
 from .run import Run
 
 
-@dataclass(frozen=True)
+@dataclass
 class Event:
     """What a callback receives after each round.
 
@@ -27,22 +27,18 @@ class Event:
         x: The server's iterate.
         output: The model that the method ships.
         row: The round's row of the history; a callback may add entries.
+        stop_requested: Whether a callback asked the run to stop.
     """
 
     round: int
     x: Vector
     output: Vector
     row: dict[str, Any]
-    _stop: list[bool] = field(default_factory=list, repr=False, compare=False)
+    stop_requested: bool = False
 
     def request_stop(self) -> None:
         """Ask the run to stop after this round, as Ctrl-C does: saved and resumable."""
-        self._stop.append(True)
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether a callback asked the run to stop."""
-        return bool(self._stop)
+        self.stop_requested = True
 
 
 Callback = Callable[[Event], object]

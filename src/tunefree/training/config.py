@@ -53,7 +53,6 @@ def option(
     *,
     cli: Any = None,
     cli_default: Any = MISSING,
-    cli_help: str | None = None,
     least: int | None = None,
     recorded: bool = True,
     node: bool = False,
@@ -65,14 +64,12 @@ def option(
         help: What the option does, for the documentation of `fit` and the command line.
         cli: Type of the option on the command line; None if it has none there.
         cli_default: Default on the command line, if it is another.
-        cli_help: Help on the command line, if it differs.
         least: For integers, the smallest value.
         recorded: Whether `settings.json` holds the option and a resumed run must agree on it.
         node: Whether the nodes of a Flower federation must know it.
     """
-    about = {"help": help, "cli": cli, "cli_help": cli_help or help, "least": least}
-    cli_default = default if cli_default is MISSING else cli_default
-    about |= {"cli_default": cli_default, "recorded": recorded, "node": node}
+    about = {"help": help, "cli": cli, "least": least, "recorded": recorded, "node": node}
+    about["cli_default"] = default if cli_default is MISSING else cli_default
     return field(default=default, metadata=about)
 
 
@@ -243,11 +240,10 @@ class Scenario:
     def __post_init__(self) -> None:
         _parse_text(self, "faults", faults.parse)
         _parse_text(self, "attack", attacks.parse)
-        is_faults, is_attack = isinstance(self.faults, Faults), isinstance(self.attack, Attack)
-        if self.faults is not None:
-            check_argument("Scenario", "faults", self.faults, "a tf.faults.Faults", is_faults)
-        if self.attack is not None:
-            check_argument("Scenario", "attack", self.attack, "one of tf.attacks", is_attack)
+        is_known = isinstance(self.faults, Faults | None)
+        check_argument("Scenario", "faults", self.faults, "a tf.faults.Faults", is_known)
+        is_known = isinstance(self.attack, Attack | None)
+        check_argument("Scenario", "attack", self.attack, "one of tf.attacks", is_known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,17 +252,15 @@ class RunConfig:
 
     method: str | Method = option(
         "auto",
-        'Method name, or a `tf.Method`; "auto" needs no learning rate.',
+        "Method name (`tunefree methods` lists them), a `tf.Method` or, on the command line, "
+        "FILE.py:NAME of your own; auto needs no learning rate.",
         cli=str,
-        cli_help="Method name (`tunefree methods` lists them), or FILE.py:NAME of your own; auto "
-        "needs no learning rate.",
     )
     rounds: int = option(100, "Communication rounds T, >= 1.", cli=int, least=1, node=True)
     cohort: int | None = option(
         None,
-        "Clients per round S; None is all clients.",
+        "Clients per round S; by default, or with 0 on the command line, all clients.",
         cli=int | None,
-        cli_help="Clients per round; everyone by default or with 0.",
         least=1,
         node=True,
     )
@@ -282,27 +276,25 @@ class RunConfig:
     )
     batch: int | None = option(
         50,
-        "Samples per local step; None is all of a client's data.",
+        "Samples per local step; None, or 0 on the command line, is all of a client's data.",
         cli=int,
-        cli_help="Samples per local step; 0 is all of a client's data.",
         least=1,
         node=True,
     )
     loss: str | Loss = option(
         "auto",
         '"cross_entropy", "bce" (a logit for each 0/1 target), "mse", "auto" by outputs and '
-        "targets, or a pure function f(output, target) -> loss of each sample.",
+        "targets, or a pure function f(output, target) -> loss of each sample (FILE.py:NAME on the "
+        "command line).",
         cli=str,
-        cli_help="cross_entropy, bce, mse, auto by outputs and targets, or FILE.py:NAME.",
         node=True,
     )
     class_weight: str | Mapping[Any, float] | None = option(
         None,
         'Weights of the classes in training: "balanced" (as many as if all were equally frequent), '
-        "or a dict by label.",
+        "a dict by label, or a text such as ill=3,healthy=1.",
         cli=str,
         cli_default="none",
-        cli_help="Weights of the classes in training: none, balanced, or such as ill=3,healthy=1.",
     )
     seed: int = option(0, "Seed of everything random.", cli=int, least=0, node=True)
     device: str | torch.device = option(
@@ -310,10 +302,9 @@ class RunConfig:
     )
     dtype: torch.dtype = option(
         torch.float32,
-        "torch.float32 or torch.float64.",
+        "Type of the parameters: float32 or float64 of torch.",
         cli=Literal["float32", "float64"],
         cli_default="float32",
-        cli_help="float32 or float64.",
         node=True,
     )
     compile: bool | None = option(
@@ -324,36 +315,32 @@ class RunConfig:
         "Rounds between evaluations; the last round is always evaluated. With a penalty an "
         "evaluation includes sparsity and stationarity, which costs a pass over all clients' data.",
         cli=int,
-        cli_help="Rounds between evaluations.",
         least=1,
     )
     augment: str | CropFlip | None = option(
         None,
-        '"crop-flip", a `CropFlip`, or None.',
+        '"crop-flip" or a `CropFlip`, for images; none by default.',
         cli=str,
         cli_default="none",
-        cli_help="none, or crop-flip for images.",
         node=True,
     )
     aggregate: Aggregation | str = option(
         weighted_mean,
-        "How the server averages uploads: `tf.privacy.Secure()` (experimental, unaudited) sums "
-        "them under masks, a `tf.privacy.Privacy` clips them and adds noise, a rule of `tf.robust` "
-        "(or its text) withstands hostile clients.",
+        "How the server averages uploads: mean, or a rule of `tf.robust` that withstands hostile "
+        "clients: median, trimmed-mean:f=2, geometric-median, krum:f=2, multi-krum:f=2, norm-clip "
+        "or centred-clip, with nnm:f=2+ or bucketing:size=2+ in front where clients differ; f may "
+        "be a fraction such as 0.2. In Python also `tf.privacy.Secure()` (experimental, "
+        "unaudited), which sums them under masks, or a `tf.privacy.Privacy`, which clips them and "
+        "adds noise.",
         cli=str,
         cli_default="mean",
-        cli_help="mean, or a rule that withstands hostile clients: median, trimmed-mean:f=2, "
-        "geometric-median, krum:f=2, multi-krum:f=2, norm-clip or centred-clip, with nnm:f=2+ or "
-        "bucketing:size=2+ in front where clients differ; f may be a fraction such as 0.2.",
     )
     scale: Literal["auto", "standard"] | None = option(
         "auto",
         'Standardise the columns of tables (2-D floats) by federated means and deviations: "auto" '
-        'does so for method="auto", "standard" for any method, None never does. The exported model '
+        'does so for method auto, "standard" for any method, none never does. The exported model '
         "takes raw inputs.",
         cli=Literal["auto", "standard", "none"],
-        cli_help="Standardise the columns of tables by federated means and deviations: auto does "
-        "so for method auto, standard for any method, none never does.",
     )
     start: nn.Module | Run | None = option(
         None, "Start from another module's or run's parameters.", recorded=False
@@ -370,7 +357,6 @@ class RunConfig:
         for name, kind in (("evaluate", Evaluate), ("engine", Engine), ("scenario", Scenario)):
             value = getattr(self, name)
             check_argument(owner, name, value, f"a tf.{kind.__name__}", isinstance(value, kind))
-        check_argument(owner, "seed", self.seed, "below 2**63", self.seed < 1 << 63)
         if self.steps is not None and self.epochs is not None:
             given = f"steps={self.steps} and epochs={self.epochs}"
             raise ArgumentError(f"{owner} takes steps or epochs, got {given}.")

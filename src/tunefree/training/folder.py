@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from ..core.errors import (
-    ArgumentError,
     CheckpointError,
     ResumeError,
     check_argument,
@@ -35,6 +34,8 @@ from ..core.errors import (
 )
 from ..core.files import (
     MAX_JSON,
+    check_writable,
+    flatten,
     open_regular,
     pack_tensors,
     read_file,
@@ -59,6 +60,7 @@ MAX_ROUND = 1 << 53
 
 # Recorded, not compared on resume.
 INFORMATION = ("tunefree", "torch", "python", "numpy", "device", "memory", "chunk", "command")
+NOT_WRITABLE = "fit(out=...) must be a folder"  # said before training
 WRITTEN = ("settings.json", "history.jsonl", "checkpoint.json", "model.safetensors", "state-*")
 
 
@@ -132,7 +134,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder's lock within the context; remove temporary files that a crash left."""
         with ExitStack() as held:
-            with self._report_unwritable():
+            with check_writable(NOT_WRITABLE, self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
                 held.enter_context(lock_folder(self.path))
                 for name in WRITTEN:
@@ -143,7 +145,7 @@ class RunFolder:
     def start(self, settings: dict[str, Any]) -> None:
         """Create the folder and write the settings."""
         text = json.dumps(json.loads(to_json(settings)), indent=2) + "\n"
-        with self._report_unwritable():
+        with check_writable(NOT_WRITABLE, self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path / "settings.json", text.encode())
 
@@ -166,12 +168,12 @@ class RunFolder:
         Raises:
             ResumeError: If settings differ; it names them.
         """
-        old, new = self.read_settings(), json.loads(to_json(settings))
+        old, new = flatten(self.read_settings()), flatten(json.loads(to_json(settings)))
         old.setdefault("engine", new.get("engine"))  # missing if Ctrl-C was pressed while compiling
         changes = [
-            f"{name} was {a!r}, now {b!r}"
-            for name, a, b in _differences(old, new)
-            if name.split(".")[0] not in (*INFORMATION, *free)
+            f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
+            for name in sorted(old.keys() | new.keys())
+            if old.get(name) != new.get(name) and name.split(".")[0] not in (*INFORMATION, *free)
         ]
         if changes:
             raise ResumeError(
@@ -202,19 +204,8 @@ class RunFolder:
     def rewrite_history(self, rows: Iterable[dict[str, Any]]) -> None:
         """Replace the history, for a run that continues from an earlier checkpoint."""
         text = "".join(to_json(row) + "\n" for row in rows)
-        with self._report_unwritable():
+        with check_writable(NOT_WRITABLE, self.path):
             write_atomically(self.path / "history.jsonl", text.encode())
-
-    @contextmanager
-    def _report_unwritable(self) -> Iterator[None]:
-        """Report that the folder cannot be created or written, before training."""
-        try:
-            yield
-        except OSError as error:
-            raise ArgumentError(
-                f"fit(out=...) must be a folder that can be written, got {self.name}: "
-                f"{error.strerror or error}."
-            ) from None
 
     @contextmanager
     def _report_write_error(self) -> Iterator[None]:
@@ -344,12 +335,3 @@ def _is_best(best: Any, rounds: int) -> bool:
     is_number = all(score is None or type(score) in (int, float) for score in scores)
     is_count = type(round) is int and type(waited) is int
     return is_number and is_count and -1 <= round < max(rounds, 1) and 0 <= waited <= rounds
-
-
-def _differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any]]:
-    if not isinstance(a, dict) or not isinstance(b, dict):
-        return [] if a == b else [(name, a, b)]
-    changes = []
-    for k in sorted(a.keys() | b.keys()):
-        changes += _differences(a.get(k), b.get(k), f"{name}.{k}" if name else k)
-    return changes

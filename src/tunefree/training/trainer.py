@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from ..core.errors import CheckpointError, Interrupted, ResumeError, convert_errors, is_overflow
 from ..core.plan import Round
 from ..core.types import Vector
-from ..rounds import ServerState, init_server_state, output_model, run_round
+from ..rounds.server import ServerState, init_server_state, output_model, run_round
 from ..simulation.dry_run import reads_rounds
 from ..simulation.heap import keep_heap
 from .bind import BoundRun
@@ -307,6 +308,7 @@ def _find_nonfinite(after: ServerState, row: dict[str, Any]) -> str | None:
     return None
 
 
+@dataclass
 class _BestModel:
     """The best validation score so far, its model, and how long nothing was better.
 
@@ -314,9 +316,11 @@ class _BestModel:
     `waited` counts evaluations since the best one, with score `lowest`, of the run itself.
     """
 
-    def __init__(self, x: Vector) -> None:
-        self.score = self.lowest = float("inf")
-        self.round, self.waited, self.x = -1, 0, x
+    x: Vector
+    score: float = math.inf
+    round: int = -1
+    lowest: float = math.inf
+    waited: int = 0
 
     def update(self, score: float | None, row: dict[str, Any], output: Vector) -> None:
         if score is not None and score < self.score:
@@ -329,14 +333,12 @@ class _BestModel:
             self.waited += 1
 
     def facts(self) -> dict[str, Any]:
-        names = ("score", "round", "lowest", "waited")
-        return {name: getattr(self, name) for name in names}
+        return {n: v for n, v in vars(self).items() if n != "x"}
 
     def restore(self, facts: dict[str, Any], x: Vector) -> None:
-        self.score, self.lowest = (
-            float("inf") if facts[name] is None else facts[name] for name in ("score", "lowest")
-        )
-        self.round, self.waited, self.x = facts["round"], facts["waited"], x
+        for name, value in facts.items():
+            setattr(self, name, math.inf if value is None else value)
+        self.x = x
 
 
 @contextmanager

@@ -330,14 +330,14 @@ def write(tmp_path, text, name="patients.csv"):
 @pytest.mark.parametrize("text", [CSV, CSV.replace(",", ";"), "﻿" + CSV.replace(",", "\t")])
 def test_csv(tmp_path, text):
     table = read_file(write(tmp_path, text), {"--target": "diagnosis"})
-    assert {n: v.tolist() for n, v in table.columns.items()} == ROWS
-    assert [table.columns[n].dtype.kind for n in ROWS] == ["i", "f", "b", "O", "O", "O"]
+    assert {n: c.values.tolist() for n, c in table.columns.items()} == ROWS
+    assert [table.columns[n].values.dtype.kind for n in ROWS] == ["i", "f", "b", "O", "O", "O"]
 
 
 def test_parquet(tmp_path):
     polars_frame().write_parquet(tmp_path / "patients.parquet")
     table = read_file(tmp_path / "patients.parquet", {"--owner": "hospital"})
-    assert {n: v.tolist() for n, v in table.columns.items()} == ROWS
+    assert {n: c.values.tolist() for n, c in table.columns.items()} == ROWS
 
 
 BAD = {

@@ -7,7 +7,7 @@ from torch import nn
 import tunefree as tf
 from helpers import bound
 from tunefree.core.random import cohort
-from tunefree.rounds import init_server_state, run_round
+from tunefree.rounds.server import init_server_state, run_round
 
 CLIENTS, D = 6, 3 * 4 + 3
 

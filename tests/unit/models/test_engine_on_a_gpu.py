@@ -14,7 +14,7 @@ from tunefree import attacks, robust
 from tunefree.faults import Faults
 from tunefree.models import batched
 from tunefree.models.gpu import kernels
-from tunefree.simulation import chunk
+from tunefree.simulation import engine as chunk
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),

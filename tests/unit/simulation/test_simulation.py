@@ -8,7 +8,8 @@ import tunefree as tf
 from helpers import bound
 from tunefree.core.errors import ArgumentError
 from tunefree.core.random import cohort
-from tunefree.rounds import QueryRequest, init_server_state, run_round
+from tunefree.rounds.pool import QueryRequest
+from tunefree.rounds.server import init_server_state, run_round
 from tunefree.wire import Ledger
 
 SIZES = (3, 7, 1, 12)

@@ -1,4 +1,4 @@
-"""How clients fail: absent, lost, slow or late.
+"""Simulated clients that fail: absent, lost, slow or late, as `tf.Scenario(faults=...)`.
 
 What happens to a client of the cohort is drawn for it and the round, one of
 
@@ -30,19 +30,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..clients.loop import LocalBatches
-from ..clients.rule import LocalPhases
-from ..core.errors import (
+from .clients.loop import LocalBatches
+from .clients.rule import LocalPhases
+from .core.errors import (
     ArgumentError,
     cannot_use,
     check_fraction,
     check_int,
     check_nonnegative,
 )
-from ..core.plan import Plan, Round
-from ..core.random import below, key, uniform
-from ..core.text import parse_arguments
-from ..methods import Method
+from .core.plan import Plan, Round
+from .core.random import below, key, uniform
+from .core.text import parse_arguments
+from .methods import Method
+
+__all__ = ["Cycle", "Fate", "Faults", "PartialPlan", "Trace", "parse"]
 
 Available = Callable[[int], Any]
 """Returns which clients are available in a round: N bool."""
