@@ -1,7 +1,7 @@
-"""Convert and check users' data: arrays, lists, tables and Datasets become tensors, or an error."""
+"""Convert and check users' data: arrays, tables, Datasets and DataLoaders become tensors."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ..core.errors import DataError, check_int
 from ..core.types import Inputs, Pair, list_tensors, map_inputs
-from .tables import tidy
+from .tables import Array, Features, Table, read_table, tidy
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 Label: TypeAlias = str | int | bool
 """A class as the user names it."""
 
@@ -117,11 +116,11 @@ def select_rows(pair: Pair, rows: Tensor) -> Pair:
     return map_inputs(lambda t: t[rows.to(t.device)], pair[0]), pair[1][rows.to(pair[1].device)]
 
 
-def concatenate(pairs: Sequence[Pair]) -> Pair:
-    """Concatenate inputs of one structure, and targets, along the sample axis."""
-    columns = zip(*(list_tensors(x) for x, _ in pairs), strict=True)
-    joined = (torch.cat(column) for column in columns)
-    return map_inputs(lambda _: next(joined), pairs[0][0]), torch.cat([y for _, y in pairs])
+def concatenate(parts: Sequence[Inputs]) -> Inputs:
+    """Concatenate inputs of one structure along the sample axis."""
+    columns = zip(*map(list_tensors, parts), strict=True)
+    joined = iter([torch.cat(column) for column in columns])
+    return map_inputs(lambda _: next(joined), parts[0])
 
 
 def find_labels(targets: Sequence[Any]) -> tuple[Label, ...] | None:
@@ -201,24 +200,22 @@ def _as_tensor(value: Any, name: str, of: str) -> Tensor:
     return torch.from_numpy(array)
 
 
-def check_plain(
-    value: Any, name: str, of: str = "", error: Callable[[str, str, str], DataError] = refusal
-) -> None:
+def check_plain(value: Any, name: str, of: str = "") -> None:
     """Refuse arrays whose numbers are not all there: masked, sparse, quantized, or on "meta"."""
     if isinstance(value, Tensor):
         is_strided = value.layout == torch.strided and not value.is_nested
         if not is_strided or value.is_quantized or value.is_meta or value.is_complex():
             kind = f"{value.dtype} of layout {value.layout} on {value.device}"
             rule = f"be a dense tensor of real numbers, got {kind}; use to_dense() or dequantize()"
-            raise error(name, rule, of)
+            raise refusal(name, rule, of)
     elif isinstance(value, list | tuple):
         for part in value[:1000]:
             if isinstance(part, Tensor | np.ma.MaskedArray):
-                check_plain(part, name, of, error)
+                check_plain(part, name, of)
     elif isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any()):
         count = int(np.ma.getmaskarray(value).sum())
         rule = f"have no masked entries, but has {count}; fill them (filled) or drop such rows"
-        raise error(name, rule, of)
+        raise refusal(name, rule, of)
 
 
 def as_inputs(value: Any, of: str = "") -> Inputs:
@@ -247,3 +244,136 @@ def all_finite(t: Tensor) -> bool:
     if not t.is_floating_point() or t.numel() == 0:
         return True
     return bool(torch.isfinite(torch.stack(t.aminmax())).all())
+
+
+def read_samples(part: Any, of: str, y: str | None = None) -> tuple[Any, Any] | Table:
+    """Return the inputs and targets of a client's part, or the part as a table.
+
+    A part is a pair (x, y), a table, a map-style Dataset, or a DataLoader.
+    """
+    table = read_table(part)
+    if table is not None:
+        return table
+    if isinstance(part, torch.utils.data.TensorDataset) and len(part.tensors) == 2:
+        part = part.tensors
+    if isinstance(part, tuple | list) and len(part) == 2:
+        return part[0], part[1]
+    if isinstance(part, torch.utils.data.DataLoader):
+        if (whole := _whole_dataset(part)) is None:
+            return _join_batches([_as_sample(batch, of, y) for batch in part], of)
+        part = whole
+    samples = _list_samples(part, of)
+    pairs = [_as_sample(sample, of, y) for sample in samples]
+    try:
+        return _stack([x for x, _ in pairs]), _stack([t for _, t in pairs])
+    except (ValueError, TypeError, RuntimeError, KeyError) as error:
+        raise DataError(
+            f"Federation.of: {of} must return samples of one form and shape, made of arrays, "
+            f"tensors or numbers ({error})."
+        ) from error
+
+
+def read_inputs(value: Any, features: Features | None, y: str | None = None) -> Inputs:
+    """Return the inputs of a prediction as tensors, from what training took.
+
+    Targets in it are ignored: those of a Dataset's pairs, those named `y` in samples that are
+    dicts, or further columns of a table.
+    """
+    table = read_table(value)
+    if table is not None:
+        if features is None:
+            raise DataError(
+                "The model was not trained on a table, so predict takes arrays as training did; "
+                "got a table."
+            )
+        return as_inputs(features.encode(table), PREDICTED)
+    is_dataset = isinstance(value, torch.utils.data.Dataset)
+    if isinstance(value, torch.utils.data.DataLoader):
+        if (whole := _whole_dataset(value)) is None:
+            return _join_batches([(_without_target(batch, y), []) for batch in value], PREDICTED)[0]
+        value, is_dataset = whole, True
+    if isinstance(value, torch.utils.data.TensorDataset):
+        value = value.tensors[0]
+    elif is_dataset:
+        samples = [_without_target(sample, y) for sample in _list_samples(value, PREDICTED)]
+        value = _stack(samples)
+    try:
+        return as_inputs(value, PREDICTED)
+    except DataError as error:
+        if features is None:
+            raise
+        names = ", ".join(one.name for one in features.each[:10])
+        more = ", …" if len(features.each) > 10 else ""
+        raise DataError(
+            f"The model was trained on a table, so predict takes a frame with its columns ({names}"
+            f"{more}), or the encoded columns as numbers; got {type(value).__name__}."
+        ) from error
+
+
+def _list_samples(part: Any, of: str) -> list[Any]:
+    if isinstance(part, torch.utils.data.IterableDataset):
+        samples = list(part)
+    elif hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, dict):
+        samples = [part[i] for i in range(len(part))]
+    else:
+        wanted = "a pair (x, y), a table, a Dataset or a DataLoader"
+        raise DataError(f"Federation.of: {of} must be {wanted}, got {type(part).__name__}.")
+    if not samples:
+        raise DataError(f"Federation.of: {of} has no samples; leave it out or give it one.")
+    return samples
+
+
+def _whole_dataset(loader: Any) -> Any:
+    """Return the dataset of a DataLoader that loads all of it as it is, else None."""
+    data = torch.utils.data
+    if not isinstance(loader.sampler, data.SequentialSampler | data.RandomSampler):
+        return None
+    is_whole = len(loader.sampler) == len(loader.dataset)
+    return loader.dataset if is_whole and loader.collate_fn is data.default_collate else None
+
+
+def _target_name(sample: Mapping[str, Any], y: str | None) -> str | None:
+    names = ("label", "labels") if y is None else (y,)
+    return next((name for name in names if name in sample), None)
+
+
+def _as_sample(sample: Any, of: str, y: str | None) -> tuple[Any, Any]:
+    if isinstance(sample, Mapping) and (name := _target_name(sample, y)) is not None:
+        inputs = {k: v for k, v in sample.items() if k != name}
+        return (inputs if len(inputs) != 1 else next(iter(inputs.values()))), sample[name]
+    if not isinstance(sample, tuple | list) or len(sample) != 2:
+        raise DataError(
+            f"Federation.of: {of} must return a pair (x, y) for every sample, or a dict whose "
+            f"targets are named 'label' or given by y=..., got {type(sample).__name__}."
+        )
+    return sample[0], sample[1]
+
+
+def _without_target(sample: Any, y: str | None) -> Any:
+    is_pair = isinstance(sample, tuple | list) and len(sample) == 2
+    is_named = isinstance(sample, Mapping) and _target_name(sample, y) is not None
+    return _as_sample(sample, PREDICTED, y)[0] if is_pair or is_named else sample
+
+
+def _join_batches(batches: list[tuple[Any, Any]], of: str) -> tuple[Inputs, Any]:
+    if not batches:
+        raise DataError(f"Federation.of: {of} has no samples; leave it out or give it one.")
+    targets = [y for _, y in batches]
+    is_tensor = all(isinstance(y, Tensor) for y in targets)
+    y = torch.cat(targets) if is_tensor else [one for y in targets for one in y]
+    return concatenate([as_inputs(x, of) for x, _ in batches]), y
+
+
+def _stack(values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        return {name: _stack([value[name] for value in values]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(_stack(list(column)) for column in zip(*values, strict=True))
+    for value in values:
+        check_plain(value, "every sample")
+    if isinstance(first, Tensor):
+        return torch.stack(values)
+    if isinstance(first, str):
+        return np.array(values, dtype=object)
+    return np.stack([np.asarray(value) for value in values])

@@ -11,7 +11,6 @@ from torch import Tensor
 from ..core.errors import ArgumentError, DataError, check_known
 from ..core.types import Inputs, Pair
 from ._arrays import (
-    Array,
     Label,
     as_labels,
     as_weights,
@@ -21,7 +20,7 @@ from ._arrays import (
 )
 from .federation import Federation
 from .partition import ByOwner, Partitioner
-from .tables import Features, read_file
+from .tables import Array, Features, read_file
 
 MOST_CLASSES = 20  # different integers in a file that are taken for classes
 

@@ -18,9 +18,8 @@ from ..core.errors import ArgumentError, DataError, check_between, check_int, ch
 from ..core.random import bits, key
 from ..core.types import MAX_CLASSES, Inputs, Pair, map_inputs
 from . import _arrays
-from ._arrays import Array, Label, refusal, select_rows
-from ._samples import read_samples
-from .tables import Features, Table, read_table
+from ._arrays import Label, read_samples, refusal, select_rows
+from .tables import Array, Features, Table, read_table
 
 TestBy = Literal["rows", "clients"]
 
@@ -139,7 +138,10 @@ class Federation:
         pairs = [pair for _, pair in read[: len(parts)]]
         for of, pair in read[: len(parts)]:
             _arrays.check_match(pair, pairs[0], of, parts[0][0])
-        self.x, self.y = x, y = pairs[0] if len(pairs) == 1 else _arrays.concatenate(pairs)
+        x, y = pairs[0]
+        if len(pairs) > 1:
+            x, y = _arrays.concatenate([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+        self.x, self.y = x, y
         found: dict[str, Pair] = dict(read[len(parts) :])
         for of, pair in found.items():
             _arrays.check_match(pair, (x, y), of, "the training data")

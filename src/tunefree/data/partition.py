@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.errors import ArgumentError, DataError, check_int, check_positive
 from ..core.random import bits, key, numpy_generator
 from ..core.text import Registry
-from ._arrays import Array
+from .tables import Array
 
 _BLOCK = 4096  # rows dealt at once in the balanced split
 _DRAWS = 1000  # of a split that is drawn until it is even enough

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import ArgumentError, CheckpointError, DataError, convert_errors
+from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.files import check_writable, open_regular, pack_tensors, write_atomically
 from ..core.types import Vector, list_tensors, map_inputs
-from ..data._arrays import Label, check_plain
-from ..data._samples import read_inputs
+from ..data._arrays import Label, read_inputs
 from ..data.tables import Features
 from ..models.problem import LOSSES, Problem, class_axis
 from .folder import RunFolder
@@ -144,9 +143,6 @@ class Run:
     def _outputs(self, inputs: Any) -> Tensor:
         if self.problem is None:
             raise ArgumentError("Run.load(path, model=...) needs the module to predict.")
-        given = inputs.values() if isinstance(inputs, dict) else inputs
-        for part in given if isinstance(inputs, dict | tuple) else [inputs]:
-            check_plain(part, "inputs", error=_refuse_inputs)
         data = _data(self.settings)
         found = data.get("features")
         features = None if found is None else Features.from_json(found)
@@ -271,10 +267,6 @@ def _data(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings' description of the data."""
     found = settings.get("data")
     return found if isinstance(found, dict) else {}
-
-
-def _refuse_inputs(name: str, rule: str, of: str) -> DataError:
-    return DataError(f"Run.predict(inputs) must {rule}.")
 
 
 def check_frozen(what: str, settings: dict[str, Any], problem: Problem) -> None:
