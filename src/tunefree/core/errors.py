@@ -171,16 +171,11 @@ def _power(n: int) -> str:
 def check_numbers(
     owner: str, settings: object, sizes: tuple[float, float] | None = None, name: str = ""
 ) -> None:
-    """Check every number in settings: finite, ints below 2**63, others of a size in a range.
+    """Check every number in dataclasses, mappings and short sequences; the rest is skipped.
 
-    `RunConfig` and `bind` call this for all options, parts and settings of a run, so that a part
-    that does not check a number itself never sees one that it cannot compute with.
-
-    Args:
-        owner: For the message, whose settings they are.
-        settings: Numbers in dataclasses, mappings and short sequences; anything else is skipped.
-        sizes: Smallest and largest size of a number that is not 0.
-        name: For the message, the path to these settings.
+    They must be finite, ints below 2**63, and others 0 or of a size within `sizes`. `RunConfig` and
+    `bind` call this for all options, parts and settings of a run, so that a part that does not
+    check a number itself never sees one that it cannot compute with.
     """
     if isinstance(settings, Real) and not isinstance(settings, bool):
         value: Any = settings
@@ -205,14 +200,9 @@ def check_numbers(
 def convert_errors(
     message: str, kind: type[TunefreeError] = DataError, hint: str = ""
 ) -> Iterator[None]:
-    """Convert any exception within the context to an error of this package.
+    """Convert any exception within the context, as of parsers of files from elsewhere, to `kind`.
 
-    For parsers of files from elsewhere, which may raise anything.
-
-    Args:
-        message: What failed; the first line of the exception follows in parentheses.
-        kind: The class of the error.
-        hint: What the user can do.
+    The first line of the exception follows the message in parentheses, then the hint.
 
     >>> with convert_errors("The file is damaged", hint="fetch it again"):
     ...     int("x")

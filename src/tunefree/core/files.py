@@ -51,12 +51,8 @@ def open_descriptor(path: str | os.PathLike[str], flags: int, *, follow: bool = 
     """Open a regular file and return its descriptor; anything else is an OSError.
 
     The kind is checked before opening, since opening a named pipe or a device may block or have an
-    effect, and again after it, since the file may have been replaced meanwhile.
-
-    Args:
-        path: The file.
-        flags: As in `os.open`, without O_TRUNC, which would act before the second check.
-        follow: Whether links are followed, for files that the user names for reading.
+    effect, and again after it, since the file may have been replaced meanwhile; so `flags` must be
+    without O_TRUNC. Links are followed only if `follow`, for files that the user names for reading.
     """
     writing = bool(flags & (os.O_WRONLY | os.O_RDWR))
     try:

@@ -32,12 +32,7 @@ _held: set[int] = set()
 
 @contextmanager
 def lock_folder(folder: Path, *, seconds: float = 0.0, name: str = NAME) -> Iterator[None]:
-    """Hold the lock of a folder inside a `with` block.
-
-    Args:
-        folder: An existing folder.
-        seconds: How long to wait for another holder to release it.
-        name: Name of the lock file.
+    """Hold the lock of a folder inside a `with` block, after waiting up to `seconds` for it.
 
     Raises:
         ResumeError: Another process, or another block in this one, holds the lock.

@@ -25,14 +25,8 @@ class Catalogue(Mapping[str, T]):
     """Entries by name, which other packages extend through an entry-point group.
 
     Entry points are read when a name is not built in or when the names are listed, and loaded when
-    their entry is used. A built-in name always means the built-in entry.
-
-    Args:
-        kind: What an entry is, for error messages: "method".
-        group: The entry-point group: "tunefree.methods".
-        built_in: The entries of this package.
-        adapt: Returns the entry for (name, loaded object, package); raises `ArgumentError` for an
-            object that cannot be one.
+    their entry is used. A built-in name always means the built-in entry. `adapt` returns the entry
+    for (name, loaded object, package), or raises `ArgumentError` for an object that cannot be one.
     """
 
     def __init__(

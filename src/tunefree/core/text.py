@@ -116,12 +116,8 @@ def parse_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of a dataclass: values in the order of its fields, KEY=VALUE, or flags.
 
-    Args:
-        what: The name of the object, for error messages.
-        texts: One text per argument.
-        cls: The dataclass.
-        flags: Words that set a field; the name of a bool field sets it to True.
-        skip: Fields that are not given by text.
+    A flag is a word that sets a field; the name of a bool field sets it to True. Fields in `skip`
+    are not given by text.
 
     >>> from dataclasses import make_dataclass
     >>> cls = make_dataclass("Faults", [("before", float), ("after", float), ("log", bool)])

@@ -96,17 +96,10 @@ def draw_batches(
     width: int | None = None,
     phase: int = 0,
 ) -> BatchIndices:
-    """Return the batches of clients `ids` in a round.
+    """Return the batches of clients `ids` (m,) with `sizes` samples from rows `starts` on.
 
-    Args:
-        seed: The run's seed.
-        round: The round, t.
-        ids: The clients, (m,).
-        sizes: Their numbers of samples n_i, (m,).
-        starts: Their first rows in the federation, (m,).
-        plan: Batch size, and steps or epochs.
-        width: Pad batches to this many entries; by default to the largest of these clients.
-        phase: The local phase, for methods with several phases per round.
+    They are padded to `width` entries, by default to the largest of these clients. `phase` is the
+    local phase, for methods with several phases per round.
     """
     batch = sizes if plan.batch is None else sizes.clamp(max=plan.batch)  # b_i
     steps = plan_steps(sizes, plan)

@@ -370,11 +370,9 @@ def _one_hot(one: Feature, values: Array) -> Array:
 
 
 def read_file(path: str | Path, names: Mapping[str, str | None]) -> Table:
-    """Return the table of a CSV or Parquet file.
+    """Return the table of a file: Parquet if its name ends in .parquet, else CSV with a header.
 
-    Args:
-        path: The file; its name ends in .parquet, or it is CSV with a header.
-        names: Columns that must exist, by the option that names them.
+    `names` are columns that must exist, by the option that names them.
     """
     path = Path(path)
     table = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)

@@ -194,14 +194,8 @@ def exchange_moments(
 
     Every client sends its number of samples and, for each column, the sums of x and of x^2, in
     float64. If a column's mean is very large compared with its deviation, they send the sums of
-    x - mean and its square as well. A scale is the standard deviation; a constant column has 1.
-
-    Args:
-        pool: The clients.
-        clients: Number of clients.
-        like: A tensor (2, columns) with the result's dtype and device.
-        ledger: Counts the bytes, those of the result to all clients included.
-        once: Whether clients may be asked only once.
+    x - mean and its square as well, unless they may be asked only `once`. A scale is the standard
+    deviation; a constant column has 1. The result is as `like`; the ledger counts it, too.
     """
     everyone = torch.arange(clients)
 

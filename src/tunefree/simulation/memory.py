@@ -220,11 +220,8 @@ class ClientMemory:
 class TensorRows:
     """Rows in one tensor, which doubles when it is full.
 
-    Args:
-        first: A row, for shape and dtype.
-        on: The device.
-        room: Expected number of rows. On a CPU they are allocated at once, so that rows never have
-            to move: the system provides pages only when they are written to.
+    On a CPU, `room` rows are allocated at once, so that they never have to move: the system
+    provides pages only when they are written to.
     """
 
     def __init__(self, first: Tensor, on: torch.device, room: int = 0) -> None:

@@ -392,8 +392,7 @@ class RunConfig:
     def resolve_method(self, layers: int = 0) -> Method:
         """Return the method itself; what `auto` is here, and how clients count, are decided.
 
-        Args:
-            layers: Weight matrices of the model, convolutions and embeddings included.
+        `layers` are the model's weight matrices, convolutions and embeddings included.
         """
         method: Any = self.method
         if isinstance(method, str):
@@ -423,8 +422,7 @@ class RunConfig:
     def resolve_validation(self, sizes: Tensor | None) -> Self:
         """Return the configuration with decided validation data: a fraction, or None for none.
 
-        Args:
-            sizes: Samples of each client; None if they cannot be held out.
+        `sizes` are the samples of each client; None if they cannot be held out.
         """
         found = self.evaluate
         if found.validation is None and self.sets_itself and self.has_plain_mean:

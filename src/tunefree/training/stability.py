@@ -17,12 +17,8 @@ def judge_losses(
 ) -> tuple[str, str] | None:
     """Return a status and what happened if the test or training loss went badly, else None.
 
-    Rounds of an arm, a short run that may fail, count only as the start.
-
-    Args:
-        rows: The history.
-        start_loss: Returns the test loss before round 0, if there is a test set; called only for
-            large losses.
+    Rounds of an arm, a short run that may fail, count only as the start. `start_loss`, called only
+    for large losses, returns the test loss before round 0, if there is a test set.
 
     >>> judge_losses([{"test_loss": v} for v in (2.0, 1.0, 5e3, 7e4, 2.6e29)])
     ('diverged', 'the test loss ended at 2.6e+29, from 2 at the start')

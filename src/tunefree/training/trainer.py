@@ -39,13 +39,7 @@ CHECKPOINT_SECONDS = 5.0  # without checkpoint_every, a checkpoint is written wh
 
 
 class Trainer:
-    """Trains a bound run, from its start or from the checkpoint in its folder.
-
-    Args:
-        folder: Where settings, history and checkpoints are written; None writes nothing.
-        resume: Whether to continue the run in the folder; otherwise a used folder is refused.
-        checkpoint_every: Rounds between checkpoints; None writes one when the last is 5 s old.
-    """
+    """Trains a bound run, from its start or from the checkpoint in its folder, as `fit` does."""
 
     def __init__(
         self,
@@ -72,8 +66,7 @@ class Trainer:
 
         Raises:
             Interrupted: If the run was stopped by Ctrl-C or by a callback; it holds the run so far.
-            ResumeError: If the folder holds a run with other settings.
-            CheckpointError: If the folder cannot be read or written.
+            ResumeError, CheckpointError: If the folder cannot be continued, read or written.
         """
         if self._folder is None or not self._leads:
             return self._train()
