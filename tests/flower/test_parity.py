@@ -12,6 +12,7 @@ from flower.local import CLIENTS, LocalTransport, arguments, train
 from tunefree.flower.serve import serve
 from tunefree.flower.settings import Settings
 from tunefree.testing._problem import federation, net
+from tunefree.training.decide import decide_method
 
 COMPOSED = (  # weights, schedules and every kind of wire
     "clip-decay-schedule",
@@ -68,7 +69,7 @@ def test_how_clients_count(given, tmp_path):
     assert spread.settings["method"]["weights"] == "samples"
     assert torch.equal(alone.x, spread.x)
     masked = Settings(method=given, secure=tf.privacy.Secure(), **own, **words)
-    assert masked.resolve_method().weights == "uniform"
+    assert decide_method(masked).weights == "uniform"
 
 
 def deep_net():

@@ -30,6 +30,7 @@ from ..simulation.context import ClientContext
 from ..training.bind import ClientData, bind, prepare_pair
 from ..training.callbacks import Event
 from ..training.config import RunConfig
+from ..training.decide import decide_method
 from ..training.evaluate import Evaluation
 from ..training.folder import RunFolder
 from ..training.run import Run
@@ -63,7 +64,7 @@ def serve(settings: Settings, transport: Transport) -> Run:
 
 
 def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -> Run:
-    settings.resolve_method()  # refused before the nodes are waited for
+    decide_method(settings)  # refused before the nodes are waited for
     known = _read_known(folder, settings.clients)
     registry = NodeRegistry(transport, settings.clients, settings.deadline)
     if known is None:

@@ -194,7 +194,7 @@ class Method:
 
     @property
     def resolved_weights(self) -> Weights:
-        """The weights, resolved, as `RunConfig.resolve_method` returns them."""
+        """The weights, resolved, as `training.decide.decide_method` returns them."""
         assert self.weights is not None
         return self.weights
 

@@ -10,7 +10,6 @@ import logging
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,17 +42,15 @@ from ..rounds.client import init_client_memory
 from ..rounds.pool import ClientPool
 from ..rounds.server import exchange_moments, init_server_state, run_round
 from ..simulation import DryRun, FaultyClients, Simulation, SimulationConfig
-from ..simulation.moments import is_too_noisy
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
 from ..wire import Ledger
 from .config import RunConfig, parsed
+from .decide import count_layers, decide_method, decide_scaling, decide_validation
 from .evaluate import Evaluation, measure_regularity, per_client
 from .run import Run, check_frozen
 
 log = logging.getLogger("tunefree")
-
-MAX_SPREAD = 100.0  # of the columns' ranges; beyond it a run that does not standardise warns
 
 
 @dataclass(frozen=True)
@@ -173,8 +170,8 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         DataError: If the data cannot be used.
         Interrupted: After Ctrl-C while compiling; its run has no round yet.
     """
-    method, ranks = config.resolve_method(_count_layers(model)), init_ranks()
-    config = config.resolve_validation(source.sizes)
+    method, ranks = decide_method(config, count_layers(model)), init_ranks()
+    config = decide_validation(config, source.sizes)
     if config.cohort is not None:
         most = f"at most the number of clients, {source.clients}"
         check_argument("fit", "cohort", config.cohort, most, config.cohort <= source.clients)
@@ -191,7 +188,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     if isinstance(config.aggregate, Robust):
         config.aggregate.check(plan.cohort)
     start = problem.start if config.start is None else _read_start(problem, config.start)
-    is_scaled = _is_scaled(config, data)
+    is_scaled = decide_scaling(config, data.columns, data.targets, data.spread)
     if is_scaled:
         _standardise(config.start, problem, data)
         if config.sets_itself:
@@ -251,13 +248,6 @@ def _check_sampling(aggregate: object, faults: Faults) -> None:
         raise cannot_use("Privacy(cohorts='secret')", "Faults(available, stale)", why)
 
 
-def _count_layers(model: nn.Module) -> int:
-    """Return the number of trained weight matrices; what is no module is refused later."""
-    if not isinstance(model, nn.Module):
-        return 0
-    return sum(p.requires_grad and p.ndim > 1 for p in model.parameters())
-
-
 def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
     faults, clients = parsed(config.scenario.faults), len(data.sizes)
     kind = PartialPlan if faults is not None and faults.loses else Plan
@@ -284,47 +274,6 @@ def _standardise(start: nn.Module | Run | None, problem: Problem, data: ClientDa
     inputs.copy_(start.scaling)
     if (found := start.target_scaling) is not None:
         problem.standardise_targets(found.shape[1]).copy_(found)
-
-
-def _is_scaled(config: RunConfig, data: ClientData) -> bool:
-    """Return whether inputs are standardised; refuse what cannot be, warn of unequal columns."""
-    given, start, private = config.scale, config.start, config.aggregate
-    columns = data.columns + data.targets
-    is_noisy = isinstance(private, Privacy) and is_too_noisy(private, columns)
-    found = start.scaling if isinstance(start, Run) else None
-    if found is not None and (given is None or found.shape != (2, data.columns)):
-        why = f"a run whose inputs are standardised by the scales of its {found.shape[1]} columns"
-        rest = "leave scale out" if given is None else "give a table with the same columns"
-        raise ArgumentError(f"fit(start=...) is {why}; {rest}.")
-    if given == "standard":
-        if not data.columns:
-            why = "needs a table: one tensor of floats, a row per sample and a column per feature"
-            raise ArgumentError(f"fit(scale='standard') {why}; leave scale out.")
-        if is_noisy:
-            why = f"the noise is too large for {data.columns} columns of so few clients"
-            use = "divide the columns by ranges that are publicly known"
-            raise cannot_use("fit(scale='standard')", "tf.privacy.Privacy", f"{why}; {use}")
-        if start is not None and found is None:
-            why = "has parameters for inputs that are not standardised; leave scale out"
-            raise ArgumentError(f"fit(scale='standard', start=...) {why}.")
-    is_wanted = given == "standard" or (given == "auto" and config.sets_itself)
-    if found is not None or (is_wanted and start is None and not is_noisy and data.columns):
-        return True
-    if given is not None and data.spread >= MAX_SPREAD:
-        use = "scale='standard' standardises them"
-        if is_noisy:
-            use = "the budget's noise is too large to learn them, so divide by public ranges"
-        _warn_of_spread(data.spread, use)
-    return False
-
-
-@cache
-def _warn_of_spread(spread: float, use: str) -> None:
-    """Log that columns differ in scale; once in a process, since studies have many runs."""
-    said = (
-        "The columns of the inputs differ in scale by a factor of %.0e: %s; scale=None keeps them."
-    )
-    log.warning(said, spread, use)
 
 
 def _read_start(problem: Problem, start: nn.Module | Run) -> Vector:

@@ -30,14 +30,10 @@ from ..data import Dataset, Federation, load, partition
 from ..methods import Method
 from ..methods.registry import add_own_method
 from ..models import nets
-from .config import OPTIONS, RunConfig
+from .config import OPTIONS, RunConfig, option
 
 TOKEN_MODELS = ("text", "lstm", "bert")  # networks with an embedding of the dataset's vocabulary
 CLI_OPTIONS = {about.name: about for _, about in OPTIONS if about.metadata["cli"] is not None}
-
-
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,41 +44,41 @@ class CommandConfig:
     have their defaults.
     """
 
-    data: str = _option(
+    data: str = option(
         "digits", "Dataset name (`tunefree datasets` lists them), or FILE.py:NAME of your own."
     )
-    table: Path | None = _option(
+    table: Path | None = option(
         None, "A table as data instead: a CSV file with a header, or Parquet."
     )
-    target: str | None = _option(None, "The table's column of targets.")
-    owner: str | None = _option(
+    target: str | None = option(None, "The table's column of targets.")
+    owner: str | None = option(
         None, "The table's column with the client of each row; without it, rows are split."
     )
-    sample_weight: str | None = _option(
+    sample_weight: str | None = option(
         None, "The table's column with the weight of each row in training."
     )
-    drop: tuple[str, ...] | None = _option(
+    drop: tuple[str, ...] | None = option(
         None, "Columns of the table that are no features, such as id,name; may be repeated."
     )
-    test_size: float | None = _option(
+    test_size: float | None = option(
         None, "Fraction that becomes the test set, if the data has none; 0.2 for tables."
     )
-    test_by: Literal["rows", "clients"] = _option(
+    test_by: Literal["rows", "clients"] = option(
         "rows", "Whether that fraction is of each client's rows or of the clients."
     )
-    split: str = _option(
+    split: str = option(
         "auto",
         "iid, dirichlet:ALPHA, dirichlet:ALPHA:balanced, relaysum:ALPHA, shards:K or owner; auto "
         "is owner where the data has owners, else dirichlet:0.3.",
     )
-    clients: int | None = _option(None, "Number of clients; 20 unless the split is by owner.")
-    model: str = _option(
+    clients: int | None = option(None, "Number of clients; 20 unless the split is by owner.")
+    model: str = option(
         "auto", "Network name, or FILE.py:NAME of your own; auto picks one that fits the data."
     )
-    set: tuple[str, ...] | None = _option(
+    set: tuple[str, ...] | None = option(
         None, "A setting of the method, such as lr=0.1 or weights=samples; may be repeated."
     )
-    data_dir: Path | None = _option(
+    data_dir: Path | None = option(
         None, "Folder with dataset files, searched before $TUNEFREE_DATA and the cache."
     )
     options: Mapping[str, Any] = field(default_factory=dict)

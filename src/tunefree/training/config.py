@@ -5,7 +5,6 @@
 `RunConfig` or in one of its groups) and the code that uses it.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from numbers import Integral
@@ -14,7 +13,7 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from .. import attacks, faults, methods, robust
+from .. import attacks, faults, robust
 from ..attacks import Attack
 from ..core.errors import (
     ArgumentError,
@@ -26,25 +25,18 @@ from ..core.errors import (
 )
 from ..core.text import parse_value
 from ..data.batches import BatchPlan
-from ..data.federation import count_held
 from ..faults import Faults
 from ..methods import Method
-from ..methods.self_setting import with_race
 from ..models import augment as augmentations
 from ..models.augment import CropFlip
 from ..models.engine import EngineName
 from ..models.problem import Loss, Precision
-from ..privacy import Privacy
 from ..server.aggregate import Aggregation, weighted_mean
 from .run import Run
 
 T = TypeVar("T")
 Metric = Callable[[Tensor, Tensor], Tensor | float]
-DEEP = 4  # weight matrices from which on auto races for the clients' step size
 MODES: dict[str, Literal["min", "max"]] = {"loss": "min", "accuracy": "max"}  # what is better
-HELD = 0.2  # share of a client's samples that `auto` holds back, at most
-FEWEST, ENOUGH, MOST = 50, 2000, 10_000  # samples held back: too few below, enough, too many above
-PATIENCE, SHARE = 20, 0.2  # evaluations without a gain that end `auto`: at least, and of all
 
 
 def option(
@@ -389,51 +381,10 @@ class RunConfig:
         """Whether the server averages uploads as they are."""
         return self.aggregate is weighted_mean
 
-    def resolve_method(self, layers: int = 0) -> Method:
-        """Return the method itself; what `auto` is here, and how clients count, are decided.
-
-        `layers` are the model's weight matrices, convolutions and embeddings included.
-        """
-        method: Any = self.method
-        if isinstance(method, str):
-            method = methods.get(method, **self.method_settings)
-        if not isinstance(method, Method):
-            raise ArgumentError(f"fit(method=...) must be a name or a Method, got {self.method!r}.")
-        if method.name == "auto" and isinstance(self.aggregate, Privacy):
-            why = "asks clients more than once in a round, which a privacy budget does not allow"
-            use = "use method='deltasgd', which has no learning rate either, or 'fedavg'"
-            raise ArgumentError(
-                f"fit(method='auto', aggregate=Privacy(...)) cannot be: auto {why}; {use}."
-            )
-        if method.weights == "samples" and isinstance(self.aggregate, Privacy):
-            why = "weights by samples are private data, and let one client count for many"
-            raise ArgumentError(f"Privacy(...) needs weights='uniform', got 'samples': {why}.")
-        races = layers >= DEEP and self.has_plain_mean and method.wire.lossless
-        found = with_race(method) if races else method
-        if found.weights is not None:
-            return found
-        return replace(found, weights="samples" if self.has_plain_mean else "uniform")
-
     @property
     def sets_itself(self) -> bool:
         """Whether the method is `auto`, by its name alone, for which more is decided than by it."""
         return self.method == "auto" and not self.method_settings
-
-    def resolve_validation(self, sizes: Tensor | None) -> Self:
-        """Return the configuration with decided validation data: a fraction, or None for none.
-
-        `sizes` are the samples of each client; None if they cannot be held out.
-        """
-        found = self.evaluate
-        if found.validation is None and self.sets_itself and self.has_plain_mean:
-            share = None if sizes is None else choose_share(sizes)
-            if share is not None:
-                evaluations = -(-self.rounds // self.eval_every)
-                patience = max(PATIENCE, math.ceil(SHARE * evaluations))
-                found = replace(
-                    found, validation=share, patience=patience, keep_best=True, monitor="loss"
-                )
-        return replace(self, evaluate=replace(found, validation=found.validation or None))
 
     def flat(self) -> dict[str, Any]:
         """Return every option by name, those of the groups included."""
@@ -462,20 +413,6 @@ class RunConfig:
         names = [about.name for _, about in OPTIONS if about.metadata[kind]]
         found = {name: _to_plain(values[name]) for name in names}
         return found | {"augment": augmentations.name_of(parsed(self.augment))} if node else found
-
-
-def choose_share(sizes: Tensor) -> float | None:
-    """Return the fraction that every client with these samples holds back; None for nothing.
-
-    >>> choose_share(torch.tensor([300, 700])), choose_share(torch.tensor([6000] * 10))
-    (0.2, 0.0333)
-    >>> choose_share(torch.tensor([10] * 6000)), choose_share(torch.tensor([120, 80]))
-    (0.0666, None)
-    """
-    share = round(min(HELD, ENOUGH / int(sizes.sum())), 4)
-    while share < HELD and int(count_held(sizes, share).sum()) < ENOUGH / 2:
-        share = min(HELD, 2 * share)  # clients so small that they would give nothing
-    return share if FEWEST <= int(count_held(sizes, share).sum()) <= MOST else None
 
 
 def _located_options() -> list[tuple[str | None, Field[Any]]]:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .bind import MAX_SPREAD, BoundRun
+from .bind import BoundRun
+from .decide import MAX_SPREAD
 
 FAR = 100.0  # a loss this many times another is far above it
 NEAR_ZERO = 1e-3  # losses below it count as this, so that warm starts do not look unstable

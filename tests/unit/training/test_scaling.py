@@ -12,9 +12,10 @@ from helpers import CrashError
 from tunefree.core.errors import ArgumentError
 from tunefree.data.moments import column_moments
 from tunefree.models.scaling import fold_scaling, standardise
-from tunefree.training.bind import SimulatedClients, _warn_of_spread, bind, estimate_cost
+from tunefree.training.bind import SimulatedClients, bind, estimate_cost
 from tunefree.training.command import CommandConfig, build_run
 from tunefree.training.config import RunConfig
+from tunefree.training.decide import _warn_of_spread
 
 UNITS = torch.tensor([1.0, 1000.0, 1e-4, 20.0])
 MIDDLE = torch.tensor([0.0, 5000.0, 3e-4, 2000.0])

@@ -6,7 +6,8 @@ import torch
 import tunefree as tf
 from helpers import CrashError, bound, drop_seconds, fit, grouped, labelled, linear
 from tunefree.training.command import CommandConfig, build_run
-from tunefree.training.config import RunConfig, choose_share
+from tunefree.training.config import RunConfig
+from tunefree.training.decide import choose_share, decide_validation
 from tunefree.training.trainer import _BestModel
 from unit.training.test_weights import NOISE
 
@@ -107,9 +108,9 @@ def test_what_is_given_holds():
 )
 def test_no_validation_where_uploads_are_not_averaged_as_they_are(aggregate):
     sizes = torch.tensor([120] * 3)
-    found = RunConfig(aggregate=aggregate).resolve_validation(sizes).evaluate
+    found = decide_validation(RunConfig(aggregate=aggregate), sizes).evaluate
     assert found == tf.Evaluate()
-    assert RunConfig().resolve_validation(sizes).evaluate.validation == 0.2
+    assert decide_validation(RunConfig(), sizes).evaluate.validation == 0.2
 
 
 def test_robust_rules_see_all_rows_and_rounds():

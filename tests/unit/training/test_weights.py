@@ -11,6 +11,7 @@ import tunefree as tf
 from helpers import linear
 from tunefree.core.errors import ArgumentError
 from tunefree.training.config import RunConfig
+from tunefree.training.decide import decide_method
 
 BY_SAMPLES = {"auto", "fedavg", "fedavgm", "fedprox", "fedadagrad", "fedadam", "fedyogi"}
 NOISE = tf.privacy.Privacy(
@@ -39,7 +40,7 @@ def fit(method, **options):
 
 
 def weights(method, **options):
-    return RunConfig(method=method, **options).resolve_method().weights
+    return decide_method(RunConfig(method=method, **options)).weights
 
 
 @pytest.mark.parametrize("name", tf.methods.names())
@@ -85,12 +86,12 @@ def test_what_auto_is(how):
     for one, layers in itertools.product((clipped, "auto", packed), (3, 4)):
         races = layers == 4 and one is not packed and not given
         expected = tf.methods.get("fedrace" if races else "feddowgdua")
-        found = RunConfig(method=one, **given).resolve_method(layers)
+        found = decide_method(RunConfig(method=one, **given), layers)
         assert (found.name, found.output) == ("auto", expected.output)
         assert (found.step, found.server) == (expected.step, expected.server)
         assert found.clip == (0.5 if one is clipped else None)
         assert (found.wire == packed.wire) == (one is packed)
-    asked = RunConfig(method="fedrace", **given).resolve_method(4)
+    asked = decide_method(RunConfig(method="fedrace", **given), 4)
     assert asked == tf.methods.get("fedrace")  # and refused by name where it cannot be
 
 
@@ -122,9 +123,9 @@ def test_auto_under_noise_is_refused_and_what_is_proposed_works():
 
 def test_noise_needs_uniform_weights_before_round_0():
     with pytest.raises(ArgumentError, match="needs weights='uniform', got 'samples'"):
-        RunConfig(
-            method=tf.methods.get("fedavg", weights="samples"), aggregate=NOISE
-        ).resolve_method()
+        decide_method(
+            RunConfig(method=tf.methods.get("fedavg", weights="samples"), aggregate=NOISE)
+        )
 
 
 def test_noise_does_not_refuse_the_default():

@@ -1,0 +1,131 @@
+"""What a run decides by itself before round 0: its method, validation data and scaling."""
+
+import logging
+import math
+from dataclasses import replace
+from functools import cache
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from .. import methods
+from ..core.errors import ArgumentError, cannot_use, check_argument
+from ..data.federation import count_held
+from ..methods import Method
+from ..methods.self_setting import with_race
+from ..privacy import Privacy
+from ..simulation.moments import is_too_noisy
+from .config import RunConfig
+from .run import Run
+
+log = logging.getLogger("tunefree")
+
+C = TypeVar("C", bound=RunConfig)
+DEEP = 4  # weight matrices from which on auto races for the clients' step size
+HELD = 0.2  # share of a client's samples that `auto` holds back, at most
+FEWEST, ENOUGH, MOST = 50, 2000, 10_000  # samples held back: too few below, enough, too many above
+PATIENCE, SHARE = 20, 0.2  # evaluations without a gain that end `auto`: at least, and of all
+MAX_SPREAD = 100.0  # of the columns' ranges; beyond it a run that does not standardise warns
+
+
+def decide_method(config: RunConfig, layers: int = 0) -> Method:
+    """Return the method itself: what `auto` is here, and how clients count.
+
+    `layers` are the model's weight matrices, as `count_layers` returns them.
+    """
+    method = config.method
+    if isinstance(method, str):
+        method = methods.get(method, **config.method_settings)
+    check_argument("fit", "method", method, "a name or a Method", isinstance(method, Method))
+    if method.name == "auto" and isinstance(config.aggregate, Privacy):
+        why = "asks clients more than once in a round, which a privacy budget does not allow"
+        use = "use method='deltasgd', which has no learning rate either, or 'fedavg'"
+        raise ArgumentError(
+            f"fit(method='auto', aggregate=Privacy(...)) cannot be: auto {why}; {use}."
+        )
+    if method.weights == "samples" and isinstance(config.aggregate, Privacy):
+        why = "weights by samples are private data, and let one client count for many"
+        raise ArgumentError(f"Privacy(...) needs weights='uniform', got 'samples': {why}.")
+    if layers >= DEEP and config.has_plain_mean and method.wire.lossless:
+        method = with_race(method)
+    if method.weights is None:
+        method = replace(method, weights="samples" if config.has_plain_mean else "uniform")
+    return method
+
+
+def count_layers(model: nn.Module) -> int:
+    """Return the number of trained weight matrices, convolutions and embeddings included."""
+    if not isinstance(model, nn.Module):  # is refused later
+        return 0
+    return sum(p.requires_grad and p.ndim > 1 for p in model.parameters())
+
+
+def decide_validation(config: C, sizes: Tensor | None) -> C:
+    """Return the configuration with decided validation data: a fraction, or None for none.
+
+    `sizes` are the samples of each client; None if they cannot be held out.
+    """
+    found = config.evaluate
+    if found.validation is None and config.sets_itself and config.has_plain_mean:
+        share = None if sizes is None else choose_share(sizes)
+        if share is not None:
+            evaluations = -(-config.rounds // config.eval_every)
+            patience = max(PATIENCE, math.ceil(SHARE * evaluations))
+            found = replace(
+                found, validation=share, patience=patience, keep_best=True, monitor="loss"
+            )
+    return replace(config, evaluate=replace(found, validation=found.validation or None))
+
+
+def choose_share(sizes: Tensor) -> float | None:
+    """Return the fraction that every client with these samples holds back; None for nothing.
+
+    >>> choose_share(torch.tensor([300, 700])), choose_share(torch.tensor([6000] * 10))
+    (0.2, 0.0333)
+    >>> choose_share(torch.tensor([10] * 6000)), choose_share(torch.tensor([120, 80]))
+    (0.0666, None)
+    """
+    share = round(min(HELD, ENOUGH / int(sizes.sum())), 4)
+    while share < HELD and int(count_held(sizes, share).sum()) < ENOUGH / 2:
+        share = min(HELD, 2 * share)  # clients so small that they would give nothing
+    return share if FEWEST <= int(count_held(sizes, share).sum()) <= MOST else None
+
+
+def decide_scaling(config: RunConfig, columns: int, targets: int, spread: float) -> bool:
+    """Return whether inputs are standardised; refuse what cannot be, warn of unequal columns."""
+    given, start, private = config.scale, config.start, config.aggregate
+    is_noisy = isinstance(private, Privacy) and is_too_noisy(private, columns + targets)
+    found = start.scaling if isinstance(start, Run) else None
+    if found is not None and (given is None or found.shape != (2, columns)):
+        why = f"a run whose inputs are standardised by the scales of its {found.shape[1]} columns"
+        rest = "leave scale out" if given is None else "give a table with the same columns"
+        raise ArgumentError(f"fit(start=...) is {why}; {rest}.")
+    if given == "standard":
+        if not columns:
+            why = "needs a table: one tensor of floats, a row per sample and a column per feature"
+            raise ArgumentError(f"fit(scale='standard') {why}; leave scale out.")
+        if is_noisy:
+            why = f"the noise is too large for {columns} columns of so few clients"
+            use = "divide the columns by ranges that are publicly known"
+            raise cannot_use("fit(scale='standard')", "tf.privacy.Privacy", f"{why}; {use}")
+        if start is not None and found is None:
+            why = "has parameters for inputs that are not standardised; leave scale out"
+            raise ArgumentError(f"fit(scale='standard', start=...) {why}.")
+    is_automatic = given == "auto" and config.sets_itself and start is None and not is_noisy
+    if found is not None or given == "standard" or (is_automatic and columns):
+        return True
+    if given is not None and spread >= MAX_SPREAD:
+        use = "scale='standard' standardises them"
+        if is_noisy:
+            use = "the budget's noise is too large to learn them, so divide by public ranges"
+        _warn_of_spread(spread, use)
+    return False
+
+
+@cache
+def _warn_of_spread(spread: float, use: str) -> None:
+    """Log that columns differ in scale; once in a process, since studies have many runs."""
+    said = (
+        "The columns of the inputs differ in scale by a factor of %.0e: %s; scale=None keeps them."
+    )
+    log.warning(said, spread, use)
