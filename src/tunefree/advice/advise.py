@@ -19,13 +19,12 @@ from ..core.errors import ArgumentError, check_between, check_int
 from ..core.plan import Plan
 from ..core.text import format_bytes
 from ..core.types import Vector
-from ..data.batches import BatchPlan
+from ..data.batches import BatchPlan, mean_steps
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.problem import Problem
 from ..rounds.server import init_server_state, run_round
 from ..simulation.dry_run import DryRun
-from ..simulation.simulation import mean_steps
 from ..training.command import parse_method_settings
 from .rules import RULES, AdviceRule, Situation
 
@@ -162,7 +161,7 @@ def advise(
         situation.clients,
         situation.cohort,
         100,
-        mean_steps(federation, batches),
+        mean_steps(federation.sizes, batches),
         problem.layout,
         batch=batch,
         held=federation.held is not None,

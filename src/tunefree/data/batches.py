@@ -79,6 +79,11 @@ def plan_steps(sizes: Tensor, plan: BatchPlan) -> Tensor:
     return plan.epochs * (torch.ones_like(sizes) if plan.batch is None else -(-sizes // plan.batch))
 
 
+def mean_steps(sizes: Tensor, plan: BatchPlan) -> float:
+    """Return the mean number of local steps over clients with these sizes, the papers' K."""
+    return float(plan_steps(sizes, plan).to(torch.float64).mean())
+
+
 def batch_width(sizes: Tensor, plan: BatchPlan) -> int:
     """Return the largest batch of clients with these sizes; it keeps shapes fixed over rounds."""
     largest = int(sizes.max())

@@ -14,8 +14,6 @@ from ..core.plan import Round
 from ..core.random import cohort
 from ..core.types import Channels, Rows, State, Vector, map_inputs
 from ..core.vectors import row_sq
-from ..data.batches import BatchPlan, plan_steps
-from ..data.federation import Federation
 from ..data.moments import column_moments
 from ..rounds.client import init_client_memory, local_update, pack_uploads, update_memory
 from ..rounds.pool import QueryRequest, RoundResult
@@ -365,8 +363,3 @@ class Simulation:
             names = [n for n in tensors if n == "memory_ids" or n.startswith("memory.")]
             tensors = {n: tensors[n][mine] for n in names}
         self.memory.restore(tensors)
-
-
-def mean_steps(federation: Federation, cut: BatchPlan) -> float:
-    """Return the mean number of local steps over all clients, the papers' K."""
-    return float(plan_steps(federation.sizes, cut).to(torch.float64).mean())

@@ -30,7 +30,7 @@ from ..core.errors import (
 from ..core.plan import Plan
 from ..core.types import Inputs, Pair, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
-from ..data.batches import batch_width, plan_steps
+from ..data.batches import batch_width, mean_steps
 from ..data.federation import Federation
 from ..data.moments import column_spread, count_columns
 from ..faults import Faults, PartialPlan
@@ -255,7 +255,7 @@ def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
         clients=clients,
         cohort=clients if config.cohort is None else config.cohort,
         rounds=config.rounds,
-        steps=float(plan_steps(data.sizes, config.batch_plan).to(torch.float64).mean()),
+        steps=mean_steps(data.sizes, config.batch_plan),
         layout=problem.layout,
         seed=config.seed,
         batch=config.batch,

@@ -8,7 +8,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from numbers import Integral
-from typing import Any, Literal, Self, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -238,6 +238,9 @@ class Scenario:
         check_argument("Scenario", "attack", self.attack, "one of tf.attacks", is_known)
 
 
+GROUPS: dict[str, Any] = {"evaluate": Evaluate, "engine": Engine, "scenario": Scenario}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """The options of a run; `fit` takes them as keyword arguments and documents them."""
@@ -346,7 +349,7 @@ class RunConfig:
         _make_plain(self, owner)
         if isinstance(self.engine, str):
             object.__setattr__(self, "engine", Engine(backend=self.engine))
-        for name, kind in (("evaluate", Evaluate), ("engine", Engine), ("scenario", Scenario)):
+        for name, kind in GROUPS.items():
             value = getattr(self, name)
             check_argument(owner, name, value, f"a tf.{kind.__name__}", isinstance(value, kind))
         if self.steps is not None and self.epochs is not None:
@@ -415,18 +418,11 @@ class RunConfig:
         return found | {"augment": augmentations.name_of(parsed(self.augment))} if node else found
 
 
-def _located_options() -> list[tuple[str | None, Field[Any]]]:
-    """Return every option with the name of its group, None for the configuration's own."""
-    hints = get_type_hints(RunConfig)
-    groups = {n: k for n, k in hints.items() if is_dataclass(k)} | {"engine": Engine}
-    out: list[tuple[str | None, Field[Any]]] = []
-    for one in fields(RunConfig):
-        kind = groups.get(one.name)
-        out += [(None, one)] if kind is None else [(one.name, f) for f in fields(kind)]
-    return out
-
-
-OPTIONS = _located_options()
+OPTIONS: list[tuple[str | None, Field[Any]]] = [  # with the names of their groups
+    (one.name if one.name in GROUPS else None, about)
+    for one in fields(RunConfig)
+    for about in (fields(GROUPS[one.name]) if one.name in GROUPS else [one])
+]
 GROUP_OF = {about.name: group for group, about in OPTIONS if group is not None}
 
 
@@ -434,9 +430,8 @@ def check_option_names(owner: str, names: Mapping[str, Any]) -> None:
     """Refuse keyword arguments that are no options of a run."""
     known = {f.name for f in fields(RunConfig)}
     for name in names:
-        if name in GROUP_OF:
-            group = GROUP_OF[name]
-            kind = group.capitalize()
+        if (group := GROUP_OF.get(name)) is not None:
+            kind = GROUPS[group].__name__
             raise ArgumentError(f"{owner} takes {name} as {group}=tf.{kind}({name}=...).")
         check_known(f"argument of {owner}", name, known)
 

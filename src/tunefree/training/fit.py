@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,24 +125,19 @@ def _keep_start(stop: Interrupted, folder: RunFolder | None, about: dict[str, An
 def _document_options() -> None:
     """Give `fit` the signature and the documentation of the options."""
     own = list(inspect.signature(fit).parameters.values())[:-1]
-    taken = {p.name for p in own}
-    parameters, lines = [], []
-    for one in fields(RunConfig):
-        if one.name in taken:
-            continue
-        default = one.default
-        if default is MISSING and one.default_factory is not MISSING:
-            default = one.default_factory()
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(one.name, kind, default=default, annotation=one.type))
-        if "help" in one.metadata:
-            lines.append(f"        {one.name}: {one.metadata['help']}")
+    taken, defaults, kind = {p.name for p in own}, RunConfig(), inspect.Parameter.KEYWORD_ONLY
+    options = [one for one in fields(RunConfig) if one.name not in taken]
+    parameters = [
+        inspect.Parameter(f.name, kind, default=getattr(defaults, f.name), annotation=f.type)
+        for f in options
+    ]
+    lines = [f"        {f.name}: {f.metadata['help']}" for f in options if "help" in f.metadata]
     fit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [*own[:3], *parameters, *own[3:]], return_annotation=Run
     )
-    about = {f.name: f.metadata.get("help", "") for f in fields(RunConfig)}
+    about = next(f.metadata["help"] for f in fields(RunConfig) if f.name == "method")
     assert fit.__doc__ is not None
-    text = fit.__doc__.replace("{method}", about["method"])
+    text = fit.__doc__.replace("{method}", about)
     fit.__doc__ = text.replace("        {options}", "\n".join(lines))
 
 
