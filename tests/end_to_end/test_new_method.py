@@ -48,7 +48,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import pages
 import tunefree as tf
-from tunefree.simulation import units
+from tunefree.simulation.dry_run import units
 from tunefree.study.tuning import default_grid
 found = units(tf.methods.get("fednesterov"))
 print(json.dumps({

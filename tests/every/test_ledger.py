@@ -12,7 +12,7 @@ import tunefree as tf
 from every.cases import SIZES, federation, net
 from tunefree.clients import Plan, Round
 from tunefree.core.layout import Layout
-from tunefree.simulation import Units, units
+from tunefree.simulation.dry_run import Units, units
 
 # name: down, up, what a client keeps, what the server keeps beyond x and the output part
 V, S = Units, lambda scalars: Units(1, scalars)

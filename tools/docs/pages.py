@@ -18,7 +18,7 @@ import prose
 
 import tunefree as tf
 from tunefree.core import errors
-from tunefree.simulation import units
+from tunefree.simulation.dry_run import units
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"Plain", "Everyone", "Dense", "Last"}  # parts that need no words on a method's page

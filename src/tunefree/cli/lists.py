@@ -8,7 +8,7 @@ from .. import methods as catalogue
 from ..core.errors import ArgumentError, TunefreeError, convert_errors
 from ..data import describe
 from ..report.terminal import make_table
-from ..simulation import units
+from ..simulation.dry_run import units
 from .app import AsJson, app, err, out, print_facts
 
 

@@ -41,7 +41,7 @@ from ..core.random import key
 from ..data.federation import Federation
 from ..methods import Method
 from ..rounds.client import init_client_memory
-from ..simulation import Simulation
+from ..simulation.simulation import Simulation
 from ..training.callbacks import Event
 from ..training.config import Engine
 from ..training.run import Run

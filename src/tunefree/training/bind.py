@@ -41,8 +41,11 @@ from ..robust import Robust
 from ..rounds.client import init_client_memory
 from ..rounds.pool import ClientPool
 from ..rounds.server import exchange_moments, init_server_state, run_round
-from ..simulation import DryRun, FaultyClients, Simulation, SimulationConfig
+from ..simulation.dry_run import DryRun
+from ..simulation.engine import SimulationConfig
+from ..simulation.faulty import FaultyClients
 from ..simulation.ranks import Ranks, init_ranks
+from ..simulation.simulation import Simulation
 from ..version import __version__
 from ..wire import Ledger
 from .config import RunConfig, parsed
