@@ -18,7 +18,7 @@ import tunefree as tf
 from helpers import fit
 from trust.fuzz.files import tarred
 from tunefree.core.errors import CheckpointError, DataError
-from tunefree.data import _archives, sources
+from tunefree.data import sources
 from tunefree.flower.store import MemoryStore
 from tunefree.study.candidates import folder_name
 from tunefree.training.folder import RunFolder
@@ -135,7 +135,7 @@ def test_bombs(kind, monkeypatch):
     make = pack.get(kind, lambda d: gzip.compress(tarred({"a": d}), 1))
     data = make(ZEROS)
     assert len(data) < len(ZEROS) // 100
-    monkeypatch.setattr(_archives, "MAX_BYTES", 1 << 22)
+    monkeypatch.setattr(sources, "MAX_BYTES", 1 << 22)
     monkeypatch.setattr(sources, "_read_bytes", lambda path: data)
     tracemalloc.start()
     with pytest.raises(DataError, match="at most 4,194,304 bytes"):

@@ -17,7 +17,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from ..core.errors import DataError, check_in_range, check_int
+from ..core.errors import check_in_range, check_int
 from .dataset import Dataset
 from .sources import DataFolder, DatasetSource, published_checksums, read_files
 from .tables import Array
@@ -63,11 +63,6 @@ def shakespeare(
                 windows.append(sliding_window_view(piece, LENGTH + 1)[::stride])
                 owners.extend([len(names)] * len(windows[-1]))
         names.append(name)
-    if not names:
-        raise DataError(
-            "raw_data.txt must be the complete works with speaking roles, but no role has "
-            f"{LENGTH + 1} characters; fetch it again."
-        )
     x, y = _sequences(parts[0][0])
     test = _sequences(parts[1][0]) if parts[1][0] else None
     return Dataset(

@@ -5,25 +5,35 @@ otherwise downloaded into the cache. In each place a file may be in the dataset'
 directly, uncompressed or compressed (.gz, .xz). The checksum of the compressed or the uncompressed
 form is verified: sha256, or md5 where the publisher gives nothing else. A form without a published
 checksum (such as a file taken out of an archive) is verified by its parser only. Nothing is
-unpacked to disk, and no pickle is ever read.
+unpacked to disk, links and special members of archives are skipped, no pickle is ever read, and an
+unpacked file has at most `MAX_BYTES`.
 """
 
 import hashlib
+import io
+import lzma
 import os
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..core.errors import DataError, convert_errors, first_line
 from ..core.files import read_file
-from ._archives import MAX_BYTES, read_gzip, read_members, read_xz
 
 DataFolder: TypeAlias = str | Path | None
 """Where the user keeps data; None stands for $TUNEFREE_DATA and the cache."""
 
-_UNPACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": read_gzip, ".xz": read_xz}
+MAX_BYTES = 1 << 30  # of one unpacked file
+_PIECE = 1 << 20
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    ".gz": lambda: zlib.decompressobj(wbits=31),
+    ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_BYTES),
+}
 
 
 def published_checksums(dataset: str) -> dict[str, str]:
@@ -114,7 +124,10 @@ def locate(source: DatasetSource, folder: DataFolder = None) -> Path | None:
 
 
 def _find(
-    source: DatasetSource, name: str, folders: list[Path], suffixes: Iterable[str] = _UNPACK
+    source: DatasetSource,
+    name: str,
+    folders: list[Path],
+    suffixes: Iterable[str] = ("", *_DECOMPRESSORS),
 ) -> Path | None:
     for folder in folders:
         for subfolder in (*source.folders, ""):
@@ -145,7 +158,7 @@ def _read_file(source: DatasetSource, file: str, path: Path) -> bytes:
     packed = _read_bytes(path)
     suffix = path.name.removeprefix(Path(file).name)
     with convert_errors(f"{path} is damaged: it cannot be unpacked", hint="fetch it again"):
-        content = _UNPACK[suffix](packed)
+        content = _unpack(packed, suffix)
     _verify(source, {file + suffix: packed, file: content}, str(path))
     return content
 
@@ -190,3 +203,61 @@ def _download(source: DatasetSource, name: str) -> Path:
         reason = f"could not be fetched from {url} ({first_line(error)})"
         remedy = f"fetch it yourself and put it into {where}"
         raise DataError(f"{missing} and {reason}; {remedy}.") from error
+
+
+def _unpack(packed: bytes, suffix: str) -> bytes:
+    """Decompress concatenated streams piece by piece, so that a bomb is refused early."""
+    if not suffix:
+        return packed
+    out, size = [], 0
+    while packed:
+        stream, done = _DECOMPRESSORS[suffix](), False
+        while not done:
+            piece = stream.decompress(packed, _PIECE)
+            packed = getattr(stream, "unconsumed_tail", b"")
+            done = stream.eof
+            if not (piece or packed or done):
+                raise EOFError("it is cut short")
+            out.append(piece)
+            size = _check_size(size + len(piece))
+        packed = stream.unused_data.lstrip(b"\x00")
+    return b"".join(out)
+
+
+def _check_size(size: int) -> int:
+    if size > MAX_BYTES:
+        raise DataError(f"A packed file must hold at most {MAX_BYTES:,} bytes, but holds more.")
+    return size
+
+
+def read_members(data: bytes, names: Sequence[str]) -> list[bytes]:
+    """Return the members of a zip, or of a tar that may be compressed, by their exact names."""
+    found = (_read_zip if zipfile.is_zipfile(io.BytesIO(data)) else _read_tar)(data, names)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise KeyError(f"no file {missing[0]}")
+    return [found[name] for name in names]
+
+
+def _read_zip(data: bytes, names: Sequence[str]) -> dict[str, bytes]:
+    out = {}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for name in names:
+            _check_size(archive.getinfo(name).file_size)
+            with archive.open(name) as file:
+                out[name] = file.read(MAX_BYTES + 1)
+            _check_size(len(out[name]))
+    return out
+
+
+def _read_tar(data: bytes, names: Sequence[str]) -> dict[str, bytes]:
+    if data[:2] == b"\x1f\x8b":
+        data = _unpack(data, ".gz")
+    elif data[:6] == b"\xfd7zXZ\x00":
+        data = _unpack(data, ".xz")
+    out = {}
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+        for member in archive:
+            if member.name in names and member.isreg() and (file := archive.extractfile(member)):
+                out[member.name] = file.read()
+    return out

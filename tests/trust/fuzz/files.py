@@ -1,4 +1,4 @@
-"""Dataset files: each loader as a whole, past the sums of its files."""
+"""Dataset files: the loaders of files without a known sum, and archives, past their sums."""
 
 import gzip
 import io
@@ -14,7 +14,7 @@ import numpy as np
 
 from trust.fuzz.mutate import edited, odd_json
 from trust.fuzz.target import Target, chosen, kept_head, put, room, swapped, target
-from tunefree.data import _archives, a9a, femnist, images, shakespeare, sources, sst2, wordpiece
+from tunefree.data import femnist, images, sources, wordpiece
 
 LARGEST = 1 << 24  # what may be unpacked, here
 
@@ -60,31 +60,6 @@ def _cifar100() -> Target:
 def _records(data: bytes, random: Random) -> bytes:
     new = edited(data, random)
     return new if random.random() < 0.5 else new[:2] + bytes(len(data) - 2)
-
-
-@target("file libsvm")
-def _libsvm() -> Target:
-    text = b"-1 1:1 5:0.5\n+1 2:1 123:1e-3\n+1 7:1\n"
-    return loader(a9a, a9a.a9a, [text, text])
-
-
-@target("file phrases")
-def _phrases() -> Target:
-    text = b"sentence\tlabel\na good film \t1\nbad \t0\n"
-    return loader(sst2, sst2.sst2, [text, text])
-
-
-@target("file shakespeare")
-def _shakespeare() -> Target:
-    said = "    and so on and on and on\n" * 9
-    play = f"\nby William Shakespeare\n\n  GHOST. Mark me.\n{said}  Ham. I will.\n{said}"
-    text = f"SONNETS\n\nby William Shakespeare\n\nHAMLET\n{play}".encode()
-    words = (b"by William Shakespeare\n", b"  A. ", b"THE COMEDY OF ERRORS\n", b"<<", b"    ")
-
-    def change(data: bytes, random: Random) -> bytes:
-        return edited(data, random, words)
-
-    return loader(shakespeare, shakespeare.shakespeare, [text], change)
 
 
 @target("file vocabulary")
@@ -135,7 +110,7 @@ def mended_tar(data: bytes) -> bytes:
 
 def _members(seeds: list[bytes], change) -> Target:
     def read(data: bytes) -> None:
-        with swapped(_archives, MAX_BYTES=LARGEST):
+        with swapped(sources, MAX_BYTES=LARGEST):
             found = sources._read_archive_members(Path("given"), data, ["a", "d/b"])
         assert [type(part) for part in found] == [bytes, bytes]
 
@@ -194,7 +169,7 @@ def _alone(suffix: str, pack) -> Target:
     source = sources.DatasetSource("given", ("given",), ())
 
     def read(data: bytes) -> None:
-        with swapped(sources, _read_bytes=lambda path: data), swapped(_archives, MAX_BYTES=LARGEST):
+        with swapped(sources, _read_bytes=lambda path: data, MAX_BYTES=LARGEST):
             assert len(sources._read_file(source, "given", Path(f"given{suffix}"))) <= LARGEST
 
     return Target(read, [pack(b"one" * 400), pack(b"")])
