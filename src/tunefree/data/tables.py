@@ -226,9 +226,22 @@ class Feature:
     array: bool = False  # whether its values are arrays, which the model takes as they are
 
     @property
-    def width(self) -> int:
-        """Number of columns after encoding."""
-        return 1 if self.categories is None else len(self.categories)
+    def names(self) -> list[str]:
+        """The names of its columns after encoding."""
+        if self.categories is None:
+            return [self.name]
+        return [f"{self.name}={category}" for category in self.categories]
+
+    def encode(self, values: Array) -> Array:
+        """Return numbers as they are, and categories as one column of 0 and 1 for each."""
+        if self.categories is None:
+            return _as_number_array(self.name, values).astype(np.float64)
+        place = {category: i for i, category in enumerate(self.categories)}
+        at = np.array([place.get(value, -1) for value in values.tolist()])
+        if (at < 0).any():
+            said = "The column %r has %r, which training had not; it counts as no category."
+            log.warning(said, self.name, values[at < 0][0])
+        return np.eye(len(self.categories) + 1)[at, :-1]  # all 0 for -1, the last row
 
 
 @dataclass(frozen=True)
@@ -257,14 +270,7 @@ class Features:
     @property
     def names(self) -> tuple[str, ...]:
         """The name of each encoded column."""
-        out: list[str] = []
-        for one in self.each:
-            out += (
-                [one.name]
-                if one.categories is None
-                else [f"{one.name}={category}" for category in one.categories]
-            )
-        return tuple(out)
+        return tuple(name for one in self.each for name in one.names)
 
     def encode(self, table: Table) -> Any:
         """Return the inputs of a model: a matrix of floats, or arrays by name."""
@@ -279,16 +285,7 @@ class Features:
         if any(one.array for one in self.each):
             arrays = {name: _as_number_array(name, values) for name, values in columns.items()}
             return arrays if len(arrays) > 1 else next(iter(arrays.values()))
-        out = np.empty((len(table), sum(one.width for one in self.each)))
-        at = 0
-        for one in self.each:
-            values = columns[one.name]
-            if one.categories is None:
-                out[:, at] = _as_number_array(one.name, values)
-            else:
-                out[:, at : at + one.width] = _one_hot(one, values)
-            at += one.width
-        return out
+        return np.column_stack([one.encode(columns[one.name]) for one in self.each])
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the features as plain data."""
@@ -352,21 +349,6 @@ def _as_number_array(name: str, values: Array) -> Array:
         found = next((v for v in values.flat if isinstance(v, str)), values.flat[0])
         raise DataError(f"The column {name!r} must hold numbers, got {found!r}.")
     return values
-
-
-def _one_hot(one: Feature, values: Array) -> Array:
-    assert one.categories is not None
-    place = {category: i for i, category in enumerate(one.categories)}
-    at = np.array([place.get(value, -1) for value in values.tolist()])
-    if (at < 0).any():
-        seen = values[at < 0][0]
-        log.warning(
-            "The column %r has %r, which training had not; it counts as no category.",
-            one.name,
-            seen,
-        )
-    out: Array = (at[:, None] == np.arange(len(one.categories))).astype(np.float64)
-    return out
 
 
 def read_file(path: str | Path, names: Mapping[str, str | None]) -> Table:
