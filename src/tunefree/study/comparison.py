@@ -14,7 +14,7 @@ from ..report.collect import COMPARISON, SEARCHES
 from ..training.run import Run
 from . import measures, tables
 from .candidates import Candidate, folder_name, make_seeds, parse_candidates
-from .execute import make_progress, run_all
+from .pool import make_progress, run_all
 from .significance import LEVEL
 from .source import MakeFederation, MakeModel, PythonStudy, Study
 from .tasks import (

@@ -29,7 +29,7 @@ from ..training.command import parse_method_settings
 from ..training.run import Run
 from . import measures, tables
 from .candidates import Candidate, make_seeds
-from .execute import make_progress, run_all
+from .pool import make_progress, run_all
 from .source import MakeFederation, MakeModel, PythonStudy, Study
 from .tasks import (
     GOOD,
