@@ -4,7 +4,6 @@ The tool is opened at the first round and closed in any case, and each round is 
 """
 
 import hashlib
-import importlib
 import json
 import math
 import os
@@ -15,10 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from ..core.errors import ArgumentError
+from ..core.errors import import_optional
 from ..core.files import flatten, to_json
 from ..training.callbacks import Event
 from ..training.folder import INFORMATION
@@ -76,15 +74,10 @@ def run_name(settings: Mapping[str, Any]) -> str:
     return f"{data.get('name', 'run')}-{method.get('name', 'custom')}-{settings.get('seed', 0)}"
 
 
-def import_modules(sink: str, package: str, *modules: str) -> list[ModuleType]:
-    """Import the package that a sink needs and modules, or raise an error that names the extra."""
-    try:
-        return [importlib.import_module(name) for name in (package, *modules)]
-    except ImportError as error:
-        raise ArgumentError(
-            f"tf.sinks.{sink} needs the package {package}, which cannot be imported ({error}); "
-            "pip install 'tunefree[tracking]' installs it."
-        ) from None
+def import_modules(sink: str, package: str, *modules: str) -> list[Any]:
+    """Import the package that a sink needs and modules of it."""
+    user = f"tf.sinks.{sink}"
+    return [import_optional(m, user, package, extra="tracking") for m in (package, *modules)]
 
 
 class Tracker(ABC):
