@@ -6,6 +6,7 @@ as well take their place.
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,19 +91,16 @@ def _to_value(value: Any) -> str:
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text) + '"'
 
 
+@dataclass(frozen=True)
 class KeepConfig:
     """A callback that writes the options of a command into its folder."""
 
-    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
-        self._folder, self._text = folder, to_toml(options)
+    folder: Path
+    options: Mapping[str, Any]
 
-    def begin(self, settings: object, history: object) -> None:
+    def begin(self, settings: object = None, history: object = None) -> None:
         """Write the file."""
-        self.write()
-
-    def write(self) -> None:
-        """Write the file."""
-        write_atomically(self._folder / CONFIG, self._text.encode())
+        write_atomically(self.folder / CONFIG, to_toml(self.options).encode())
 
     def __call__(self, event: object) -> None:
         """Do nothing after a round."""

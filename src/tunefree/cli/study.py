@@ -12,7 +12,7 @@ from ..core.files import to_json
 from ..core.plugins import is_own
 from ..core.text import format_bytes
 from ..report.terminal import make_table
-from ..study import Comparison, Tuning, comparison, tuning
+from ..study import Comparison, Tuning, tuning
 from ..study.candidates import (
     Candidate,
     load_own_methods,
@@ -129,45 +129,32 @@ def compare(
         Accuracy (or loss) up to which rounds, bytes and gradients are counted; by default 95 % of
         the best method's final mean.
     """
-    check_int("compare", "jobs", jobs, below=MAX_JOBS)
     if resume is not None:
-        others = (options, methods, seeds_, out_dir, goal)
-        command = _read_command(resume, comparison.FILE, "comparison", *others)
-        out_dir = resume
+        command = _read_command(Comparison, resume, options, methods, seeds_, out_dir, goal)
     elif methods is None:
         raise ArgumentError("compare needs --methods, such as --methods auto,fedavg,scaffold.")
     else:
         shared = read_options(options, CompareOptions).to_json()
         load_own_methods(methods)
         command = {"options": shared, "methods": methods, "seeds": seeds_ or "3", "target": goal}
-    base = CommandConfig.from_json(command["options"])
     candidates = parse_candidates([m for m in command["methods"].split(",") if m.strip()])
     format = format or TableFormat()
     format.check(Comparison({}, [], tunings={c.label: {} for c in candidates if c.tuned}))
-    folder = out_dir or next_folder(f"{base.title}-compare")
+    study, folder = _make_study("compare", command, resume or out_dir, jobs)
     keep = {n: v for n, v in command["options"].items() if n not in ("method", "set", "seed")}
     keep |= {"methods": command["methods"], "seeds": command["seeds"], "goal": command["target"]}
     if dry_run:
-        seeds = make_seeds(parse_seeds(command["seeds"]))
-        return _print_plan(CommandStudy(base), candidates, len(candidates) * len(seeds), keep)
+        return _print_plan(study, candidates, len(candidates), keep)
     try:
-        found = run_comparison(
-            candidates,
-            make_seeds(parse_seeds(command["seeds"])),
-            CommandStudy(base),
-            out=folder,
-            target=command["target"],
-            listener=TerminalProgress(err),
-            jobs=jobs,
-            command=command,
-        )
+        found = run_comparison(study, candidates, TerminalProgress(err), command["target"])
         interrupted = False
     except Interrupted as stop:
         found, interrupted = stop.run, True  # type: ignore[assignment]
-    KeepConfig(folder, keep).write()
+    KeepConfig(folder, keep).begin()
     format.print(found)
     if interrupted:
-        print_interrupted("compare", folder, repeat=bool(base.own) or is_own(command["methods"]))
+        own = bool(study.config.own) or is_own(command["methods"])
+        print_interrupted("compare", folder, repeat=own)
         return INTERRUPTED
     print_line(f"Page: {found.report(folder / 'report.html')}", err)
     return 0 if any(row["finished"] for row in found.table()) else DIVERGED
@@ -216,72 +203,72 @@ def tune(
     resume: Path
         Continue the search in this folder with its own settings.
     """
-    check_int("tune", "jobs", jobs, below=MAX_JOBS)
     if resume is not None:
         chosen = None if by == "validation" else by
         others = (options, grid, seeds_, out_dir, halving or None, chosen)
-        command = _read_command(resume, tuning.FILE, "search", *others)
-        out_dir = resume
+        command = _read_command(Tuning, resume, *others)
     else:
         command = {"options": read_options(options, TuneOptions).to_json(), "grid": grid}
         command |= {"seeds": seeds_ or "1", "by": by, "halving": halving}
-    base = CommandConfig.from_json(command["options"])
-    candidate = make_candidate(base.method, tuple(base.set or ()))
+    study, folder = _make_study("tune", command, resume or out_dir, jobs)
+    method = study.config.method
+    candidate = make_candidate(method, tuple(study.config.set or ()))
     if command["by"] == "test":
         print_line(tuning.WARNING, err)
-    folder = out_dir or next_folder(f"{base.title}-tune-{base.method.rpartition(':')[2]}")
-    grid_values = parse_grid(base.method, command["grid"]) if command["grid"] else None
+    grid_values = parse_grid(method, command["grid"]) if command["grid"] else None
     searched, format = make_grid(candidate, grid_values), format or TableFormat()
-    format.check(Tuning(base.method, searched, [], 1))
+    format.check(Tuning(method, searched, [], 1))
     keep = {n: v for n, v in command["options"].items() if n != "seed"}
     keep |= {n: command[n] for n in ("grid", "seeds", "by", "halving")}
     if dry_run:
-        runs = len(searched) * len(make_seeds(parse_seeds(command["seeds"]), "tune"))
-        return _print_plan(CommandStudy(base), [candidate], runs, keep)
+        return _print_plan(study, [candidate], len(searched), keep)
     try:
         with TerminalProgress(err) as listener:
-            found = run_search(
-                candidate,
-                searched,
-                make_seeds(parse_seeds(command["seeds"]), "tune"),
-                CommandStudy(base),
-                out=folder,
-                listener=listener,
-                by=command["by"],
-                halving=command["halving"],
-                jobs=jobs,
-                command=command,
-            )
+            by, halving = command["by"], command["halving"]
+            found = run_search(study, candidate, searched, listener, by, halving)
     except Interrupted:
-        KeepConfig(folder, keep).write()
-        print_interrupted("tune", folder, repeat=bool(base.own))
+        KeepConfig(folder, keep).begin()
+        print_interrupted("tune", folder, repeat=bool(study.config.own))
         return INTERRUPTED
-    KeepConfig(folder, keep).write()
+    KeepConfig(folder, keep).begin()
     format.print(found)
     print_line(f"Page: {found.report(folder / 'report.html')}", err)
     return 0 if found.ranked() else DIVERGED
 
 
+def _make_study(
+    what: str, command: dict[str, Any], out: Path | None, jobs: int
+) -> tuple[CommandStudy, Path]:
+    """Return the study of a command and its folder, a new one unless it is given."""
+    check_int(what, "jobs", jobs, below=MAX_JOBS)
+    base = CommandConfig.from_json(command["options"])
+    seeds = make_seeds(parse_seeds(command["seeds"]), what)
+    name = "compare" if what == "compare" else f"tune-{base.method.rpartition(':')[2]}"
+    folder = out or next_folder(f"{base.title}-{name}")
+    study = CommandStudy(config=base, seeds=seeds, out=folder, jobs=jobs, command=command)
+    return study, folder
+
+
 def _print_plan(
-    study: CommandStudy, candidates: list[Candidate], runs: int, options: dict[str, Any]
+    study: CommandStudy, candidates: list[Candidate], rows: int, options: dict[str, Any]
 ) -> int:
     """Print how many runs a study has, what one costs, and its options as TOML."""
-    bound = study.check(candidates, 0)
-    cost = estimate_cost(bound)
-    up = format_bytes(cost["total_bytes_up"])
+    cost = estimate_cost(study.check(candidates))
+    runs, up = rows * len(study.seeds), format_bytes(cost["total_bytes_up"])
     print_line(f"{runs} runs of {cost['rounds']} rounds, {cost['clients']} clients, {up} up each.")
     print_line("\n" + to_toml(options))
     return 0
 
 
-def _read_command(folder: Path, file: str, kind: str, *others: object) -> dict[str, Any]:
+def _read_command(kind: type[Comparison | Tuning], folder: Path, *others: object) -> dict[str, Any]:
     """Return the command that started the study in a folder; no option is given beside it."""
     if any(other is not None for other in others):
         raise ArgumentError("--resume takes the settings of the folder; give no other option.")
-    command = read_study(folder, file, kind, ("command",))["command"]
+    command = read_study(folder, kind.FILE, kind.KIND, ("command",))["command"]
     if not command:
         raise ArgumentError(
-            f"--resume continues a {kind} of this command; the one in {str(folder)!r} was started "
-            f"from Python: call {Path(file).stem} again with the same arguments and out."
+            f"--resume continues a {kind.KIND} of this command; the one in {str(folder)!r} was "
+            f"started from Python: call {Path(kind.FILE).stem} again with the same arguments and "
+            "out."
         )
     return dict(command)

@@ -22,8 +22,8 @@ def watched(terminal, methods=("fedavg", "auto:nope"), out=None, **settings):
     watch = TerminalProgress(console)
     update = watch._bar.update  # drawn at once, not when its clock says so
     watch._bar.update = lambda *args, **more: update(*args, **more | {"refresh": True})
-    setup = PythonStudy.create("compare", model, labelled(), SMALL | settings)
-    run_comparison(parse_candidates(methods), [0, 1], setup, out=out, listener=watch)
+    study = PythonStudy.create("compare", model, labelled(), SMALL | settings, 2, out)
+    run_comparison(study, parse_candidates(methods), watch)
     return watch, file.getvalue()
 
 
