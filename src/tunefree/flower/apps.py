@@ -1,4 +1,6 @@
-"""The ServerApp and the ClientApp of Flower: payloads as Flower's records, its grid as transport.
+"""The ServerApp and the ClientApp of Flower, and the template of a project with both.
+
+Payloads travel as Flower's records, and its grid is the transport.
 
 Flower is imported where it is used, so that the package works without it.
 """
@@ -6,11 +8,14 @@ Flower is imported where it is used, so that the package works without it.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from ..core.errors import first_line, import_optional
+from ..core.errors import ArgumentError, first_line, import_optional
+from ..core.files import write_file
 from ..methods import Method
 from ..models.problem import Loss
 from .node import Load, Node, client_number
@@ -181,3 +186,21 @@ def client_app(
     app.train()(reply)
     app.query()(reply)
     return app
+
+
+def write_app(folder: Path, name: str | None = None) -> Path:
+    """Write the template of an app into an empty or a new folder, and return the folder.
+
+    The name of the app defaults to the folder's.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ArgumentError(f"{str(folder)!r} must be an empty or a new folder.")
+    title = name or folder.resolve().name
+    known = "".join(c if c.isalnum() or c == "-" else "-" for c in title.lower()).strip("-")
+    with as_file(files(__package__).joinpath("files")) as source:
+        for item in source.rglob("*.txt"):
+            path = folder / item.relative_to(source).with_suffix("")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = item.read_text().replace("NAME", known or "federation")
+            write_file(path, text.encode())
+    return folder

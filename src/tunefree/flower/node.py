@@ -36,6 +36,7 @@ from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext, count_work
 from ..simulation.moments import to_digits
 from ..wire import Ledger
+from .memory import FIRST, MemoryStore, memory_home
 from .payload import (
     EncodedArray,
     HeaderValue,
@@ -48,7 +49,6 @@ from .payload import (
     wrap_bytes,
 )
 from .secagg_client import MEASURED, SecAggClient, SecAggTerms, digest_question
-from .store import FIRST, MemoryStore, memory_home
 from .terms import RunTerms, digest_start
 
 Load = Callable[[Mapping[str, Any]], Any]

@@ -17,15 +17,7 @@ from .candidates import Candidate, folder_name, parse_candidates
 from .pool import make_progress, run_all
 from .significance import LEVEL
 from .source import MakeFederation, MakeModel, PythonStudy, Study
-from .tasks import (
-    NOT_RUN,
-    FailedRun,
-    Outcome,
-    ProgressListener,
-    RunTask,
-    read_outcome,
-    run_folder,
-)
+from .tasks import NOT_RUN, FailedRun, Outcome, ProgressListener, RunTask, read_outcome, run_folder
 from .tuning import Tuning, make_grid, run_search
 
 VERDICTS = ("best", "worse", "not told apart", "not tested")

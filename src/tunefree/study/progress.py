@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..report.notebook import NotebookBar, in_notebook
+from ..report.terminal import NotebookBar, in_notebook
 from .measures import MEASURES, final_value
 from .tasks import FailedRun, Outcome, ProgressListener, RunTask
 

@@ -16,13 +16,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..core.errors import (
-    ArgumentError,
-    CheckpointError,
-    Interrupted,
-    TunefreeError,
-    first_line,
-)
+from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
 from ..core.files import MAX_JSON, check_writable, read_file, to_json, write_atomically
 from ..data import Federation
 from ..training.bind import SimulatedClients, bind
