@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None, app: App = app) -> None:
     except (TunefreeError, OSError, MemoryError, RuntimeError) as error:
         text = str(error)
         if not isinstance(error, TunefreeError | OSError):
-            if not _is_out_of_memory(error):
+            kinds = ("allocate memory", "out of memory", "overflowed with sizes")
+            if not isinstance(error, MemoryError) and not any(k in str(error) for k in kinds):
                 raise
             text = f"This takes more memory than there is ({first_line(error)[:200]})."
         if isinstance(error, OSError):  # of a file or folder in the arguments
@@ -61,11 +62,6 @@ def _check_empty(words: list[str]) -> None:
         if empty and "--title" not in (before, word.rstrip("=")):
             option = word.rstrip("=") or before or "An argument"
             raise ArgumentError(f"{option} must not be empty; leave it out, or give a value.")
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    kinds = ("allocate memory", "out of memory", "overflowed with sizes")
-    return isinstance(error, MemoryError) or any(kind in str(error) for kind in kinds)
 
 
 __all__ = ["advise", "app", "flower", "lists", "main", "report", "run", "study"]

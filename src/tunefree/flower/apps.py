@@ -8,6 +8,7 @@ Flower is imported where it is used, so that the package works without it.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -68,15 +69,15 @@ def from_records(content: Any) -> Payload:
     return Payload(dict(read("header", f.ConfigRecord).items()), arrays, *numbers)
 
 
+@dataclass(frozen=True)
 class FlowerTransport:
     """Carries payloads to the nodes by Flower's grid."""
 
-    def __init__(self, grid: Any) -> None:
-        self._grid = grid
+    grid: Any
 
     def nodes(self) -> list[int]:
         """Return the numbers of the connected nodes."""
-        return list(self._grid.get_node_ids())
+        return list(self.grid.get_node_ids())
 
     def exchange(self, payloads: dict[int, Payload], seconds: float) -> dict[int, Payload | str]:
         """Return the first answer of each node, or an error message; late nodes are left out."""
@@ -84,7 +85,7 @@ class FlowerTransport:
         replies: dict[int, Payload | str] = {}
         began = time.monotonic()
         while True:
-            for message in self._grid.pull_messages(list(waiting)):
+            for message in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None:  # otherwise it has answered before
                     replies[node] = _read_reply(message)
@@ -96,22 +97,19 @@ class FlowerTransport:
     def _push(self, payloads: dict[int, Payload]) -> dict[str, int]:
         """Send the payloads and return the nodes by message id."""
         make = import_flower().Message
-        messages = [
-            make(content=to_records(p), dst_node_id=node, message_type=_message_type(p))
-            for node, p in payloads.items()
-        ]
-        ids = list(self._grid.push_messages(messages))
+        messages = []
+        for node, payload in payloads.items():
+            kind = "train" if payload.header["kind"] in ("train", "keep") else "query"
+            content = to_records(payload)
+            messages.append(make(content=content, dst_node_id=node, message_type=kind))
+        ids = list(self.grid.push_messages(messages))
         if len(ids) != len(messages):  # together they are too large
-            ids = [next(iter(self._grid.push_messages([message])), None) for message in messages]
+            ids = [next(iter(self.grid.push_messages([message])), None) for message in messages]
         return {str(m): node for m, node in zip(ids, payloads, strict=True) if m is not None}
 
     def pause(self) -> None:
         """Sleep before nodes are looked for again."""
         time.sleep(2 * POLL_SECONDS)
-
-
-def _message_type(payload: Payload) -> str:
-    return "train" if payload.header["kind"] in ("train", "keep") else "query"
 
 
 def _read_reply(message: Any) -> Payload | str:
@@ -126,13 +124,6 @@ def _read_reply(message: Any) -> Payload | str:
         return f"its records cannot be read ({first_line(error)})"
 
 
-def _attach_log_handlers() -> None:
-    """Write our log lines to Flower's log, which `flwr run --stream` shows."""
-    log.setLevel(logging.INFO)
-    for handler in logging.getLogger("flwr").handlers:
-        log.addHandler(handler)
-
-
 def server_app(settings: Settings | Callable[[Mapping[str, Any]], Settings]) -> Any:
     """Return a ServerApp that runs the rounds of a federation.
 
@@ -144,7 +135,9 @@ def server_app(settings: Settings | Callable[[Mapping[str, Any]], Settings]) -> 
 
     def main(grid: Any, context: Any) -> None:
         chosen = settings if isinstance(settings, Settings) else settings(context.run_config)
-        _attach_log_handlers()
+        log.setLevel(logging.INFO)
+        for handler in logging.getLogger("flwr").handlers:
+            log.addHandler(handler)  # so that `flwr run --stream` shows our lines
         serve(chosen, FlowerTransport(grid))
 
     app.main()(main)

@@ -78,7 +78,11 @@ def serve(settings: Settings, transport: Transport) -> Run:
                 text = json.dumps({"run": run_id, "sizes": sizes, "columns": registry.columns})
                 write_atomically(folder.path / NODES, text.encode())
             held.enter_context(_log_to(folder.path / LOG))
-        _log_claims(sizes, counted)
+        for client, (stated, count) in enumerate(zip(sizes, counted.tolist(), strict=True)):
+            if count < stated:
+                limit = "the limit in units of the median (Settings(claim_limit=...))"
+                said = "Client %d states %d samples and counts for %d, %s."
+                log.warning(said, client, stated, count, limit)
         if isinstance(settings.aggregate, Privacy) and settings.aggregate.seed is not None:
             log.warning("Whoever knows or guesses Privacy(seed=...) can subtract this run's noise.")
         callbacks = [*settings.callbacks, _log_round]
@@ -96,15 +100,6 @@ def limit_claims(sizes: list[int], limit: float | None) -> Tensor:
         return stated
     most = min(limit * int(stated.median()), MAX_SAMPLES)  # the lower one of two
     return stated.clamp(max=int(most))
-
-
-def _log_claims(sizes: list[int], counted: Tensor) -> None:
-    """Log which clients count for less than they state."""
-    for client, (stated, count) in enumerate(zip(sizes, counted.tolist(), strict=True)):
-        if count < stated:
-            limit = "the limit in units of the median (Settings(claim_limit=...))"
-            said = "Client %d states %d samples and counts for %d, %s."
-            log.warning(said, client, stated, count, limit)
 
 
 def _log_round(event: Event) -> None:

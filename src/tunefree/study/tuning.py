@@ -173,8 +173,9 @@ class Tuning(tables.StudyResult):
         for point in self.points:
             mean, sd = measures.mean_and_sd(point.final_scores(measure, point.rounds))
             row = {**point.settings, "rounds": point.rounds, "score": mean, "score_sd": sd}
-            tests = (_test_score(r) for r in point.runs if isinstance(r, Run))
-            row["test"], _ = measures.mean_and_sd(tests)
+            facts = [run.summary for run in point.runs if isinstance(run, Run)]
+            tests = (f.get("test_accuracy", f.get("test_loss")) for f in facts)
+            row["test"], _ = measures.mean_and_sd(map(measures.to_float, tests))
             row |= measures.total_cost(point.runs)
             row["chosen"] = point is first
             row["note"] = "; ".join(measures.describe_lost_seeds(point.runs, point.rounds))
@@ -283,11 +284,6 @@ class Tuning(tables.StudyResult):
 def _to_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     plain = str | int | float | None
     return {k: v if isinstance(v, plain) else repr(v) for k, v in settings.items()}
-
-
-def _test_score(run: Run) -> float | None:
-    facts = run.summary
-    return measures.to_float(facts.get("test_accuracy", facts.get("test_loss")))
 
 
 def default_grid(name: str) -> dict[str, tuple[float, ...]]:
