@@ -14,12 +14,7 @@ from .config import expand_config
 
 
 def main(arguments: list[str] | None = None, app: App = app) -> None:
-    """Run a command and exit with its code.
-
-    Args:
-        arguments: The command line; None is that of the process.
-        app: The application; benchmarks and experiments have their own.
-    """
+    """Run a command, by default that of the process, and exit with its code."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     try:
         words = expand_config(sys.argv[1:] if arguments is None else arguments)

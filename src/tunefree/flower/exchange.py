@@ -37,13 +37,11 @@ class Transport(Protocol):
 
 
 class NodeRegistry:
-    """Tracks N clients while nodes connect, leave and return with another node number.
-
-    Nodes have `deadline` seconds for an answer.
-    """
+    """Tracks N clients while nodes connect, leave and return with another node number."""
 
     def __init__(self, transport: Transport, clients: int, deadline: float) -> None:
-        self._transport, self._clients, self._deadline = transport, clients, deadline
+        self._transport, self._clients = transport, clients
+        self._deadline = deadline  # seconds that nodes have for an answer
         self._nodes: dict[int, int] = {}  # node of each connected client
         self._rejected: set[int] = set()  # nodes with an unusable identity
         # Nodes that did not identify themselves: number of attempts, and the next discovery to ask.

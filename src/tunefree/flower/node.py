@@ -55,17 +55,10 @@ MAX_ROUND = 10**9  # which the name of a version can hold
 
 
 class Node:
-    """One client on a node.
+    """One client on a node; arguments are those of `client_app`.
 
-    Args:
-        model: The module, or a function that builds it.
-        load: Returns this node's data, (x, y) or a torch Dataset, from its configuration.
-        config: The node's configuration: `client-id` or `partition-id`; `memory`, the folder of its
-            memory; `least`, to answer only under secure aggregation with at least that many
-            clients.
-        method: The method, if the server's was not given by name.
-        loss: The loss, if the server's is a function.
-        device: Device of the local work.
+    The node's configuration has `client-id` or `partition-id`; it may have `memory`, the folder of
+    its memory, and `least`, to answer only under secure aggregation with that many clients or more.
     """
 
     def __init__(

@@ -215,11 +215,7 @@ class RunPool(Generic[RunT]):
 def _train_in_worker(
     task: RunT, worker: Worker, train: TrainTask[RunT]
 ) -> tuple[FailedRun | None, bool]:
-    """Train a run in a process of the pool, which leaves it on disk.
-
-    Rounds and warnings are sent as messages; the result is the run's failure, or None, and whether
-    it was trained.
-    """
+    """Train a run and leave it on disk; return its failure or None, and whether it was trained."""
 
     def send_row(event: Event) -> None:
         worker.send(event.row)

@@ -13,11 +13,7 @@ from .tasks import FailedRun, Outcome, ProgressListener, RunTask
 
 
 class TerminalProgress(ProgressListener):
-    """Progress bars on a terminal, one bar in a notebook; otherwise one line per finished run.
-
-    Args:
-        console: Where to print; standard error by default.
-    """
+    """Progress bars on a terminal, one bar in a notebook; otherwise one line per finished run."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)

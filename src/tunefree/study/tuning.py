@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from .. import methods
-from ..core.errors import ArgumentError, Interrupted, check_known, unknown_name
+from ..core.errors import ArgumentError, Interrupted, check_known
 from ..core.text import format_bytes
 from ..methods import Method
 from ..report import page
@@ -317,8 +317,7 @@ def make_grid(
     if not isinstance(grid, Mapping) or not grid:
         raise ArgumentError(f"tune(grid=...) must map settings of {name} to values, got {grid!r}.")
     for key, values in grid.items():
-        if key not in own and key not in methods.COMMON:
-            raise unknown_name(f"argument of {name}", key, [*own, *methods.COMMON])
+        check_known(f"argument of {name}", key, [*own, *methods.COMMON])
         if key in fixed:
             raise ArgumentError(f"{key} cannot be both set to {fixed[key]!r} and searched.")
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
