@@ -144,16 +144,10 @@ class Parquet(_TableSink):
         return table.column_names, rows
 
     def _write(self, rows: Iterable[Row]) -> None:
-        rows, columns = list(rows), {}
-        for name in self._columns:
-            values = [row.get(name) for row in rows]
-            is_int = all(isinstance(v, int | None) for v in values)
-            kind = self._arrow.int64() if is_int else self._arrow.float64()
-            if any(isinstance(v, str) for v in values):
-                kind, values = self._arrow.string(), [None if v is None else str(v) for v in values]
-            columns[name] = self._arrow.array(values, kind)
+        rows = list(rows)
+        table = self._arrow.table({n: [row.get(n) for row in rows] for n in self._columns})
         buffer = self._arrow.BufferOutputStream()
-        self._parquet.write_table(self._arrow.table(columns), buffer)
+        self._parquet.write_table(table, buffer)
         write_atomically(self.path, buffer.getvalue().to_pybytes())
         self._unwritten = 0
 

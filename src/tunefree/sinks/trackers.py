@@ -184,11 +184,12 @@ class WandB(Tracker):
 
     def _open(self, settings: Row, rounds: int) -> int:
         digest = digest_settings(settings)
-        earlier = self._earlier(digest)
-        number = max((n for n, _ in earlier), default=0)
-        for n, path in earlier:
-            if rounds and n == number:
-                shutil.rmtree(path)
+        paths = (self.folder / "wandb").glob(f"offline-run-*-{digest}-*")
+        found = {path.name.rpartition("-")[2]: path for path in paths}
+        earlier = {int(n): path for n, path in found.items() if n.isdecimal()}
+        number = max(earlier, default=0)
+        if rounds and number:
+            shutil.rmtree(earlier[number])
         options = self._wandb.Settings(
             silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True
         )
@@ -203,12 +204,6 @@ class WandB(Tracker):
             settings=options,
         )
         return 0
-
-    def _earlier(self, digest: str) -> list[tuple[int, Path]]:
-        """Return number and folder of the earlier offline runs with this digest."""
-        paths = (self.folder / "wandb").glob(f"offline-run-*-{digest}-*")
-        found = ((re.fullmatch(r".*-(\d+)", path.name), path) for path in paths)
-        return [(int(match[1]), path) for match, path in found if match]
 
     def _log(self, round: int, values: Numbers) -> None:
         self._run.log(values, step=round)
