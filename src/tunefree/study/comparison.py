@@ -304,7 +304,7 @@ def run_comparison(
         for task in tasks:
             runs[task.label].append(done.get(task, FailedRun(task.seed, NOT_RUN)))
         result = Comparison(runs, list(study.seeds), target, spent, study.out)
-        result.write(study.command)
+        tables.save(result, study.command)
         return result
 
     make_result()  # the folder can be resumed from now on

@@ -182,11 +182,6 @@ class StudyResult(ABC):
     def _from_record(cls, folder: Path, record: dict[str, Any]) -> Self:
         """Undo `_record`."""
 
-    def write(self, command: Mapping[str, Any] | None) -> None:
-        """Write the file, if there is a folder, with the command that started the study."""
-        if self.path is not None:
-            write_study(self.path, self.FILE, {**self._record(), "command": command})
-
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read the folder of a study; runs that are missing are `FailedRun`s."""
@@ -304,3 +299,9 @@ class StudyResult(ABC):
 
     def _repr_html_(self) -> str:
         return to_html(self.cells(), self.columns, self._lines())
+
+
+def save(result: StudyResult, command: Mapping[str, Any] | None) -> None:
+    """Write the file of a study with a folder, and the command that started it."""
+    if result.path is not None:
+        write_study(result.path, result.FILE, {**result._record(), "command": command})

@@ -403,7 +403,7 @@ def run_search(
     labels = [candidate.label for candidate in candidates]
     try:
         for count, until in rungs:
-            tuning.write(study.command)
+            tables.save(tuning, study.command)
             chosen = [c for c in candidates if c.label in labels[:count]]
             stop = None if until == rounds else until
             tasks = [study.task(c.label, seed, stop) for seed in seeds for c in chosen]
@@ -421,7 +421,7 @@ def run_search(
     except KeyboardInterrupt:
         hint = "" if study.out is None else f" Call tune again with out={str(study.out)!r}."
         raise Interrupted(f"Stopped by Ctrl-C.{hint}", tuning) from None
-    tuning.write(study.command)
+    tables.save(tuning, study.command)
     return tuning
 
 
