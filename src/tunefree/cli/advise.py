@@ -11,7 +11,7 @@ from ..core.files import to_json
 from ..report.payload import list_options
 from ..training.command import load_data, make_federation, make_model
 from .app import AsJson, app, print_line
-from .options import AdviseOptions, read_options
+from .config import AdviseOptions, read_options
 
 
 @app.command

@@ -29,8 +29,7 @@ from ..study.tuning import make_grid, parse_grid, run_search
 from ..training.bind import estimate_cost
 from ..training.command import CommandConfig
 from .app import DIVERGED, INTERRUPTED, AsJson, app, err, out, print_interrupted, print_line
-from .config import KeepConfig, to_toml
-from .options import CompareOptions, TuneOptions, next_folder, read_options
+from .config import CompareOptions, KeepConfig, TuneOptions, next_folder, read_options, to_toml
 
 MAX_JOBS = 1 << 12
 
