@@ -1,6 +1,6 @@
 """Claims of a paper about the order of methods, tested over paired seeds.
 
-`tunefree.study.significance` has the tests. A run that diverged, or missed the target, is worse
+`significance` has the tests. A run that diverged, or missed the target, is worse
 than any other; one that failed with an error of the program is left out.
 """
 
@@ -8,8 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunefree.study import significance
-
+from . import significance
 from .spec import Claim
 
 Values = Sequence[float | None]

@@ -23,7 +23,7 @@ from benchmarks.keep import machine, versions
 import tunefree
 from tunefree.core.device import find_device
 from tunefree.core.files import read_file, to_json, write_atomically
-from tunefree.study.execute import RunPool
+from tunefree.study.pool import RunPool
 from tunefree.study.tasks import (
     NOT_RUN,
     FailedRun,

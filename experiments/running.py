@@ -12,7 +12,7 @@ import torch
 
 from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, Interrupted, check_int
-from tunefree.study.execute import make_progress
+from tunefree.study.pool import make_progress
 from tunefree.study.tasks import FailedRun, Outcome, ProgressListener
 from tunefree.training.run import Run
 

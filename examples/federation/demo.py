@@ -16,8 +16,7 @@ import torch
 
 from tunefree import Engine, methods
 from tunefree.core.errors import TunefreeError
-from tunefree.flower.apps import import_flower, server_app
-from tunefree.flower.template import write_app
+from tunefree.flower.apps import import_flower, server_app, write_app
 from tunefree.training.command import parse_method_settings
 from tunefree.training.fit import fit
 from tunefree.training.folder import RunFolder

@@ -5,6 +5,7 @@ owners, given as `groups`. They fit into scikit-learn's pipelines, searches and 
 """
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -42,33 +43,21 @@ def _one_hidden_layer(inputs: int, outputs: int) -> nn.Module:
 MakeModel = nn.Module | Callable[[int, int], nn.Module] | str
 
 
+@dataclass(eq=False, repr=False)
 class _Federated(BaseEstimator):  # type: ignore[misc]
     """What both estimators share."""
 
-    def __init__(
-        self,
-        model: MakeModel | None = None,
-        method: str | Method = "auto",
-        *,
-        rounds: int = 100,
-        cohort: int | None = None,
-        steps: int | None = None,
-        epochs: int | None = None,
-        batch: int | None = 50,
-        device: str = "auto",
-        random_state: Any = 0,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        self.model = model
-        self.method = method
-        self.rounds = rounds
-        self.cohort = cohort
-        self.steps = steps
-        self.epochs = epochs
-        self.batch = batch
-        self.device = device
-        self.random_state = random_state
-        self.options = options
+    model: MakeModel | None = None
+    method: str | Method = "auto"
+    _: KW_ONLY
+    rounds: int = 100
+    cohort: int | None = None
+    steps: int | None = None
+    epochs: int | None = None
+    batch: int | None = 50
+    device: str = "auto"
+    random_state: Any = 0
+    options: dict[str, Any] | None = None
 
     def _train(self, x: Any, y: Any, groups: Any, outputs: int, weight: Any, **more: Any) -> None:
         """Train the model and keep the run."""
@@ -97,6 +86,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return validate_data(self, X, reset=False)
 
 
+@dataclass(eq=False, repr=False)
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     """A classifier that is trained over several owners' rows, with scikit-learn's interface.
 
@@ -128,34 +118,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     (['low', 'high'], 1.0)
     """
 
-    def __init__(
-        self,
-        model: MakeModel | None = None,
-        method: str | Method = "auto",
-        *,
-        rounds: int = 100,
-        cohort: int | None = None,
-        steps: int | None = None,
-        epochs: int | None = None,
-        batch: int | None = 50,
-        class_weight: Any = None,
-        device: str = "auto",
-        random_state: Any = 0,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            method,
-            rounds=rounds,
-            cohort=cohort,
-            steps=steps,
-            epochs=epochs,
-            batch=batch,
-            device=device,
-            random_state=random_state,
-            options=options,
-        )
-        self.class_weight = class_weight
+    class_weight: Any = field(default=None, kw_only=True)
 
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Train the classifier.

@@ -315,7 +315,7 @@ def test_another_process_runs_the_files_too(own):
     name = f"{own}:method"
     command = CommandConfig(data=f"{own}:data", options={"method": name, "rounds": 1})
     command.load_own()
-    study = CommandStudy(command).with_candidates([make_candidate(name, ("lr=0.2",))])
+    study = CommandStudy(config=command).with_candidates([make_candidate(name, ("lr=0.2",))])
     sent = pickle.dumps(study)
     plugins._OWN.clear()
     del CATALOGUE._entries[name]

@@ -14,7 +14,7 @@ from examples.federation.loopback import RECONNECT_SECONDS, Loopback, num_thread
 import tunefree as tf
 from flower.real import CLIENTS, MINUTES, finished
 from helpers import bound
-from tunefree.flower.template import write_app
+from tunefree.flower.apps import write_app
 from tunefree.rounds.server import init_server_state, run_round
 
 pytest.importorskip("flwr.app", reason="needs tunefree[flower]")

@@ -6,7 +6,7 @@ from examples.federation.loopback import Loopback
 
 import tunefree as tf
 from flower.real import MINUTES, finished
-from tunefree.flower.template import write_app
+from tunefree.flower.apps import write_app
 from tunefree.models import nets
 
 pytest.importorskip("flwr.app", reason="needs tunefree[flower]")

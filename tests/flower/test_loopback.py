@@ -9,7 +9,7 @@ from examples.federation.loopback import Loopback
 
 import tunefree as tf
 from flower.real import MINUTES, finished
-from tunefree.flower.template import write_app
+from tunefree.flower.apps import write_app
 
 pytest.importorskip("flwr.app", reason="needs tunefree[flower]")
 pytestmark = pytest.mark.federation

@@ -16,8 +16,8 @@ from tunefree.core.errors import DataError, ResumeError, TunefreeError
 from tunefree.core.lock import lock_folder
 from tunefree.core.random import cohort
 from tunefree.flower.exchange import TooFewError
+from tunefree.flower.memory import MemoryStore
 from tunefree.flower.serve import SERVER_LOCK
-from tunefree.flower.store import MemoryStore
 from tunefree.rounds.server import init_server_state, run_round
 from tunefree.testing._problem import bound, federation
 

@@ -22,11 +22,11 @@ from tunefree.clients import Constant, Scaffold
 from tunefree.core.errors import ArgumentError, DataError, ResumeError, TunefreeError
 from tunefree.flower import secagg_client
 from tunefree.flower.exchange import TooFewError
+from tunefree.flower.memory import MemoryStore
 from tunefree.flower.node import Node
 from tunefree.flower.payload import encode_dense, wrap_bytes
 from tunefree.flower.secagg_client import MaskLog, SecAggClient, SecAggTerms
 from tunefree.flower.secagg_server import MaskedRounds
-from tunefree.flower.store import MemoryStore
 from tunefree.privacy import (
     Bounds,
     Privacy,

@@ -128,7 +128,10 @@ def test_a_table_that_cannot_be_written(train, tmp_path, disk):
     def fill(event):
         disk.calls, disk.at = 0, 1 if event.round == 1 else 0
 
-    with pytest.raises(TunefreeError, match=r"tf\.sinks\.Csv cannot write '.*a\.csv': No space"):
+    said = (
+        r"tf\.sinks\.Csv\(path=...\) must be a file that can be written, got '.*a\.csv': No space"
+    )
+    with pytest.raises(ArgumentError, match=said):
         train(callbacks=[fill, tf.sinks.Csv(tmp_path / "a.csv")])
 
 

@@ -19,7 +19,7 @@ from helpers import fit
 from trust.fuzz.files import tarred
 from tunefree.core.errors import CheckpointError, DataError
 from tunefree.data import sources
-from tunefree.flower.store import MemoryStore
+from tunefree.flower.memory import MemoryStore
 from tunefree.study.candidates import folder_name
 from tunefree.training.folder import RunFolder
 

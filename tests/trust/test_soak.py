@@ -26,8 +26,8 @@ from flower.local import CLIENTS, LocalTransport, train
 from helpers import CrashError
 from tunefree.flower import exchange
 from tunefree.flower.exchange import TooFewError
+from tunefree.flower.memory import FIRST, MemoryStore
 from tunefree.flower.payload import EncodedArray, encode_dense, wrap_bytes
-from tunefree.flower.store import FIRST, MemoryStore
 from tunefree.privacy import Secure
 from tunefree.training.folder import RunFolder
 

@@ -19,6 +19,7 @@ import prose
 import tunefree as tf
 from tunefree.core import errors
 from tunefree.simulation.dry_run import units
+from tunefree.study.tables import StudyResult
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"Plain", "Everyone", "Dense", "Last"}  # parts that need no words on a method's page
@@ -247,7 +248,9 @@ def reference_index() -> str:
         if where:
             out += [f"## `tf.{name}`", f"The same as [`{where}`][{where}]."]
         elif callable(value) and name != "TunefreeError":
-            out += [f"::: tunefree.{name}"]
+            inherits = isinstance(value, type) and issubclass(value, StudyResult)
+            options = "\n    options:\n      inherited_members: true" if inherits else ""
+            out += [f"::: tunefree.{name}{options}"]
         elif name == "__version__":
             out += ["## `tf.__version__`", "The version, as text."]
     out += [f"::: tunefree.estimators.{name}" for name in ESTIMATORS]

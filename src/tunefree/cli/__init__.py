@@ -14,12 +14,7 @@ from .config import expand_config
 
 
 def main(arguments: list[str] | None = None, app: App = app) -> None:
-    """Run a command and exit with its code.
-
-    Args:
-        arguments: The command line; None is that of the process.
-        app: The application; benchmarks and experiments have their own.
-    """
+    """Run a command, by default that of the process, and exit with its code."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     try:
         words = expand_config(sys.argv[1:] if arguments is None else arguments)
@@ -43,7 +38,8 @@ def main(arguments: list[str] | None = None, app: App = app) -> None:
     except (TunefreeError, OSError, MemoryError, RuntimeError) as error:
         text = str(error)
         if not isinstance(error, TunefreeError | OSError):
-            if not _is_out_of_memory(error):
+            kinds = ("allocate memory", "out of memory", "overflowed with sizes")
+            if not isinstance(error, MemoryError) and not any(k in str(error) for k in kinds):
                 raise
             text = f"This takes more memory than there is ({first_line(error)[:200]})."
         if isinstance(error, OSError):  # of a file or folder in the arguments
@@ -61,11 +57,6 @@ def _check_empty(words: list[str]) -> None:
         if empty and "--title" not in (before, word.rstrip("=")):
             option = word.rstrip("=") or before or "An argument"
             raise ArgumentError(f"{option} must not be empty; leave it out, or give a value.")
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    kinds = ("allocate memory", "out of memory", "overflowed with sizes")
-    return isinstance(error, MemoryError) or any(kind in str(error) for kind in kinds)
 
 
 __all__ = ["advise", "app", "flower", "lists", "main", "report", "run", "study"]

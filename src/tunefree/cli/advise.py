@@ -8,10 +8,10 @@ from cyclopts import Parameter
 from ..advice.advise import advise as find_methods
 from ..core.errors import ArgumentError
 from ..core.files import to_json
-from ..report.command import list_options
+from ..report.payload import list_options
 from ..training.command import load_data, make_federation, make_model
 from .app import AsJson, app, print_line
-from .options import AdviseOptions, read_options
+from .config import AdviseOptions, read_options
 
 
 @app.command

@@ -19,7 +19,7 @@ def new(folder: Path) -> int:
     folder: Path
         Target folder; it must be empty or missing.
     """
-    from ..flower.template import write_app
+    from ..flower.apps import write_app
 
     print_line(f"Written: {write_app(folder)}. Read its README.md.")
     return 0

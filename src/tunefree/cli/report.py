@@ -11,7 +11,7 @@ from ..report.collect import load_groups
 from ..report.figures import COLUMN, draw
 from ..report.page import write
 from ..report.watch import make_server
-from ..study import Comparison, Tuning, comparison, tuning
+from ..study import Comparison, Tuning
 from .app import app, err, out, print_line
 
 
@@ -63,9 +63,8 @@ def report(
 
 
 def _load_study(folder: Path) -> Comparison | Tuning | None:
-    if (folder / comparison.FILE).is_file():
-        return Comparison.load(folder)
-    return Tuning.load(folder) if (folder / tuning.FILE).is_file() else None
+    kinds = [kind for kind in (Comparison, Tuning) if (folder / kind.FILE).is_file()]
+    return kinds[0].load(folder) if kinds else None
 
 
 @app.command

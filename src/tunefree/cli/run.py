@@ -18,8 +18,7 @@ from ..training.command import CommandConfig, build_run
 from ..training.fit import train
 from ..training.folder import RunFolder
 from .app import DIVERGED, INTERRUPTED, app, err, out, print_facts, print_interrupted, print_line
-from .config import KeepConfig, to_toml
-from .options import RunOptions, next_folder, read_options
+from .config import KeepConfig, RunOptions, next_folder, read_options, to_toml
 
 
 @app.command

@@ -12,7 +12,7 @@ from ..core.files import to_json
 from ..core.plugins import is_own
 from ..core.text import format_bytes
 from ..report.terminal import make_table
-from ..study import Comparison, Tuning, comparison, tuning
+from ..study import Comparison, Tuning, tuning
 from ..study.candidates import (
     Candidate,
     load_own_methods,
@@ -29,28 +29,42 @@ from ..study.tuning import make_grid, parse_grid, run_search
 from ..training.bind import estimate_cost
 from ..training.command import CommandConfig
 from .app import DIVERGED, INTERRUPTED, AsJson, app, err, out, print_interrupted, print_line
-from .config import KeepConfig, to_toml
-from .options import CompareOptions, TuneOptions, next_folder, read_options
+from .config import CompareOptions, KeepConfig, TuneOptions, next_folder, read_options, to_toml
 
-Seeds = Annotated[str | None, Parameter(name="--seeds")]
-Folder = Annotated[Path | None, Parameter(name="--out")]
-DryRun = Annotated[bool, Parameter(help="Print the number of runs and the options as TOML.")]
-Jobs = Annotated[int, Parameter(help="Processes, each with one run at a time and one thread.")]
+MAX_JOBS = 1 << 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableFormat:
-    """The form in which the result is printed."""
+class StudyOptions:
+    """The options that both commands have beside those of a run.
 
-    format: Annotated[
-        Literal["table", "markdown", "latex", "csv"],
-        Parameter(help="A table, also in Markdown or LaTeX (booktabs), or csv: plain numbers."),
-    ] = "table"
+    Parameters
+    ----------
+    seeds: str
+        Number of seeds, or seeds such as 0,4,7; by default 3 to compare and 1 to tune.
+    out: Path
+        Folder of the runs and of report.html; by default the next free runs/DATA-compare-NUMBER or
+        runs/DATA-tune-METHOD-NUMBER. Runs in it are not repeated.
+    resume: Path
+        Continue the study in this folder with its own settings.
+    jobs: int
+        Processes, each with one run at a time and one thread.
+    dry_run: bool
+        Print the number of runs and the options as TOML.
+    format: str
+        A table, also in Markdown or LaTeX (booktabs), or csv: plain numbers.
+    columns: str
+        Columns of the table, such as label,final,against; not of csv, --json.
+    """
+
+    seeds: str | None = None
+    out: Path | None = None
+    resume: Path | None = None
+    jobs: int = 1
+    dry_run: bool = False
+    format: Literal["table", "markdown", "latex", "csv"] = "table"
     json: AsJson = False
-    columns: Annotated[
-        str | None,
-        Parameter(help="Columns of the table, such as label,final,against; not of csv, --json."),
-    ] = None
+    columns: str | None = None
 
     def __post_init__(self) -> None:
         form = "--json" if self.json else f"--format {self.format}"
@@ -60,7 +74,31 @@ class TableFormat:
         if self.columns is not None and (self.format == "csv" or self.json):
             raise ArgumentError(f"--columns chooses columns of a text; {form} prints all numbers.")
 
-    def check(self, empty: Comparison | Tuning) -> None:
+    def read_command(self, kind: type[Comparison | Tuning], *others: object) -> dict[str, Any]:
+        """Return the command that started the study to resume; no other option is given."""
+        assert self.resume is not None
+        if any(other is not None for other in (self.seeds, self.out, *others)):
+            raise ArgumentError("--resume takes the settings of the folder; give no other option.")
+        command = read_study(self.resume, kind.FILE, kind.KIND, ("command",))["command"]
+        if not command:
+            raise ArgumentError(
+                f"--resume continues a {kind.KIND} of this command; the one in "
+                f"{str(self.resume)!r} was started from Python: call {Path(kind.FILE).stem} again "
+                "with the same arguments and out."
+            )
+        return dict(command)
+
+    def make_study(self, what: str, command: dict[str, Any]) -> tuple[CommandStudy, Path]:
+        """Return the study of a command and its folder, a new one unless it is given."""
+        check_int(what, "jobs", self.jobs, below=MAX_JOBS)
+        base = CommandConfig.from_json(command["options"])
+        seeds = make_seeds(parse_seeds(command["seeds"]), what)
+        name = "compare" if what == "compare" else f"tune-{base.method.rpartition(':')[2]}"
+        out = self.resume or self.out or next_folder(f"{base.title}-{name}")
+        study = CommandStudy(config=base, seeds=seeds, out=out, jobs=self.jobs, command=command)
+        return study, out
+
+    def check_columns(self, empty: Comparison | Tuning) -> None:
         """Check that a result of this kind has the columns."""
         empty.choose_columns(self._names)
 
@@ -86,8 +124,7 @@ class TableFormat:
                 print_line(sentence)
 
 
-MAX_JOBS = 1 << 12
-Format = Annotated[TableFormat | None, Parameter(name="*")]
+Shared = Annotated[StudyOptions | None, Parameter(name="*")]
 
 
 @app.command
@@ -95,13 +132,8 @@ def compare(
     options: Annotated[CompareOptions | None, Parameter(name="*")] = None,
     *,
     methods: str | None = None,
-    seeds_: Seeds = None,
-    out_dir: Folder = None,
-    resume: Path | None = None,
     goal: float | None = None,
-    jobs: Jobs = 1,
-    dry_run: DryRun = False,
-    format: Format = None,
+    shared: Shared = None,
 ) -> int:
     """Train several methods on the same clients, cohorts, batches and starts; print one table.
 
@@ -118,56 +150,36 @@ def compare(
     methods: str
         Names separated by commas, each with settings as in fedavg:lr=0.1:weights=samples, or
         tuned first (by validation data, on the first seed) as in fedavg:tuned.
-    seeds_: str
-        Number of seeds, or seeds such as 0,4,7; 3 by default.
-    out_dir: Path
-        Folder of the runs and of report.html; by default the next free runs/DATA-compare-NUMBER.
-        Runs in it are not repeated.
-    resume: Path
-        Continue the comparison in this folder with its own settings.
     goal: float
         Accuracy (or loss) up to which rounds, bytes and gradients are counted; by default 95 % of
         the best method's final mean.
     """
-    check_int("compare", "jobs", jobs, below=MAX_JOBS)
-    if resume is not None:
-        others = (options, methods, seeds_, out_dir, goal)
-        command = _read_command(resume, comparison.FILE, "comparison", *others)
-        out_dir = resume
+    given = shared or StudyOptions()
+    if given.resume is not None:
+        command = given.read_command(Comparison, options, methods, goal)
     elif methods is None:
         raise ArgumentError("compare needs --methods, such as --methods auto,fedavg,scaffold.")
     else:
-        shared = read_options(options, CompareOptions).to_json()
+        command = {"options": read_options(options, CompareOptions).to_json(), "target": goal}
         load_own_methods(methods)
-        command = {"options": shared, "methods": methods, "seeds": seeds_ or "3", "target": goal}
-    base = CommandConfig.from_json(command["options"])
+        command |= {"methods": methods, "seeds": given.seeds or "3"}
     candidates = parse_candidates([m for m in command["methods"].split(",") if m.strip()])
-    format = format or TableFormat()
-    format.check(Comparison({}, [], tunings={c.label: {} for c in candidates if c.tuned}))
-    folder = out_dir or next_folder(f"{base.title}-compare")
+    given.check_columns(Comparison({}, [], tunings={c.label: {} for c in candidates if c.tuned}))
+    study, folder = given.make_study("compare", command)
     keep = {n: v for n, v in command["options"].items() if n not in ("method", "set", "seed")}
     keep |= {"methods": command["methods"], "seeds": command["seeds"], "goal": command["target"]}
-    if dry_run:
-        seeds = make_seeds(parse_seeds(command["seeds"]))
-        return _print_plan(CommandStudy(base), candidates, len(candidates) * len(seeds), keep)
+    if given.dry_run:
+        return _print_plan(study, candidates, len(candidates), keep)
     try:
-        found = run_comparison(
-            candidates,
-            make_seeds(parse_seeds(command["seeds"])),
-            CommandStudy(base),
-            out=folder,
-            target=command["target"],
-            listener=TerminalProgress(err),
-            jobs=jobs,
-            command=command,
-        )
+        found = run_comparison(study, candidates, TerminalProgress(err), command["target"])
         interrupted = False
     except Interrupted as stop:
         found, interrupted = stop.run, True  # type: ignore[assignment]
-    KeepConfig(folder, keep).write()
-    format.print(found)
+    KeepConfig(folder, keep).begin()
+    given.print(found)
     if interrupted:
-        print_interrupted("compare", folder, repeat=bool(base.own) or is_own(command["methods"]))
+        own = bool(study.config.own) or is_own(command["methods"])
+        print_interrupted("compare", folder, repeat=own)
         return INTERRUPTED
     print_line(f"Page: {found.report(folder / 'report.html')}", err)
     return 0 if any(row["finished"] for row in found.table()) else DIVERGED
@@ -178,14 +190,9 @@ def tune(
     options: Annotated[TuneOptions | None, Parameter(name="*")] = None,
     *,
     grid: tuple[str, ...] | None = None,
-    seeds_: Seeds = None,
     by: tuning.Criterion = "validation",
     halving: bool = False,
-    out_dir: Folder = None,
-    resume: Path | None = None,
-    jobs: Jobs = 1,
-    dry_run: DryRun = False,
-    format: Format = None,
+    shared: Shared = None,
 ) -> int:
     """Search a method's settings over a grid, and count what that costs.
 
@@ -202,86 +209,52 @@ def tune(
     grid: tuple[str, ...]
         A setting and its values, such as lr=0.01,0.1,1; may be repeated. By default the papers'
         grid for the settings that must be chosen.
-    seeds_: str
-        Number of seeds, or seeds such as 0,4,7; 1 by default.
     by: str
         Choose by validation data (a tenth of each client's samples, or --validation), or by the
         test set, whose score is then biased.
     halving: bool
         Use successive halving: drop two thirds of the settings after a few rounds, repeatedly, and
         train the rest to the end.
-    out_dir: Path
-        Folder of the runs; by default the next free runs/DATA-tune-METHOD-NUMBER. Runs in
-        it are not repeated.
-    resume: Path
-        Continue the search in this folder with its own settings.
     """
-    check_int("tune", "jobs", jobs, below=MAX_JOBS)
-    if resume is not None:
+    given = shared or StudyOptions()
+    if given.resume is not None:
         chosen = None if by == "validation" else by
-        others = (options, grid, seeds_, out_dir, halving or None, chosen)
-        command = _read_command(resume, tuning.FILE, "search", *others)
-        out_dir = resume
+        command = given.read_command(Tuning, options, grid, halving or None, chosen)
     else:
         command = {"options": read_options(options, TuneOptions).to_json(), "grid": grid}
-        command |= {"seeds": seeds_ or "1", "by": by, "halving": halving}
-    base = CommandConfig.from_json(command["options"])
-    candidate = make_candidate(base.method, tuple(base.set or ()))
+        command |= {"seeds": given.seeds or "1", "by": by, "halving": halving}
+    study, folder = given.make_study("tune", command)
+    method = study.config.method
+    candidate = make_candidate(method, tuple(study.config.set or ()))
     if command["by"] == "test":
         print_line(tuning.WARNING, err)
-    folder = out_dir or next_folder(f"{base.title}-tune-{base.method.rpartition(':')[2]}")
-    grid_values = parse_grid(base.method, command["grid"]) if command["grid"] else None
-    searched, format = make_grid(candidate, grid_values), format or TableFormat()
-    format.check(Tuning(base.method, searched, [], 1))
+    grid_values = parse_grid(method, command["grid"]) if command["grid"] else None
+    searched = make_grid(candidate, grid_values)
+    given.check_columns(Tuning(method, searched, [], 1))
     keep = {n: v for n, v in command["options"].items() if n != "seed"}
     keep |= {n: command[n] for n in ("grid", "seeds", "by", "halving")}
-    if dry_run:
-        runs = len(searched) * len(make_seeds(parse_seeds(command["seeds"]), "tune"))
-        return _print_plan(CommandStudy(base), [candidate], runs, keep)
+    if given.dry_run:
+        return _print_plan(study, [candidate], len(searched), keep)
     try:
         with TerminalProgress(err) as listener:
-            found = run_search(
-                candidate,
-                searched,
-                make_seeds(parse_seeds(command["seeds"]), "tune"),
-                CommandStudy(base),
-                out=folder,
-                listener=listener,
-                by=command["by"],
-                halving=command["halving"],
-                jobs=jobs,
-                command=command,
-            )
+            by, halving = command["by"], command["halving"]
+            found = run_search(study, candidate, searched, listener, by, halving)
     except Interrupted:
-        KeepConfig(folder, keep).write()
-        print_interrupted("tune", folder, repeat=bool(base.own))
+        KeepConfig(folder, keep).begin()
+        print_interrupted("tune", folder, repeat=bool(study.config.own))
         return INTERRUPTED
-    KeepConfig(folder, keep).write()
-    format.print(found)
+    KeepConfig(folder, keep).begin()
+    given.print(found)
     print_line(f"Page: {found.report(folder / 'report.html')}", err)
     return 0 if found.ranked() else DIVERGED
 
 
 def _print_plan(
-    study: CommandStudy, candidates: list[Candidate], runs: int, options: dict[str, Any]
+    study: CommandStudy, candidates: list[Candidate], rows: int, options: dict[str, Any]
 ) -> int:
     """Print how many runs a study has, what one costs, and its options as TOML."""
-    bound = study.check(candidates, 0)
-    cost = estimate_cost(bound)
-    up = format_bytes(cost["total_bytes_up"])
+    cost = estimate_cost(study.check(candidates))
+    runs, up = rows * len(study.seeds), format_bytes(cost["total_bytes_up"])
     print_line(f"{runs} runs of {cost['rounds']} rounds, {cost['clients']} clients, {up} up each.")
     print_line("\n" + to_toml(options))
     return 0
-
-
-def _read_command(folder: Path, file: str, kind: str, *others: object) -> dict[str, Any]:
-    """Return the command that started the study in a folder; no option is given beside it."""
-    if any(other is not None for other in others):
-        raise ArgumentError("--resume takes the settings of the folder; give no other option.")
-    command = read_study(folder, file, kind, ("command",))["command"]
-    if not command:
-        raise ArgumentError(
-            f"--resume continues a {kind} of this command; the one in {str(folder)!r} was started "
-            f"from Python: call {Path(file).stem} again with the same arguments and out."
-        )
-    return dict(command)

@@ -1,4 +1,6 @@
-"""The ServerApp and the ClientApp of Flower: payloads as Flower's records, its grid as transport.
+"""The ServerApp and the ClientApp of Flower, and the template of a project with both.
+
+Payloads travel as Flower's records, and its grid is the transport.
 
 Flower is imported where it is used, so that the package works without it.
 """
@@ -6,11 +8,15 @@ Flower is imported where it is used, so that the package works without it.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from ..core.errors import first_line, import_optional
+from ..core.errors import ArgumentError, first_line, import_optional
+from ..core.files import write_file
 from ..methods import Method
 from ..models.problem import Loss
 from .node import Load, Node, client_number
@@ -63,15 +69,15 @@ def from_records(content: Any) -> Payload:
     return Payload(dict(read("header", f.ConfigRecord).items()), arrays, *numbers)
 
 
+@dataclass(frozen=True)
 class FlowerTransport:
     """Carries payloads to the nodes by Flower's grid."""
 
-    def __init__(self, grid: Any) -> None:
-        self._grid = grid
+    grid: Any
 
     def nodes(self) -> list[int]:
         """Return the numbers of the connected nodes."""
-        return list(self._grid.get_node_ids())
+        return list(self.grid.get_node_ids())
 
     def exchange(self, payloads: dict[int, Payload], seconds: float) -> dict[int, Payload | str]:
         """Return the first answer of each node, or an error message; late nodes are left out."""
@@ -79,7 +85,7 @@ class FlowerTransport:
         replies: dict[int, Payload | str] = {}
         began = time.monotonic()
         while True:
-            for message in self._grid.pull_messages(list(waiting)):
+            for message in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None:  # otherwise it has answered before
                     replies[node] = _read_reply(message)
@@ -91,22 +97,19 @@ class FlowerTransport:
     def _push(self, payloads: dict[int, Payload]) -> dict[str, int]:
         """Send the payloads and return the nodes by message id."""
         make = import_flower().Message
-        messages = [
-            make(content=to_records(p), dst_node_id=node, message_type=_message_type(p))
-            for node, p in payloads.items()
-        ]
-        ids = list(self._grid.push_messages(messages))
+        messages = []
+        for node, payload in payloads.items():
+            kind = "train" if payload.header["kind"] in ("train", "keep") else "query"
+            content = to_records(payload)
+            messages.append(make(content=content, dst_node_id=node, message_type=kind))
+        ids = list(self.grid.push_messages(messages))
         if len(ids) != len(messages):  # together they are too large
-            ids = [next(iter(self._grid.push_messages([message])), None) for message in messages]
+            ids = [next(iter(self.grid.push_messages([message])), None) for message in messages]
         return {str(m): node for m, node in zip(ids, payloads, strict=True) if m is not None}
 
     def pause(self) -> None:
         """Sleep before nodes are looked for again."""
         time.sleep(2 * POLL_SECONDS)
-
-
-def _message_type(payload: Payload) -> str:
-    return "train" if payload.header["kind"] in ("train", "keep") else "query"
 
 
 def _read_reply(message: Any) -> Payload | str:
@@ -121,13 +124,6 @@ def _read_reply(message: Any) -> Payload | str:
         return f"its records cannot be read ({first_line(error)})"
 
 
-def _attach_log_handlers() -> None:
-    """Write our log lines to Flower's log, which `flwr run --stream` shows."""
-    log.setLevel(logging.INFO)
-    for handler in logging.getLogger("flwr").handlers:
-        log.addHandler(handler)
-
-
 def server_app(settings: Settings | Callable[[Mapping[str, Any]], Settings]) -> Any:
     """Return a ServerApp that runs the rounds of a federation.
 
@@ -139,7 +135,9 @@ def server_app(settings: Settings | Callable[[Mapping[str, Any]], Settings]) -> 
 
     def main(grid: Any, context: Any) -> None:
         chosen = settings if isinstance(settings, Settings) else settings(context.run_config)
-        _attach_log_handlers()
+        log.setLevel(logging.INFO)
+        for handler in logging.getLogger("flwr").handlers:
+            log.addHandler(handler)  # so that `flwr run --stream` shows our lines
         serve(chosen, FlowerTransport(grid))
 
     app.main()(main)
@@ -181,3 +179,21 @@ def client_app(
     app.train()(reply)
     app.query()(reply)
     return app
+
+
+def write_app(folder: Path, name: str | None = None) -> Path:
+    """Write the template of an app into an empty or a new folder, and return the folder.
+
+    The name of the app defaults to the folder's.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ArgumentError(f"{str(folder)!r} must be an empty or a new folder.")
+    title = name or folder.resolve().name
+    known = "".join(c if c.isalnum() or c == "-" else "-" for c in title.lower()).strip("-")
+    with as_file(files(__package__).joinpath("files")) as source:
+        for item in source.rglob("*.txt"):
+            path = folder / item.relative_to(source).with_suffix("")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = item.read_text().replace("NAME", known or "federation")
+            write_file(path, text.encode())
+    return folder

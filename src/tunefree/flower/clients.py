@@ -28,16 +28,11 @@ from ..simulation.context import WORK_COUNTS, ClientContext, work_costs
 from ..simulation.moments import MomentSums, from_digits
 from ..training.config import parsed
 from ..wire import Ledger
-from .check import Upload, Work, read_passes, read_probe, read_upload, read_work
+from .check import Work, read_passes, read_probe, read_upload, read_work
 from .exchange import Exchange, Request, TooFewError
+from .memory import FIRST, MemoryVersions, new_version
 from .payload import EncodedArray, PackedChannels, Payload, encode_dense, pack_channels
-from .secagg_client import (
-    MEASURED,
-    SecAggTerms,
-    digest_question,
-    probe_shapes,
-    training_shapes,
-)
+from .secagg_client import MEASURED, SecAggTerms, digest_question, probe_shapes, training_shapes
 from .secagg_server import (
     LostRoundError,
     MaskedRounds,
@@ -45,8 +40,6 @@ from .secagg_server import (
     check_secure_settings,
     check_weights,
 )
-from .store import FIRST
-from .versions import MemoryVersions, new_version
 
 log = logging.getLogger("tunefree")
 T = TypeVar("T")
@@ -120,22 +113,16 @@ class FlowerClients(ClientPool):
         shares = client_weights("uniform", self._shares) if is_moments else self._shares
         need = self._min_answers(len(clients), t)
         points = {f"point {j}": x for j, x in enumerate(at)}
-        arrays = {name: encode_dense(x) for name, x in points.items()}
-        scale = {} if is_moments else {n: encode_dense(v) for n, v in self._scale.items()}
+        sent = points if is_moments else points | self._scale
+        arrays = {name: encode_dense(v) for name, v in sent.items()}
 
         def write(i: int) -> Payload:
-            self._count_down(ledger, points)
-            header = self._exchange.header("probe", i, t, version)
-            if not is_moments:
-                self._count_down(ledger, self._scale)
-            return Payload(header | {"what": what}, arrays | scale)
-
-        def read(payload: Payload) -> tuple[list[Tensor], float]:
-            return read_probe(payload, what, at, self._settings.largest)
+            self._count_down(ledger, sent)
+            return Payload(self._exchange.header("probe", i, t, version) | {"what": what}, arrays)
 
         if self._secure is not None:
             asked = self._exchange.header("probe", 0, t, version) | {"what": what}
-            question = digest_question(Payload(asked, arrays | scale), lasting=True)
+            question = digest_question(Payload(asked, arrays), lasting=True)
             hidden = self._masked.recall(question, at[0])
             if not hidden:
                 shapes = probe_shapes(len(at[0]), what, len(at))
@@ -146,6 +133,7 @@ class FlowerClients(ClientPool):
                 self._passes += sum(done.values())
                 self._masked.keep(question, hidden)
             return [from_digits(hidden[n]) if is_moments else hidden[n] for n in points]
+        read = partial(read_probe, what=what, points=at, largest=self._settings.largest)
         found = self._exchange.run(clients, Request(t, version, ledger, need, write, read))
         answered = [i for i in clients if i in found]
         if is_moments:
@@ -190,10 +178,8 @@ class FlowerClients(ClientPool):
     ) -> tuple[dict[int, Work], Channels, Channels]:
         """Return the clients' work, and the means of their validated uploads and of loss and lr."""
         t, x, ledger = training.t, training.down["x"], training.ledger
-
-        def read(payload: Payload) -> Upload:
-            return read_upload(payload, self.method, x, t, self._settings.largest)
-
+        largest = self._settings.largest
+        read = partial(read_upload, method=self.method, x=x, t=t, largest=largest)
         found = self._exchange.run(clients, self._request(clients, training, read))
         answered = [i for i in clients if i in found]
         weight = float(self._shares[answered].sum())
@@ -301,10 +287,7 @@ class FlowerClients(ClientPool):
             header = self._exchange.header("keep", i, t, version) | {"echo": version}
             return Payload(header, self._encode_means(version, ledger))
 
-        def read(payload: Payload) -> None:
-            """Accept the answer, which has no content."""
-
-        request = Request(t, version, ledger, 0, write, read, label="behind")
+        request = Request(t, version, ledger, 0, write, lambda answer: None, label="behind")
         confirmed = self._exchange.run(answered, request).keys()
         self._versions.record_confirmations(answered, confirmed, version)
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..clients.rule import LocalResult
 from ..core.device import find_device
 from ..core.errors import ArgumentError, DataError, check_int
 from ..core.plan import Plan, Round
@@ -37,6 +36,7 @@ from ..simulation.context import ClientContext, count_work
 from ..simulation.moments import to_digits
 from ..training.config import parsed
 from ..wire import Ledger
+from .memory import FIRST, MemoryStore, memory_home
 from .payload import (
     EncodedArray,
     HeaderValue,
@@ -49,7 +49,6 @@ from .payload import (
     wrap_bytes,
 )
 from .secagg_client import MEASURED, SecAggClient, SecAggTerms, digest_question
-from .store import FIRST, MemoryStore, memory_home
 from .terms import RunTerms, digest_start
 
 Load = Callable[[Mapping[str, Any]], Any]
@@ -57,17 +56,10 @@ MAX_ROUND = 10**9  # which the name of a version can hold
 
 
 class Node:
-    """One client on a node.
+    """One client on a node; arguments are those of `client_app`.
 
-    Args:
-        model: The module, or a function that builds it.
-        load: Returns this node's data, (x, y) or a torch Dataset, from its configuration.
-        config: The node's configuration: `client-id` or `partition-id`; `memory`, the folder of its
-            memory; `least`, to answer only under secure aggregation with at least that many
-            clients.
-        method: The method, if the server's was not given by name.
-        loss: The loss, if the server's is a function.
-        device: Device of the local work.
+    The node's configuration has `client-id` or `partition-id`; it may have `memory`, the folder of
+    its memory, and `least`, to answer only under secure aggregation with that many clients or more.
     """
 
     def __init__(
@@ -255,12 +247,21 @@ class _NodeRun:
             if method.echo:
                 half = {"own": after, "sent": sent, "arrived": arrived, "before": own}
                 flat = {f"{k}.{n}": v for k, part in half.items() for n, v in part.items()}
-                self.store.write(version, flat | _round_tensors(t), "half")
+                numbers = {"index": t.index, "fraction": t.fraction, "factor": t.factor}
+                flat |= {n: torch.tensor(v, dtype=torch.float64) for n, v in numbers.items()}
+                self.store.write(version, flat, "half")
             else:
                 after = update_memory(method, sent, arrived, {}, after, t)
                 self.store.write(version, self._drop_client_axis(after, own))
             self.store.prune(version, str(header["base"]))
-        metrics = _metrics(results, self.context, ledger)
+        work = sum((count_work(r) for r in results[1:]), count_work(results[0]))
+        metrics: dict[str, Number] = {  # for the history; they do not count as traffic
+            "loss": [float(r.loss) for r in results],
+            "lr": [float(r.lr) for r in results],
+            "tally": work.tolist(),
+            "passes": float(self.context.passes),
+            "counted": float(ledger.counted_up),
+        }
         if "secure" in header:
             means = {
                 k: sum(getattr(r, n) for r in results) / len(results) for k, n in MEASURED.items()
@@ -365,22 +366,3 @@ def _read_int(config: Mapping[str, Any], name: str) -> int:
 def _reply_header(header: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
     """Return the values that identify the request, for the header of its answer."""
     return {n: header[n] for n in ("client", "round", "version")}
-
-
-def _round_tensors(t: Round) -> State:
-    numbers = {"index": t.index, "fraction": t.fraction, "factor": t.factor}
-    return {n: torch.tensor(v, dtype=torch.float64) for n, v in numbers.items()}
-
-
-def _metrics(
-    results: list[LocalResult], context: ClientContext, ledger: Ledger
-) -> dict[str, Number]:
-    """Return numbers for the history, which do not count as traffic."""
-    work = sum((count_work(r) for r in results[1:]), count_work(results[0]))
-    return {
-        "loss": [float(r.loss) for r in results],
-        "lr": [float(r.lr) for r in results],
-        "tally": work.tolist(),
-        "passes": float(context.passes),
-        "counted": float(ledger.counted_up),
-    }

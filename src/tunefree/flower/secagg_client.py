@@ -27,8 +27,8 @@ from ..methods import Method
 from ..privacy import Channel, ProtocolClient, ProtocolError, ProtocolTerms, Quantizer, Secure
 from ..privacy.keys import digest
 from ..simulation.moments import DIGITS
+from .memory import MemoryStore
 from .payload import HeaderValue, Payload
-from .store import MemoryStore
 
 MEASURED = {"measured loss": "loss", "measured lr": "lr"}  # for the history; masked like channels
 FILE = "session.json"

@@ -230,9 +230,13 @@ class SecAggSession(Generic[T]):
 
     def _receive(self, kind: str, payload: Payload, receive: ReceiveMessage) -> None:
         """Give a client's message to the protocol's server, or refuse it."""
-        quantizer = self._terms.quantizer
+        quantizer, array = self._terms.quantizer, payload.arrays.get(kind)
         limit = 4096 + 256 * len(self._clients) + quantizer.length * quantizer.bits // 8
-        data = _read_message(kind, payload, limit)
+        if array is None or len(payload.arrays) > 1 or payload.scalars or array.form != "wire":
+            raise RefusedError(f"it sends no {kind!r}, or more than that")
+        data = array.data
+        if len(data) > limit:
+            raise RefusedError(f"its {kind!r} has {len(data)} bytes, more than {limit}")
         try:
             receive(int(payload.header["client"]), data)
         except ProtocolError as error:
@@ -251,13 +255,3 @@ class SecAggSession(Generic[T]):
         except (ProtocolError, DataError) as error:
             raise LostRoundError(str(error)) from None
         return {n: (v * scale).to(like.device, like.dtype) for n, v in total.items()}
-
-
-def _read_message(name: str, payload: Payload, limit: int) -> bytes:
-    """Return the protocol's message in a payload of at most `limit` bytes and no other content."""
-    array = payload.arrays.get(name)
-    if array is None or set(payload.arrays) != {name} or payload.scalars or array.form != "wire":
-        raise RefusedError(f"it sends no {name!r}, or more than that")
-    if len(array.data) > limit:
-        raise RefusedError(f"its {name!r} has {len(array.data)} bytes, more than {limit}")
-    return array.data

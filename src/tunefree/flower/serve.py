@@ -6,7 +6,8 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,8 +37,7 @@ from ..training.folder import RunFolder
 from ..training.run import Run
 from ..training.trainer import Trainer
 from .clients import FlowerClients
-from .exchange import Exchange
-from .registry import MAX_SAMPLES, NodeRegistry, Transport
+from .exchange import MAX_SAMPLES, Exchange, NodeRegistry, Transport
 from .secagg_server import MaskedRounds
 from .settings import Settings
 from .terms import RunTerms, digest_method, digest_model, digest_start, name_method
@@ -51,40 +51,40 @@ LOG = "federation.log"  # which clients were absent, lost or refused in a round,
 
 def serve(settings: Settings, transport: Transport) -> Run:
     """Train over the nodes that `transport` reaches; continue the run in `settings.out`, if any."""
-    if settings.out is None:
-        return _serve(settings, transport, None)
-    folder = RunFolder(settings.out)
+    folder = None if settings.out is None else RunFolder(settings.out)
     with ExitStack() as held:
-        with check_writable("Settings(out=...) must be a folder", folder.path):
-            folder.path.mkdir(parents=True, exist_ok=True)
-            # A server whose SuperLink crashed ends once a new one rejects it, so wait for that.
-            lock = lock_folder(folder.path, seconds=settings.wait, name=SERVER_LOCK)
-            held.enter_context(lock)
-        return _serve(settings, transport, folder)
-
-
-def _serve(settings: Settings, transport: Transport, folder: RunFolder | None) -> Run:
-    decide_method(settings)  # refused before the nodes are waited for
-    known = _read_known(folder, settings.clients)
-    registry = NodeRegistry(transport, settings.clients, settings.deadline)
-    if known is None:
-        registry.wait_for_all(settings.wait)
-        run_id = secrets.token_hex(16)
-        sizes = [registry.sizes[i] for i in range(settings.clients)]
-    else:
-        run_id, sizes, registry.columns = known
-        registry.sizes = dict(enumerate(sizes))
-    masked = MaskedRounds(None if folder is None else folder.path)
-    counted = limit_claims(sizes, settings.claim_limit)
-    source = NodeSource(settings, counted, run_id, registry, masked)
-    run = bind(settings, settings.model, source)
-    if settings.secure is not None:
-        run = replace(run, settings=run.settings | {"secure": repr(settings.secure)})
-    if folder is not None and not os.path.lexists(folder.path / NODES):
-        text = json.dumps({"run": run_id, "sizes": sizes, "columns": registry.columns})
-        write_atomically(folder.path / NODES, text.encode())
-    with _log_to_folder(folder):
-        _log_claims(sizes, counted)
+        if folder is not None:
+            with check_writable("Settings(out=...) must be a folder", folder.path):
+                folder.path.mkdir(parents=True, exist_ok=True)
+                # A server whose SuperLink crashed ends once a new one rejects it, so wait for that.
+                lock = lock_folder(folder.path, seconds=settings.wait, name=SERVER_LOCK)
+                held.enter_context(lock)
+        decide_method(settings)  # refused before the nodes are waited for
+        known = _read_known(folder, settings.clients)
+        registry = NodeRegistry(transport, settings.clients, settings.deadline)
+        if known is None:
+            registry.wait_for_all(settings.wait)
+            run_id = secrets.token_hex(16)
+            sizes = [registry.sizes[i] for i in range(settings.clients)]
+        else:
+            run_id, sizes, registry.columns = known
+            registry.sizes = dict(enumerate(sizes))
+        masked = MaskedRounds(None if folder is None else folder.path)
+        counted = limit_claims(sizes, settings.claim_limit)
+        source = NodeSource(settings, counted, run_id, registry, masked)
+        run = bind(settings, settings.model, source)
+        if settings.secure is not None:
+            run = replace(run, settings=run.settings | {"secure": repr(settings.secure)})
+        if folder is not None:
+            if not os.path.lexists(folder.path / NODES):
+                text = json.dumps({"run": run_id, "sizes": sizes, "columns": registry.columns})
+                write_atomically(folder.path / NODES, text.encode())
+            held.enter_context(_log_to(folder.path / LOG))
+        for client, (stated, count) in enumerate(zip(sizes, counted.tolist(), strict=True)):
+            if count < stated:
+                limit = "the limit in units of the median (Settings(claim_limit=...))"
+                said = "Client %d states %d samples and counts for %d, %s."
+                log.warning(said, client, stated, count, limit)
         if isinstance(settings.aggregate, Privacy) and settings.aggregate.seed is not None:
             log.warning("Whoever knows or guesses Privacy(seed=...) can subtract this run's noise.")
         callbacks = [*settings.callbacks, _log_round]
@@ -104,15 +104,6 @@ def limit_claims(sizes: list[int], limit: float | None) -> Tensor:
     return stated.clamp(max=int(most))
 
 
-def _log_claims(sizes: list[int], counted: Tensor) -> None:
-    """Log which clients count for less than they state."""
-    for client, (stated, count) in enumerate(zip(sizes, counted.tolist(), strict=True)):
-        if count < stated:
-            limit = "the limit in units of the median (Settings(claim_limit=...))"
-            said = "Client %d states %d samples and counts for %d, %s."
-            log.warning(said, client, stated, count, limit)
-
-
 def _log_round(event: Event) -> None:
     """Log the loss, the accuracy and the number of answers of a round."""
     row = event.row
@@ -123,13 +114,10 @@ def _log_round(event: Event) -> None:
 
 
 @contextmanager
-def _log_to_folder(folder: RunFolder | None) -> Iterator[None]:
-    """Inside a `with` block, also write the log to the run's folder, if there is one."""
-    if folder is None:
-        yield
-        return
-    with check_writable("Settings(out=...) must be a folder with a log", folder.path / LOG):
-        file = open_regular(folder.path / LOG, "a")
+def _log_to(path: Path) -> Iterator[None]:
+    """Inside a `with` block, also write the log to a file."""
+    with check_writable("Settings(out=...) must be a folder with a log", path):
+        file = open_regular(path, "a")
     handler, level = logging.StreamHandler(file), log.level
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)
@@ -162,30 +150,20 @@ def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int],
     return run, sizes, columns
 
 
-def _decided(config: RunConfig, method: Method) -> dict[str, Any]:
-    """Return what was decided for a method that sets itself and that nodes must know."""
-    decay = method.weight_decay
-    return {"weight_decay": decay} if config.sets_itself and decay else {}
-
-
+@dataclass(frozen=True)
 class NodeSource:
-    """The nodes of a federation as the clients of a run, with their sizes (N,)."""
+    """The nodes of a federation as the clients of a run."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        sizes: Tensor,
-        run: str,
-        registry: NodeRegistry,
-        masked: MaskedRounds,
-    ) -> None:
-        self._settings, self._sizes, self._run, self._registry = settings, sizes, run, registry
-        self._masked = masked
+    settings: Settings
+    counted: Tensor  # (N,), the samples that clients count for
+    run: str
+    registry: NodeRegistry
+    masked: MaskedRounds
 
     @property
     def clients(self) -> int:
         """Number of clients N."""
-        return self._settings.clients
+        return self.settings.clients
 
     @property
     def sizes(self) -> None:
@@ -193,7 +171,7 @@ class NodeSource:
 
     def load(self, config: RunConfig, problem: Problem) -> ClientData:
         """Return what the server knows of the data."""
-        s, sizes = self._settings, self._sizes
+        s, sizes = self.settings, self.counted
         shown = min(s.clients, 100)
         known: dict[str, Any] = {}
         if (seen := s.held if s.test is None else s.test) is not None:
@@ -218,22 +196,23 @@ class NodeSource:
             },
             has_held=s.held is not None,
             test=test,
-            columns=self._registry.columns or 0,
+            columns=self.registry.columns or 0,
         )
 
     def create_pool(
         self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the nodes as a pool."""
-        s, batches = self._settings, config.batch_plan
-        width = batch_width(self._sizes, batches)
+        s, batches = self.settings, config.batch_plan
+        width, decay = batch_width(self.counted, batches), method.weight_decay
+        decided = {"weight_decay": decay} if config.sets_itself and decay else {}
         terms = RunTerms(
             clients=s.clients,
             steps=plan.steps,
             held=plan.held,
             width=width,
             options=config.record(node=True),
-            named=name_method(s.method, {**s.set, **_decided(config, method)}),
+            named=name_method(s.method, {**s.set, **decided}),
             method=digest_method(method),
             model=digest_model(problem),
             start=digest_start(start),
@@ -245,6 +224,6 @@ class NodeSource:
             fed = fed.to(problem.device, problem.dtype)
             own = BatchSource(problem, fed, batches, s.seed, None, padded=width)
             held = ClientContext(method, own, LoopEngine(problem))
-        exchange = Exchange(self._registry, s, self._run, terms.text())
-        scaling, sizes = problem.scaling, self._sizes
-        return FlowerClients(method, plan, sizes, start, exchange, held, scaling, self._masked)
+        exchange = Exchange(self.registry, s, self.run, terms.text())
+        scaling, sizes = problem.scaling, self.counted
+        return FlowerClients(method, plan, sizes, start, exchange, held, scaling, self.masked)

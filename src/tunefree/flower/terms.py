@@ -43,11 +43,7 @@ class RunTerms:
 
     @staticmethod
     def read(text: str) -> "RunTerms":
-        """Return the terms that `text` wrote.
-
-        Raises:
-            DataError: If the text is not of that form.
-        """
+        """Return the terms that `text` wrote; other texts are a DataError."""
         with convert_errors("The terms of this run cannot be read"):
             found = RunTerms(**json.loads(text))
             for name, kind in get_type_hints(RunTerms).items():

@@ -5,6 +5,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +94,11 @@ def read_run(folder: Path, reader: HistoryReader | None = None) -> Run:
         settings, history = RunFolder(folder).read_settings(), reader.read(folder)
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"The run in {str(folder)!r} cannot be read: {error}.") from None
-    return Run(empty, empty, history, settings, _read_status(folder), folder)
-
-
-def _read_status(folder: Path) -> str:
-    try:
+    status = None
+    with suppress(CheckpointError, LookupError, TypeError):  # no checkpoint yet
         status = read_json(folder / "checkpoint.json")[0]["facts"]["status"]
-        return status if status in STATUSES else "unfinished"
-    except (CheckpointError, LookupError, TypeError):
-        return "unfinished"  # no checkpoint yet
+    status = status if status in STATUSES else "unfinished"
+    return Run(empty, empty, history, settings, status, folder)
 
 
 def is_running(run: Run) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import check_at_least, import_optional, unknown_name
+from ..core.errors import check_at_least, check_known, import_optional
 from ..core.files import check_writable, write_file
 from ..training.run import Run
 from .payload import HistoryTable, build_pictures, mean_over_runs, spread_over_runs, tabulate
@@ -51,11 +51,7 @@ STYLE = {
 
 @contextmanager
 def paper_style() -> Iterator[Any]:
-    """Set the style of the figures; gives matplotlib's class `Figure`.
-
-    Raises:
-        ArgumentError: matplotlib is not installed.
-    """
+    """Set the style of the figures; gives matplotlib's class `Figure`."""
     matplotlib = import_optional("matplotlib", "Figures", "matplotlib", extra="plots")
     canvas = importlib.import_module("matplotlib.figure").Figure
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
@@ -77,16 +73,10 @@ def render(figure: Any, format: str, *, crop: bool = True) -> bytes:
 def draw_curve(
     ax: Any, index: int, label: str, x: Any, y: Any, band: Any = None, total: int = 1
 ) -> None:
-    """Draw one line, and a band around it.
+    """Draw one line, and a band from its lower to its upper values.
 
-    Args:
-        ax: The axes.
-        index: Number of the line, which decides its colour, dash and marker.
-        label: Its text in the legend.
-        x: Positions.
-        y: Values.
-        band: Lower and upper values; None draws no band.
-        total: Lines of the figure; dashes change after each round of colours if they are many.
+    The line's index decides its colour, dash and marker; if the figure has a `total` of more lines
+    than colours, dashes change after each round of colours.
     """
     colour = COLOURS[index % len(COLOURS)]
     turn = index // len(COLOURS) if total > len(COLOURS) else index
@@ -134,8 +124,7 @@ def draw(
         format: "pdf", "svg" or "png".
         width: Of each figure, in inches, >= 2.
     """
-    if format not in FORMATS:
-        raise unknown_name("format", format, FORMATS)
+    check_known("format", format, FORMATS)
     check_at_least("figures", "width", width, 2)
     target = Path(folder)
     tables = {label: tabulate(runs) for label, runs in groups.items() if runs}

@@ -6,6 +6,7 @@ with minimum, maximum and sample standard deviation. Long curves are downsampled
 
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +20,17 @@ from numpy.typing import NDArray
 from ..core.errors import CheckpointError, convert_errors
 from ..core.files import flatten
 from ..core.text import format_bytes
+from ..training.command import CommandConfig
 from ..training.run import Run
 from ..version import __version__
-from .command import command
 
 COSTS = ("bytes_up", "bytes_down", "seconds", "gradients")  # summed over rounds
 NO_CURVE = ("round", *COSTS)
 MEASURES = ("test_accuracy", "best_test_accuracy", "test_loss")  # of a run's summary
 TOTALS = (*COSTS, "rounds", *MEASURES)
 MAIN = ("test_accuracy", "test_loss", "train_loss")
+COMMAND_DEFAULTS = CommandConfig().to_json()
+ALWAYS = ("data", "method", "rounds", "seed")  # options that a command states in any case
 MAX_POINTS, MAX_PICTURES, MAX_CLIENTS = 600, 12, 100
 
 Floats = NDArray[np.float64]
@@ -225,6 +228,39 @@ def describe_run(run: Run) -> str:
     rows = summary_rows(run)
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(f"{name:<{width}}{text}" for name, text in rows)
+
+
+def command(settings: Mapping[str, Any]) -> str | None:
+    """Return the command line that repeats a run, or None if the run was started from Python.
+
+    >>> command({"command": {"method": "fedavg", "set": ["lr=0.1"], "seed": 1, "batch": 50}})
+    'tunefree run --method fedavg --set lr=0.1 --seed 1'
+    """
+    asked = settings.get("command")
+    if not isinstance(asked, Mapping) or not asked or not set(asked) <= set(COMMAND_DEFAULTS):
+        return None
+    return shlex.join(["tunefree", "run", *list_options(asked, ALWAYS)])
+
+
+def list_options(asked: Mapping[str, Any], always: Sequence[str] = ()) -> list[str]:
+    """Return the options that differ from the defaults, and those named, as they are typed.
+
+    >>> list_options({"clients": 9, "batch": 50, "keep_best": True})
+    ['--clients', '9', '--keep-best']
+    """
+    hidden = ("set", "data") if asked.get("table") else ("set",)
+    names = [name for name in COMMAND_DEFAULTS if name not in hidden]
+    names.insert(names.index("method") + 1, "set")  # the method's settings follow its name
+    words: list[str] = []
+    for name in names:
+        value, flag = asked.get(name), f"--{name.replace('_', '-')}"
+        if value is None or (value == COMMAND_DEFAULTS[name] and name not in always):
+            continue
+        if isinstance(value, list | tuple):
+            words += [word for one in value for word in (flag, str(one))]
+        else:
+            words += [flag] if value is True else [flag, str(value)]
+    return words
 
 
 def build_group(label: str, runs: Sequence[Run]) -> dict[str, Any]:

@@ -1,5 +1,8 @@
-"""Output in the terminal: a live progress bar, a summary, tables."""
+"""Output in the terminal: a live progress bar (in a notebook, too), a summary, tables."""
 
+import html
+import importlib
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -14,10 +17,10 @@ from rich.table import Table
 from ..core.text import format_bytes
 from ..training.callbacks import Event
 from ..training.run import Run
-from .notebook import NotebookBar, in_notebook
 from .payload import MEASURES, summary_rows
 
 MEASURED = {"test_accuracy": "accuracy", "test_loss": "test loss"}  # the first there is, in words
+PAUSE = 0.2  # seconds between two updates in a notebook, except for the last one
 ENGINES = {"vmap": "batched", "vmap, compiled": "batched and compiled", "loop": "each by itself"}
 
 
@@ -35,6 +38,34 @@ def describe_engine(settings: dict[str, Any]) -> str:
     if "memory" in settings:
         line += f" Their memory is kept on the {settings['memory']}."
     return line.replace("kept on the file", "kept in a file")
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    module = sys.modules.get("IPython")
+    shell = None if module is None else module.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+class NotebookBar:
+    """A bar that is redrawn in place; needs a notebook, and no widgets."""
+
+    def __init__(self) -> None:
+        self._display: Any = importlib.import_module("IPython.display")
+        self._handle, self._next = None, 0.0
+
+    def show(self, done: float, total: float, text: str, *, last: bool = False) -> None:
+        """Draw the bar at `done` of `total` with a text beside it."""
+        now = time.monotonic()
+        if now < self._next and not last:
+            return
+        self._next = now + PAUSE
+        bar = f'<progress value="{done:g}" max="{max(total, 1):g}"></progress>'
+        content = self._display.HTML(f"{bar} {html.escape(text)}")
+        if self._handle is None:
+            self._handle = self._display.display(content, display_id=True)
+        else:
+            self._handle.update(content)
 
 
 class ProgressBar:
@@ -98,12 +129,8 @@ class ProgressBar:
 def make_bar(rounds: int) -> ProgressBar | None:
     """Return the progress bar of `fit`; None where there is neither a terminal nor a notebook."""
     console = Console(stderr=True, highlight=False)
-    return ProgressBar(rounds, console, lines=False) if can_draw(console) else None
-
-
-def can_draw(console: Console) -> bool:
-    """Return whether a progress bar can be drawn."""
-    return console.is_terminal or in_notebook()
+    can_draw = console.is_terminal or in_notebook()
+    return ProgressBar(rounds, console, lines=False) if can_draw else None
 
 
 def make_summary(run: Run) -> Table:

@@ -9,6 +9,7 @@ import ipaddress
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -48,8 +49,11 @@ class RunMonitor:
             return self._latest[1]
 
     def _read(self, path: Path) -> tuple[Any, Run] | None:
-        files = ("settings.json", "history.jsonl", "checkpoint.json")
-        state = tuple(_file_state(path / name) for name in files)
+        state = []
+        for name in ("settings.json", "history.jsonl", "checkpoint.json"):
+            with suppress(OSError):
+                stat = (path / name).stat()
+                state.append((name, stat.st_mtime_ns, stat.st_size))
         before = self._runs.get(path)
         if before is not None and before[0] == state:
             return before
@@ -57,14 +61,6 @@ class RunMonitor:
             return state, read_run(path, self._readers.setdefault(path, HistoryReader()))
         except CheckpointError:  # damaged, or being written: try again at the next request
             return before
-
-
-def _file_state(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size
 
 
 class PageServer(ThreadingHTTPServer):

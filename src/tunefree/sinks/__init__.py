@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
-from ..core.errors import unknown_name
+from ..core.errors import check_known
 from ..training.callbacks import Callback
 from .tables import Csv, Parquet
 from .trackers import MLflow, TensorBoard, WandB
@@ -49,8 +49,7 @@ def make_sinks(folder: Path | str, names: Iterable[SinkName | str] = ()) -> list
     """
     names = list(names)
     for name in names:
-        if name not in _SINKS:
-            raise unknown_name("log", name, _SINKS)
+        check_known("log", name, _SINKS)
     return [
         make(Path(folder) / path)
         for name, (path, make) in _SINKS.items()

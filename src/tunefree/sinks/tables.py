@@ -9,13 +9,13 @@ import csv
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ArgumentError, TunefreeError
-from ..core.files import open_regular, read_file, write_atomically
+from ..core.errors import ArgumentError
+from ..core.files import check_writable, open_regular, read_file, write_atomically
 from ..training.callbacks import Event
 from ..training.history import History
 from ..training.run import Run
@@ -43,7 +43,7 @@ class _TableSink(ABC):
             self._start([row for row in self._read_existing() if int(row["round"]) < event.round])
         row = finite_numbers(event.row)
         self._rows.append(row)
-        with self._convert_os_errors():
+        with self._writing():
             self._write_row(row, self._add_columns(row))
 
     def end(self, run: Run | None) -> None:
@@ -53,17 +53,12 @@ class _TableSink(ABC):
         self._rows, self._columns, self._is_started = History(rows), ["round"], True
         for row in rows:
             self._add_columns(row)
-        with self._convert_os_errors():
+        with self._writing():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._write(rows)
 
-    @contextmanager
-    def _convert_os_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            found = f"{str(self.path)!r}: {error.strerror or error}"
-            raise TunefreeError(f"{self._name} cannot write {found}.") from None
+    def _writing(self) -> AbstractContextManager[None]:
+        return check_writable(f"{self._name}(path=...) must be a file", self.path)
 
     def _add_columns(self, row: Row) -> bool:
         new = [name for name in row if name not in self._columns]
@@ -149,16 +144,10 @@ class Parquet(_TableSink):
         return table.column_names, rows
 
     def _write(self, rows: Iterable[Row]) -> None:
-        rows, columns = list(rows), {}
-        for name in self._columns:
-            values = [row.get(name) for row in rows]
-            is_int = all(isinstance(v, int | None) for v in values)
-            kind = self._arrow.int64() if is_int else self._arrow.float64()
-            if any(isinstance(v, str) for v in values):
-                kind, values = self._arrow.string(), [None if v is None else str(v) for v in values]
-            columns[name] = self._arrow.array(values, kind)
+        rows = list(rows)
+        table = self._arrow.table({n: [row.get(n) for row in rows] for n in self._columns})
         buffer = self._arrow.BufferOutputStream()
-        self._parquet.write_table(self._arrow.table(columns), buffer)
+        self._parquet.write_table(table, buffer)
         write_atomically(self.path, buffer.getvalue().to_pybytes())
         self._unwritten = 0
 
@@ -170,5 +159,5 @@ class Parquet(_TableSink):
     def end(self, run: Run | None) -> None:
         """Write the rows that are missing."""
         if self._unwritten:
-            with self._convert_os_errors():
+            with self._writing():
                 self._write(self._rows)

@@ -4,7 +4,6 @@ The tool is opened at the first round and closed in any case, and each round is 
 """
 
 import hashlib
-import importlib
 import json
 import math
 import os
@@ -15,10 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from ..core.errors import ArgumentError
+from ..core.errors import import_optional
 from ..core.files import flatten, to_json
 from ..training.callbacks import Event
 from ..training.folder import INFORMATION
@@ -76,15 +74,10 @@ def run_name(settings: Mapping[str, Any]) -> str:
     return f"{data.get('name', 'run')}-{method.get('name', 'custom')}-{settings.get('seed', 0)}"
 
 
-def import_modules(sink: str, package: str, *modules: str) -> list[ModuleType]:
-    """Import the package that a sink needs and modules, or raise an error that names the extra."""
-    try:
-        return [importlib.import_module(name) for name in (package, *modules)]
-    except ImportError as error:
-        raise ArgumentError(
-            f"tf.sinks.{sink} needs the package {package}, which cannot be imported ({error}); "
-            "pip install 'tunefree[tracking]' installs it."
-        ) from None
+def import_modules(sink: str, package: str, *modules: str) -> list[Any]:
+    """Import the package that a sink needs and modules of it."""
+    user = f"tf.sinks.{sink}"
+    return [import_optional(m, user, package, extra="tracking") for m in (package, *modules)]
 
 
 class Tracker(ABC):
@@ -191,11 +184,12 @@ class WandB(Tracker):
 
     def _open(self, settings: Row, rounds: int) -> int:
         digest = digest_settings(settings)
-        earlier = self._earlier(digest)
-        number = max((n for n, _ in earlier), default=0)
-        for n, path in earlier:
-            if rounds and n == number:
-                shutil.rmtree(path)
+        paths = (self.folder / "wandb").glob(f"offline-run-*-{digest}-*")
+        found = {path.name.rpartition("-")[2]: path for path in paths}
+        earlier = {int(n): path for n, path in found.items() if n.isdecimal()}
+        number = max(earlier, default=0)
+        if rounds and number:
+            shutil.rmtree(earlier[number])
         options = self._wandb.Settings(
             silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True
         )
@@ -210,12 +204,6 @@ class WandB(Tracker):
             settings=options,
         )
         return 0
-
-    def _earlier(self, digest: str) -> list[tuple[int, Path]]:
-        """Return number and folder of the earlier offline runs with this digest."""
-        paths = (self.folder / "wandb").glob(f"offline-run-*-{digest}-*")
-        found = ((re.fullmatch(r".*-(\d+)", path.name), path) for path in paths)
-        return [(int(match[1]), path) for match, path in found if match]
 
     def _log(self, round: int, values: Numbers) -> None:
         self._run.log(values, step=round)

@@ -4,35 +4,22 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from ..core.errors import CheckpointError, Interrupted, check_finite, convert_errors
+from ..core.errors import Interrupted, check_finite
 from ..core.text import format_bytes
 from ..methods import Method
 from ..report import page
 from ..report.collect import COMPARISON, SEARCHES
 from ..training.run import Run
 from . import measures, tables
-from .candidates import Candidate, folder_name, make_seeds, parse_candidates
-from .execute import make_progress, run_all
+from .candidates import Candidate, folder_name, parse_candidates
+from .pool import make_progress, run_all
 from .significance import LEVEL
 from .source import MakeFederation, MakeModel, PythonStudy, Study
-from .tasks import (
-    NOT_RUN,
-    FailedRun,
-    Outcome,
-    ProgressListener,
-    RunTask,
-    make_task,
-    read_outcome,
-    read_study,
-    study_folder,
-    write_study,
-)
+from .tasks import NOT_RUN, FailedRun, Outcome, ProgressListener, RunTask, read_outcome, run_folder
 from .tuning import Tuning, make_grid, run_search
 
-FILE = COMPARISON
-KEYS = ("labels", "seeds", "target", "tunings", "failures", "command")
 VERDICTS = ("best", "worse", "not told apart", "not tested")
 COLUMNS = {
     "label": "method",
@@ -62,6 +49,8 @@ class Comparison(tables.StudyResult):
         path: The comparison's folder, or None.
     """
 
+    FILE, KIND = COMPARISON, "comparison"
+    KEYS = ("labels", "seeds", "target", "tunings", "failures", "command")
     IMPORTANT = ("label", "final", "against", "rounds", "choose", "tuning")
     runs: dict[str, list[Outcome]]
     seeds: list[int]
@@ -192,16 +181,8 @@ class Comparison(tables.StudyResult):
 
     def json(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {
-            "measure": self.measure,
-            "target": self.goal,
-            "seeds": self.seeds,
-            "rows": self.table(),
-            "header": self.header,
-            "sentences": self.sentences,
-            "tunings": self.tunings,
-            "path": None if self.path is None else str(self.path),
-        }
+        own = {"target": self.goal, "header": self.header, "tunings": self.tunings}
+        return super().json() | own
 
     def _facts(self) -> dict[str, Any]:
         """Return what the page says beyond the runs: verdicts, choices, the cost of tuning."""
@@ -225,21 +206,29 @@ class Comparison(tables.StudyResult):
         """Write an HTML page that shows the runs side by side, with what the test found."""
         return page.write(self.groups, Path(path), title=title, **self._facts())
 
-    @staticmethod
-    @convert_errors("This comparison cannot be read: its folder is damaged", CheckpointError)
-    def load(path: str | os.PathLike[str]) -> "Comparison":
-        """Read a comparison's folder; runs that are missing are `FailedRun`s."""
-        folder = Path(path)
-        facts = read_study(folder, FILE, "comparison", KEYS)
-        runs: dict[str, list[Outcome]] = {label: [] for label in facts["labels"]}
+    def _record(self) -> dict[str, Any]:
+        failures: dict[str, dict[str, str]] = {}
+        for label, group in self.runs.items():
+            for outcome in group:
+                if isinstance(outcome, FailedRun) and outcome.reason != NOT_RUN:
+                    failures.setdefault(label, {})[str(outcome.seed)] = outcome.reason
+        return {
+            "labels": list(self.runs),
+            "seeds": self.seeds,
+            "target": self.target,
+            "tunings": self.tunings,
+            "failures": failures,
+        }
+
+    @classmethod
+    def _from_record(cls, folder: Path, record: dict[str, Any]) -> Self:
+        runs: dict[str, list[Outcome]] = {label: [] for label in record["labels"]}
         for label, group in runs.items():
-            for seed in facts["seeds"]:
-                reason = facts["failures"].get(label, {}).get(str(seed))
-                task = make_task(folder, label, seed, 0)
+            for seed in record["seeds"]:
+                reason = record["failures"].get(label, {}).get(str(seed))
+                task = RunTask(label, seed, 0, run_folder(folder, label, seed))
                 group.append(read_outcome(task) if reason is None else FailedRun(seed, reason))
-        found = Comparison(runs, facts["seeds"], facts["target"], facts["tunings"], folder)
-        found.markdown()  # raises now if something is damaged
-        return found
+        return cls(runs, record["seeds"], record["target"], record["tunings"], folder)
 
 
 def compare(
@@ -279,96 +268,64 @@ def compare(
     >>> [row["label"] for row in found.table()]
     ['fedavg', 'auto']
     """
-    study = PythonStudy.create("compare", model, federation, settings)
-    tuned: dict[str, Tuning] = {}
+    study = PythonStudy.create("compare", model, federation, settings, seeds, out)
+    tunings = {}
     if isinstance(methods, Mapping):
-        tuned = {str(k): v for k, v in methods.items() if isinstance(v, Tuning)}
+        tunings = {str(k): v.summary for k, v in methods.items() if isinstance(v, Tuning)}
         methods = {k: v.method if isinstance(v, Tuning) else v for k, v in methods.items()}
-    return run_comparison(
-        parse_candidates(methods),
-        make_seeds(seeds),
-        study,
-        out=study_folder("compare", out),
-        target=target,
-        listener=make_progress(progress),
-        tunings={label: found.summary for label, found in tuned.items()},
-    )
+    listener = make_progress(progress)
+    return run_comparison(study, parse_candidates(methods), listener, target, tunings)
 
 
 def run_comparison(
-    candidates: list[Candidate],
-    seeds: list[int],
     study: Study,
-    *,
-    out: Path | None,
-    target: float | None = None,
+    candidates: list[Candidate],
     listener: ProgressListener,
-    jobs: int = 1,
-    tunings: dict[str, dict[str, Any]] | None = None,
-    command: Mapping[str, Any] | None = None,
+    target: float | None = None,
+    tunings: Mapping[str, dict[str, Any]] | None = None,
 ) -> Comparison:
     """Check the candidates, tune them where asked for, train the missing runs.
 
-    `tunings` has the cost of earlier tunings by label; `command` is kept in the study's JSON file.
+    `tunings` has the cost of earlier tunings by label.
 
     Raises:
         Interrupted: After Ctrl-C; it holds the result so far.
     """
     if target is not None:
         check_finite("compare", "target", target)
-    study.check(candidates, seeds[0])
+    study.check(candidates)
     grids = {c.label: make_grid(c) for c in candidates if c.tuned}
     ready, spent = {c.label: c for c in candidates}, dict(tunings or {})
-    tasks = [make_task(out, c.label, seed, study.rounds) for seed in seeds for c in candidates]
+    tasks = [study.task(c.label, seed) for seed in study.seeds for c in candidates]
     done: dict[RunTask, Outcome] = {}
 
     def make_result() -> Comparison:
         runs: dict[str, list[Outcome]] = {c.label: [] for c in candidates}
         for task in tasks:
             runs[task.label].append(done.get(task, FailedRun(task.seed, NOT_RUN)))
-        result = Comparison(runs, seeds, target, spent, out)
-        _write(result, command)
+        result = Comparison(runs, list(study.seeds), target, spent, study.out)
+        tables.save(result, study.command)
         return result
 
     make_result()  # the folder can be resumed from now on
     try:
         with listener:
             for label, points in grids.items():
-                folder = None if out is None else out / SEARCHES / folder_name(label)
-                tuning = run_search(
-                    ready[label], points, seeds[:1], study, out=folder, listener=listener, jobs=jobs
-                )
+                folder = None if study.out is None else study.out / SEARCHES / folder_name(label)
+                first = replace(study, seeds=study.seeds[:1], out=folder, command=None)
+                tuning = run_search(first, ready[label], points, listener)
                 spent[label] = tuning.summary
                 if found := tuning.ranked():
                     ready[label] = replace(found[0].candidate, label=label)
                 else:
                     lost = [task for task in tasks if task.label == label]
                     done |= {task: FailedRun(task.seed, tuning.sentences[0]) for task in lost}
-            make_inputs = study.with_candidates(list(ready.values())).inputs
             left = [task for task in tasks if task not in done]
-            for task, outcome in run_all(left, make_inputs, listener, jobs):
+            trained = study.with_candidates(list(ready.values()))
+            for task, outcome in run_all(left, trained.inputs, listener, study.jobs):
                 done[task] = outcome
     except KeyboardInterrupt:
         done |= {task: read_outcome(task) for task in tasks if task not in done}
-        hint = "" if out is None else f" Call compare again with out={str(out)!r}."
+        hint = "" if study.out is None else f" Call compare again with out={str(study.out)!r}."
         raise Interrupted(f"Stopped by Ctrl-C.{hint}", make_result()) from None
     return make_result()
-
-
-def _write(result: Comparison, command: Mapping[str, Any] | None) -> None:
-    if result.path is None:
-        return
-    failures: dict[str, dict[str, str]] = {}
-    for label, group in result.runs.items():
-        for outcome in group:
-            if isinstance(outcome, FailedRun) and outcome.reason != NOT_RUN:
-                failures.setdefault(label, {})[str(outcome.seed)] = outcome.reason
-    facts = {
-        "labels": list(result.runs),
-        "seeds": result.seeds,
-        "target": result.target,
-        "tunings": result.tunings,
-        "failures": failures,
-        "command": command,
-    }
-    write_study(result.path, FILE, facts, "compare")

@@ -1,22 +1,42 @@
-"""A pool of processes for long tasks that report progress and can be asked to stop.
+"""Training the runs of a study: one after the other, or in a pool of processes.
 
-Each process does one task at a time with one thread. Only the tasks, their results and messages
-cross between processes. Only the first process receives Ctrl-C; when the pool is closed, the others
-see `Worker.stop_requested` and end early.
+Each process of the pool does one task at a time with one thread. Only the tasks, their results and
+messages cross between processes. Only the first process receives Ctrl-C; when the pool is closed,
+the others see `Worker.stop_requested` and end early.
 """
 
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import closing, nullcontext
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import torch
 
+from ..core.errors import ArgumentError, first_line
+from ..simulation.ranks import init_ranks
+from ..training.callbacks import Callback, Event
+from .tasks import (
+    NOT_RUN,
+    FailedRun,
+    MakeInputs,
+    Outcome,
+    ProgressListener,
+    RunTask,
+    forward_warnings,
+    read_outcome,
+    run_one,
+)
+
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
+RunT = TypeVar("RunT", bound=RunTask)
+TrainTask = Callable[[RunT, Callback], tuple[Outcome, bool]]
+"""Trains a run; returns its outcome, and whether it was trained (not read from disk)."""
 
 
 class Worker:
@@ -119,3 +139,94 @@ def _exit_with(parent: Any) -> None:
 
 def _do_task(task: Any) -> Any:
     return _state["work"](task, Worker(task, _state["stop"], _state["messages"]))
+
+
+def make_progress(shown: bool) -> ProgressListener:
+    """Return a listener that shows progress in the terminal, or one that shows nothing."""
+    if not shown:
+        return ProgressListener()
+    from .progress import TerminalProgress  # needs rich, which `fit` does without
+
+    return TerminalProgress()
+
+
+def run_all(
+    tasks: Sequence[RunTask], make_inputs: MakeInputs, listener: ProgressListener, jobs: int = 1
+) -> Iterator[tuple[RunTask, Outcome]]:
+    """Train the runs and yield each as it ends; Ctrl-C leaves all of them resumable."""
+    if init_ranks().size > 1:
+        raise ArgumentError(
+            "A study runs in one process, or starts its own with jobs=...; leave torchrun out."
+        )
+    if jobs > 1 and any(task.out is None for task in tasks):
+        raise ArgumentError("jobs > 1 needs a folder: the processes leave their runs there.")
+    listener.on_plan(tasks)
+    pool = RunPool(partial(run_one, make_inputs=make_inputs), read_outcome, jobs)
+    with closing(pool), closing(pool.run(tasks, listener)) as found:
+        for task, outcome, trained in found:
+            listener.on_end(task, outcome, trained)
+            yield task, outcome
+
+
+class RunPool(Generic[RunT]):
+    """Trains runs in this process, or in several (`jobs`) that live until `close`.
+
+    In several, `train` must be picklable, and `load` reads a run that a process has left on disk.
+    """
+
+    def __init__(self, train: TrainTask[RunT], load: Callable[[RunT], Outcome], jobs: int) -> None:
+        self._train, self._load = train, load
+        work = partial(_train_in_worker, train=train)
+        self._processes = ProcessPool(work, jobs) if jobs > 1 else None
+
+    def close(self) -> None:
+        """Ask the processes to stop, and wait for them."""
+        if self._processes is not None:
+            self._processes.close()
+
+    def run(
+        self, tasks: Sequence[RunT], listener: ProgressListener
+    ) -> Generator[tuple[RunT, Outcome, bool], None, None]:
+        """Train the runs; yield each as it ends, with its outcome and whether it was trained."""
+        if self._processes is None:
+            for task in tasks:
+                yield task, *self._train_here(task, listener)
+            return
+
+        def forward(task: RunT, message: Any) -> None:
+            if isinstance(message, str):
+                listener.on_message(message)
+            else:
+                listener.on_round(task, message)
+
+        for task, result in self._processes.run(tasks, forward):
+            if isinstance(result, BaseException):  # the process died, perhaps for lack of memory
+                yield task, FailedRun(task.seed, f"Its process ended: {first_line(result)}"), True
+            else:
+                failed, trained = result
+                yield task, failed or self._load(task), trained
+
+    def _train_here(self, task: RunT, listener: ProgressListener) -> tuple[Outcome, bool]:
+        is_shown = type(listener) is not ProgressListener  # else warnings are logged as usual
+        with forward_warnings(listener.on_message, task) if is_shown else nullcontext():
+            return self._train(task, lambda event: listener.on_round(task, event.row))
+
+
+def _train_in_worker(
+    task: RunT, worker: Worker, train: TrainTask[RunT]
+) -> tuple[FailedRun | None, bool]:
+    """Train a run and leave it on disk; return its failure or None, and whether it was trained."""
+
+    def send_row(event: Event) -> None:
+        worker.send(event.row)
+        if worker.stop_requested:
+            event.request_stop()
+
+    if worker.stop_requested:
+        return FailedRun(task.seed, NOT_RUN), True
+    try:
+        with forward_warnings(worker.send, task):
+            outcome, trained = train(task, send_row)
+    except KeyboardInterrupt:
+        return FailedRun(task.seed, "stopped by Ctrl-C"), True
+    return (outcome if isinstance(outcome, FailedRun) else None), trained

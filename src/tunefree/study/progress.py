@@ -7,17 +7,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..report.notebook import NotebookBar, in_notebook
+from ..report.terminal import NotebookBar, in_notebook
 from .measures import MEASURES, final_value
 from .tasks import FailedRun, Outcome, ProgressListener, RunTask
 
 
 class TerminalProgress(ProgressListener):
-    """Progress bars on a terminal, one bar in a notebook; otherwise one line per finished run.
-
-    Args:
-        console: Where to print; standard error by default.
-    """
+    """Progress bars on a terminal, one bar in a notebook; otherwise one line per finished run."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)

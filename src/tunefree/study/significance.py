@@ -4,7 +4,7 @@ Every method sees the same seeds, hence the same clients, cohorts, batches and s
 are compared seed by seed: d_s = score of one method - score of another, s = 1 .. n, counted so that
 more is better.
 
-    t = (mean(d) - margin) / (sd(d) / sqrt(n)),   T Student's with n - 1 degrees
+    t = mean(d) / (sd(d) / sqrt(n)),   T Student's with n - 1 degrees
 
 A t-test, since with few seeds it is the one that can decide anything: flipping the signs of d gives
 at best a two-sided p of 2 / 2^n, 0.25 with three seeds. It assumes that the differences are
@@ -13,38 +13,13 @@ normally distributed.
 Methods of a study are compared with the best of them: two-sided p = P(|T| >= |t|), raised by Holm's
 rule because there are several (`two_sided_p`, `holm`). That the best is picked by the same numbers
 is not corrected for.
-
-A claim that was stated beforehand is tested in its direction, at 5 % (`judge`):
-
-    margin m   holds if H0: E d <= m is rejected, fails if H0: E d >= m is rejected (one-sided)
-    within w   holds if both E d <= -w and E d >= w are rejected (two one-sided tests, TOST),
-               fails if H0: -w <= E d <= w is rejected on one side
-    open       otherwise, and with one seed
-
-For a factor, d_s is the logarithm of a ratio. A diverged run is worse than any other, so its
-difference is infinite, and the sign test takes the place of the t-test: p = P(B >= k), with k the
-number of d_s above the margin and B binomial(n, 1/2). Differences without spread (nothing is
-random, or all are infinite) leave nothing to estimate: p is 0 above the margin, 1 below it.
 """
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 LEVEL = 0.05
-Verdict = Literal["holds", "open", "fails", "not tested"]
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The verdict on a claim."""
-
-    verdict: Verdict  # "not tested" without any difference
-    mean: float | None = None  # of the differences; None if one is infinite
-    error: float | None = None  # standard error of the mean
-    p: float | None = None  # of the test whose rejection supports the claim; None with one seed
 
 
 def student_p(t: float, degrees: int) -> float:
@@ -74,37 +49,13 @@ def two_sided_p(differences: Sequence[float]) -> float | None:
     if n < 2:
         return None
     mean = statistics.fmean(differences)
-    if _is_constant(differences):
+    if is_constant(differences):
         return 1.0 if mean == 0 else None
     return student_p(mean / (statistics.stdev(differences) / math.sqrt(n)), n - 1)
 
 
-def one_sided_p(differences: Sequence[float], margin: float = 0.0) -> float | None:
-    """Return the p of H0: E d <= margin; None with fewer than two differences.
-
-    A t-test, or the sign test where a difference is infinite.
-
-    >>> one_sided_p([math.inf, 0.2, 0.1, 0.3, -0.1])  # P(B >= 4) = 6 / 32
-    0.1875
-    """
-    n = len(differences)
-    if n < 2:
-        return None
-    if _is_constant(differences):
-        if math.isclose(differences[0], margin, rel_tol=1e-12):
-            return 0.5
-        return 0.0 if differences[0] > margin else 1.0
-    if not all(map(math.isfinite, differences)):
-        k = sum(d > margin for d in differences)
-        ways = sum(math.comb(n, j) for j in range(k, n + 1))
-        return ways / float(2**n)
-    error = statistics.stdev(differences) / math.sqrt(n)
-    t = (statistics.fmean(differences) - margin) / error
-    half = student_p(t, n - 1) / 2
-    return half if t > 0 else 1.0 - half
-
-
-def _is_constant(values: Sequence[float]) -> bool:
+def is_constant(values: Sequence[float]) -> bool:
+    """Return whether values have no spread beyond rounding."""
     if not all(map(math.isfinite, values)):
         return len(set(values)) == 1
     return statistics.stdev(values) <= 1e-12 * max(map(abs, values))
@@ -122,39 +73,3 @@ def holm(ps: Mapping[str, float]) -> dict[str, float]:
         least = max(least, min(1.0, (len(ps) - rank) * p))
         out[label] = least
     return out
-
-
-def judge(
-    differences: Sequence[float], margin: float = 0.0, within: float | None = None
-) -> Judgement:
-    """Return whether a claim that was stated beforehand holds.
-
-    Args:
-        differences: One for each seed, more is better; infinite where one side diverged.
-        margin: The claimed advantage; negative: may trail by this much.
-        within: The claim is instead that the mean difference lies within +- `within`.
-
-    >>> judge([0.02, 0.03, 0.04]).verdict, judge([0.02, -0.03]).verdict
-    ('holds', 'open')
-    """
-    if not differences:
-        return Judgement("not tested")
-    is_finite = all(map(math.isfinite, differences))
-    mean = statistics.fmean(differences) if is_finite else None
-    if len(differences) == 1:
-        return Judgement("open", mean)
-    error = statistics.stdev(differences) / math.sqrt(len(differences)) if is_finite else None
-    reverse = [-d for d in differences]
-    if within is None:
-        p, contrary = _p(differences, margin), _p(reverse, -margin)
-    else:
-        p = max(_p(differences, -within), _p(reverse, -within))
-        contrary = min(_p(differences, within), _p(reverse, within))
-    verdict: Verdict = "holds" if p < LEVEL else "fails" if contrary < LEVEL else "open"
-    return Judgement(verdict, mean, error, p)
-
-
-def _p(differences: Sequence[float], margin: float) -> float:
-    p = one_sided_p(differences, margin)
-    assert p is not None
-    return p

@@ -4,33 +4,39 @@ Federation and model are built once per seed, so that all methods of a seed have
 and the same start.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import nn
 
-from ..core.errors import ArgumentError, unknown_name
+from ..core.errors import ArgumentError, check_argument, unknown_name
 from ..data import Federation
 from ..methods import Method
 from ..training.bind import BoundRun, SimulatedClients, bind
 from ..training.callbacks import Callback
 from ..training.command import CommandConfig, CommandRun, build_run, make_config
 from ..training.config import RunConfig, check_option_names
-from .candidates import Candidate
-from .tasks import RunInputs, RunTask
+from .candidates import Candidate, make_seeds
+from .tasks import RunInputs, RunTask, run_folder
 
 MakeModel = nn.Module | Callable[[int], nn.Module]
 MakeFederation = Federation | Callable[[int], Federation]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Study(ABC):
     """What all runs of a study share."""
 
     config: RunConfig | CommandConfig
+    seeds: Sequence[int] = (0,)
+    out: Path | None = None  # the study's folder
+    jobs: int = 1  # processes
+    command: Mapping[str, Any] | None = None  # that started it; kept in the study's JSON file
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -57,9 +63,13 @@ class Study(ABC):
     def inputs(self, task: RunTask) -> RunInputs:
         """Return what a run is trained with."""
 
-    def check(self, candidates: Sequence[Candidate], seed: int) -> BoundRun:
+    def task(self, label: str, seed: int, until: int | None = None) -> RunTask:
+        """Return the run of a label and a seed, which may stop `until` a round."""
+        return RunTask(label, seed, self.rounds, run_folder(self.out, label, seed), until)
+
+    def check(self, candidates: Sequence[Candidate]) -> BoundRun:
         """Check all methods before anything is trained; return the first run, bound."""
-        task = RunTask(candidates[0].label, seed, self.rounds)
+        task = RunTask(candidates[0].label, self.seeds[0], self.rounds)
         first = self.with_candidates(candidates).inputs(task)
         run = bind(first.config, first.model, SimulatedClients(first.federation))
         for candidate in candidates:
@@ -67,7 +77,7 @@ class Study(ABC):
         return run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CommandStudy(Study):
     """A study of the command line; it can be sent to other processes."""
 
@@ -101,7 +111,7 @@ class CommandStudy(Study):
             self.config.replace(method=name).load_own()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PythonStudy(Study):
     """A study of `tf.compare` or `tf.tune`."""
 
@@ -114,17 +124,30 @@ class PythonStudy(Study):
 
     @classmethod
     def create(
-        cls, what: str, model: MakeModel, federation: MakeFederation, options: Mapping[str, Any]
+        cls,
+        what: str,
+        model: MakeModel,
+        federation: MakeFederation,
+        options: dict[str, Any],
+        seeds: int | Sequence[int],
+        out: str | os.PathLike[str] | None,
     ) -> Self:
         """Return the study of `what` with keyword arguments of `fit`, less those that it sets."""
-        options = dict(options)
         callbacks = options.pop("callbacks", ())
         own = ("method", "seed")
         if taken := [name for name in own if name in options]:
             known = [f.name for f in fields(RunConfig) if f.name not in own]
             raise unknown_name(f"argument of {what}", taken[0], known)
         check_option_names(what, options)
-        return cls(RunConfig(**options), model, federation, callbacks)
+        check_argument(what, "out", out, "a folder", out is None or bool(os.fspath(out)))
+        return cls(
+            config=RunConfig(**options),
+            model=model,
+            federation=federation,
+            callbacks=callbacks,
+            seeds=make_seeds(seeds, what),
+            out=None if out is None else Path(out),
+        )
 
     def with_candidates(self, candidates: Sequence[Candidate]) -> Self:
         """Return the study with these candidates."""

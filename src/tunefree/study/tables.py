@@ -10,11 +10,12 @@ import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from ..core.errors import unknown_name
+from ..core.errors import CheckpointError, check_known, convert_errors
 from ..report.figures import COLUMN, draw
 from ..training.run import Run
+from .tasks import read_study, write_study
 
 Rows = Sequence[Mapping[str, Any]]
 MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~$&])")
@@ -163,9 +164,37 @@ def format_verdict(row: Mapping[str, Any], points: bool = False) -> str:
 
 
 class StudyResult(ABC):
-    """The text formats of a study's result; subclasses define its table and sentences."""
+    """A study's result: its file, and its text formats; subclasses define table and sentences."""
 
+    FILE: ClassVar[str]  # in the study's folder
+    KIND: ClassVar[str]  # for messages
+    KEYS: ClassVar[tuple[str, ...]]  # of the file
     IMPORTANT: ClassVar[tuple[str, ...]] = ()  # keys of columns that are shown where room is short
+    path: Path | None
+    seeds: list[int]
+
+    @abstractmethod
+    def _record(self) -> dict[str, Any]:
+        """Return what the study's file says."""
+
+    @classmethod
+    @abstractmethod
+    def _from_record(cls, folder: Path, record: dict[str, Any]) -> Self:
+        """Undo `_record`."""
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read the folder of a study; runs that are missing are `FailedRun`s."""
+        folder, damaged = Path(path), f"This {cls.KIND} cannot be read: its folder is damaged"
+        with convert_errors(damaged, CheckpointError):
+            found = cls._from_record(folder, read_study(folder, cls.FILE, cls.KIND, cls.KEYS))
+            found.markdown()  # raises now if something is damaged
+        return found
+
+    @property
+    @abstractmethod
+    def measure(self) -> str:
+        """The measure that runs are ranked by."""
 
     @abstractmethod
     def table(self) -> list[dict[str, Any]]:
@@ -201,9 +230,18 @@ class StudyResult(ABC):
     def choose_columns(self, columns: Sequence[str] | None = None) -> dict[str, str]:
         """Return the headings of some columns, in the order of these keys; None takes all."""
         for name in columns or ():
-            if name not in self.columns:
-                raise unknown_name("column", name, list(self.columns))
+            check_known("column", name, self.columns)
         return self.columns if columns is None else {name: self.columns[name] for name in columns}
+
+    def json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "measure": self.measure,
+            "seeds": self.seeds,
+            "rows": self.table(),
+            "sentences": self.sentences,
+            "path": None if self.path is None else str(self.path),
+        }
 
     @property
     def bold(self) -> set[tuple[int, str]]:
@@ -261,3 +299,9 @@ class StudyResult(ABC):
 
     def _repr_html_(self) -> str:
         return to_html(self.cells(), self.columns, self._lines())
+
+
+def save(result: StudyResult, command: Mapping[str, Any] | None) -> None:
+    """Write the file of a study with a folder, and the command that started it."""
+    if result.path is not None:
+        write_study(result.path, result.FILE, {**result._record(), "command": command})

@@ -7,7 +7,6 @@ LABEL/seed-0, LABEL/seed-1, ... and one JSON file about them.
 
 import json
 import logging
-import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,14 +16,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..core.errors import (
-    ArgumentError,
-    CheckpointError,
-    Interrupted,
-    TunefreeError,
-    check_argument,
-    first_line,
-)
+from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
 from ..core.files import MAX_JSON, check_writable, read_file, to_json, write_atomically
 from ..data import Federation
 from ..training.bind import SimulatedClients, bind
@@ -163,12 +155,9 @@ def _find_finished(task: RunTask, inputs: RunInputs) -> Run | None:
     return None
 
 
-def make_task(
-    folder: Path | None, label: str, seed: int, rounds: int, until: int | None = None
-) -> RunTask:
-    """Return the run of a label and a seed, with its folder in that of the study."""
-    out = None if folder is None else folder / folder_name(label) / f"seed-{seed}"
-    return RunTask(label, seed, rounds, out, until)
+def run_folder(study: Path | None, label: str, seed: int) -> Path | None:
+    """Return the folder of a run in that of its study, if this has one."""
+    return None if study is None else study / folder_name(label) / f"seed-{seed}"
 
 
 def read_outcome(task: RunTask) -> Outcome:
@@ -181,15 +170,9 @@ def read_outcome(task: RunTask) -> Outcome:
         return FailedRun(task.seed, str(error))
 
 
-def study_folder(what: str, out: str | os.PathLike[str] | None) -> Path | None:
-    """Return the folder of a study as a path; None if it has none."""
-    check_argument(what, "out", out, "a folder", out is None or bool(os.fspath(out)))
-    return None if out is None else Path(out)
-
-
-def write_study(folder: Path, file: str, facts: Mapping[str, Any], what: str) -> None:
+def write_study(folder: Path, file: str, facts: Mapping[str, Any]) -> None:
     """Write the JSON file of a study, so that it can be read and continued."""
-    with check_writable(f"{what}(out=...) must be a folder", folder):
+    with check_writable(f"{Path(file).stem}(out=...) must be a folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / file, (to_json(facts) + "\n").encode())
 

@@ -10,40 +10,23 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from .. import methods
-from ..core.errors import (
-    ArgumentError,
-    CheckpointError,
-    Interrupted,
-    convert_errors,
-    unknown_name,
-)
+from ..core.errors import ArgumentError, Interrupted, check_known
 from ..core.text import format_bytes
 from ..methods import Method
 from ..report import page
 from ..training.command import parse_method_settings
 from ..training.run import Run
 from . import measures, tables
-from .candidates import Candidate, make_seeds
-from .execute import make_progress, run_all
+from .candidates import Candidate
+from .pool import make_progress, run_all
 from .source import MakeFederation, MakeModel, PythonStudy, Study
-from .tasks import (
-    GOOD,
-    Outcome,
-    ProgressListener,
-    make_task,
-    read_outcome,
-    read_study,
-    study_folder,
-    write_study,
-)
+from .tasks import GOOD, Outcome, ProgressListener, RunTask, read_outcome, run_folder
 
-FILE = "tune.json"
-KEYS = ("method", "fixed", "points", "seeds", "rounds", "by")
 WARNING = "Chosen by the test set, so its score is biased; choose by validation data to compare."
 Criterion = Literal["validation", "test"]
 MEASURES: dict[Criterion, tuple[str, ...]] = {
@@ -98,14 +81,18 @@ class Tuning(tables.StudyResult):
         rounds: Rounds of a complete run.
         by: What settings are chosen by: "validation" or "test".
         path: The search's folder, or None.
+        fixed: Settings that are not searched.
     """
 
+    FILE, KIND = "tune.json", "search"
+    KEYS = ("method", "fixed", "points", "seeds", "rounds", "by")
     name: str
     points: list[GridPoint]
     seeds: list[int]
     rounds: int
     by: Criterion = "validation"
     path: Path | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def measure(self) -> str:
@@ -186,8 +173,9 @@ class Tuning(tables.StudyResult):
         for point in self.points:
             mean, sd = measures.mean_and_sd(point.final_scores(measure, point.rounds))
             row = {**point.settings, "rounds": point.rounds, "score": mean, "score_sd": sd}
-            tests = (_test_score(r) for r in point.runs if isinstance(r, Run))
-            row["test"], _ = measures.mean_and_sd(tests)
+            facts = [run.summary for run in point.runs if isinstance(run, Run)]
+            tests = (f.get("test_accuracy", f.get("test_loss")) for f in facts)
+            row["test"], _ = measures.mean_and_sd(map(measures.to_float, tests))
             row |= measures.total_cost(point.runs)
             row["chosen"] = point is first
             row["note"] = "; ".join(measures.describe_lost_seeds(point.runs, point.rounds))
@@ -259,14 +247,7 @@ class Tuning(tables.StudyResult):
 
     def json(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {
-            **self.summary,
-            "measure": self.measure,
-            "seeds": self.seeds,
-            "rows": self.table(),
-            "sentences": self.sentences,
-            "path": None if self.path is None else str(self.path),
-        }
+        return {**self.summary, **super().json()}
 
     def report(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
         """Write an HTML page that shows the settings side by side."""
@@ -278,27 +259,31 @@ class Tuning(tables.StudyResult):
         title = title or f"Tuning {self.name}"
         return page.write(self.groups, Path(path), title=title, tuning=cost)
 
-    @staticmethod
-    @convert_errors("This search cannot be read: its folder is damaged", CheckpointError)
-    def load(path: str | os.PathLike[str]) -> "Tuning":
-        """Read a search's folder."""
-        folder = Path(path)
-        facts = read_study(folder, FILE, "search", KEYS)
-        name, seeds, fixed = facts["method"], facts["seeds"], facts["fixed"]
+    def _record(self) -> dict[str, Any]:
+        return {
+            "method": self.name,
+            "fixed": _to_plain(self.fixed),
+            "points": [[p.candidate.label, _to_plain(p.settings), p.rounds] for p in self.points],
+            "seeds": self.seeds,
+            "rounds": self.rounds,
+            "by": self.by,
+        }
+
+    @classmethod
+    def _from_record(cls, folder: Path, record: dict[str, Any]) -> Self:
+        name, total, fixed = record["method"], record["rounds"], record["fixed"]
         points = []
-        for label, settings, rounds in facts["points"]:
-            tasks = [make_task(folder, label, seed, facts["rounds"]) for seed in seeds]
-            method = methods.get(name, **fixed, **settings)
-            runs = tuple(map(read_outcome, tasks))
-            points.append(GridPoint(settings, Candidate(label, method, name), runs, rounds))
-        found = Tuning(name, points, seeds, facts["rounds"], facts["by"], folder)
-        found.markdown()  # raises now if something is damaged
-        return found
+        for label, settings, rounds in record["points"]:
+            folders = {seed: run_folder(folder, label, seed) for seed in record["seeds"]}
+            runs = (read_outcome(RunTask(label, s, total, out)) for s, out in folders.items())
+            candidate = Candidate(label, methods.get(name, **fixed, **settings), name)
+            points.append(GridPoint(settings, candidate, tuple(runs), rounds))
+        return cls(name, points, record["seeds"], total, record["by"], folder, fixed)
 
 
-def _test_score(run: Run) -> float | None:
-    facts = run.summary
-    return measures.to_float(facts.get("test_accuracy", facts.get("test_loss")))
+def _to_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    plain = str | int | float | None
+    return {k: v if isinstance(v, plain) else repr(v) for k, v in settings.items()}
 
 
 def default_grid(name: str) -> dict[str, tuple[float, ...]]:
@@ -332,8 +317,7 @@ def make_grid(
     if not isinstance(grid, Mapping) or not grid:
         raise ArgumentError(f"tune(grid=...) must map settings of {name} to values, got {grid!r}.")
     for key, values in grid.items():
-        if key not in own and key not in methods.COMMON:
-            raise unknown_name(f"argument of {name}", key, [*own, *methods.COMMON])
+        check_known(f"argument of {name}", key, [*own, *methods.COMMON])
         if key in fixed:
             raise ArgumentError(f"{key} cannot be both set to {fixed[key]!r} and searched.")
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
@@ -389,46 +373,42 @@ def plan_rungs(count: int, rounds: int, every: int) -> list[tuple[int, int]]:
 
 
 def run_search(
+    study: Study,
     candidate: Candidate,
     points: list[GridPoint],
-    seeds: list[int],
-    study: Study,
-    *,
-    out: Path | None,
     listener: ProgressListener,
     by: Criterion = "validation",
     halving: bool = False,
-    jobs: int = 1,
-    command: Mapping[str, Any] | None = None,
 ) -> Tuning:
-    """Train the points of a candidate's grid; `command` is kept in the study's JSON file.
+    """Train the points of a candidate's grid.
 
     Raises:
         Interrupted: After Ctrl-C; it holds the result so far.
     """
-    if by not in MEASURES:
-        raise unknown_name("way to choose", by, MEASURES)
-    if halving and out is None:
+    check_known("way to choose", by, MEASURES)
+    if halving and study.out is None:
         raise ArgumentError("Halving continues runs, so it needs a folder: give out=...")
     if by == "validation":
         study = study.with_validation(VALIDATION)
     candidates = [point.candidate for point in points]
-    run = study.check(candidates, seeds[0])
+    run = study.check(candidates)
     if by == "test" and run.data.test is None:
         raise ArgumentError("tune(by='test') needs a test set; choose by validation data.")
     assert candidate.name is not None
-    tuning = Tuning(candidate.name, points, seeds, study.rounds, by, out)
-    rungs = [(len(candidates), study.rounds)]
+    seeds, rounds, fixed = list(study.seeds), study.rounds, candidate.settings
+    tuning = Tuning(candidate.name, points, seeds, rounds, by, study.out, fixed)
+    rungs = [(len(points), rounds)]
     if halving:
-        rungs = plan_rungs(len(candidates), study.rounds, int(study.options["eval_every"]))
+        rungs = plan_rungs(len(points), rounds, int(study.options["eval_every"]))
     labels = [candidate.label for candidate in candidates]
     try:
         for count, until in rungs:
-            _write(tuning, candidate.settings, command)
+            tables.save(tuning, study.command)
             chosen = [c for c in candidates if c.label in labels[:count]]
-            stop = None if until == study.rounds else until
-            tasks = [make_task(out, c.label, s, study.rounds, stop) for s in seeds for c in chosen]
-            done = dict(run_all(tasks, study.with_candidates(chosen).inputs, listener, jobs))
+            stop = None if until == rounds else until
+            tasks = [study.task(c.label, seed, stop) for seed in seeds for c in chosen]
+            make_inputs = study.with_candidates(chosen).inputs
+            done = dict(run_all(tasks, make_inputs, listener, study.jobs))
             runs = {c.label: tuple(done[t] for t in tasks if t.label == c.label) for c in chosen}
             points = [
                 replace(p, runs=runs[p.candidate.label], rounds=until)
@@ -439,30 +419,10 @@ def run_search(
             tuning = replace(tuning, points=points)
             labels = [p.candidate.label for p in tuning.ranked(until)]
     except KeyboardInterrupt:
-        hint = "" if out is None else f" Call tune again with out={str(out)!r}."
+        hint = "" if study.out is None else f" Call tune again with out={str(study.out)!r}."
         raise Interrupted(f"Stopped by Ctrl-C.{hint}", tuning) from None
-    _write(tuning, candidate.settings, command)
+    tables.save(tuning, study.command)
     return tuning
-
-
-def _write(tuning: Tuning, fixed: Mapping[str, Any], command: Mapping[str, Any] | None) -> None:
-    if tuning.path is None:
-        return
-    facts = {
-        "method": tuning.name,
-        "fixed": _to_plain(fixed),
-        "points": [[p.candidate.label, _to_plain(p.settings), p.rounds] for p in tuning.points],
-        "seeds": tuning.seeds,
-        "rounds": tuning.rounds,
-        "by": tuning.by,
-        "command": command,
-    }
-    write_study(tuning.path, FILE, facts, "tune")
-
-
-def _to_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    plain = str | int | float | None
-    return {k: v if isinstance(v, plain) else repr(v) for k, v in settings.items()}
 
 
 def tune(
@@ -496,17 +456,9 @@ def tune(
         progress: Show progress on standard error.
         **settings: Further arguments of `fit`.
     """
-    study = PythonStudy.create("tune", model, federation, settings)
+    study = PythonStudy.create("tune", model, federation, settings, seeds, out)
     own = dict(fixed or {})
     candidate = Candidate(method, methods.get(method, **own), method, settings=own)
+    points = make_grid(candidate, grid)
     with make_progress(progress) as listener:
-        return run_search(
-            candidate,
-            make_grid(candidate, grid),
-            make_seeds(seeds, "tune"),
-            study,
-            out=study_folder("tune", out),
-            listener=listener,
-            by=by,
-            halving=halving,
-        )
+        return run_search(study, candidate, points, listener, by, halving)

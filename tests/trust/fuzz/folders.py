@@ -17,7 +17,7 @@ from trust.fuzz.mutate import edited, odd_json
 from trust.fuzz.target import Target, chosen, put, room, swapped, target
 from tunefree.cli import run as run_command
 from tunefree.core.files import unpack_tensors
-from tunefree.flower.store import MemoryStore
+from tunefree.flower.memory import MemoryStore
 from tunefree.report import collect
 from tunefree.report.page import to_script_json
 from tunefree.report.payload import build_payload

@@ -15,8 +15,8 @@ import tunefree as tf
 from trust.fuzz.mutate import FLOATS, NUMBERS, edited, odd_json
 from trust.fuzz.target import Target, chosen, kept_head, kept_length, room, target
 from tunefree.flower import serve
+from tunefree.flower.memory import MemoryStore
 from tunefree.flower.secagg_client import SecAggTerms, probe_shapes, training_shapes
-from tunefree.flower.store import MemoryStore
 from tunefree.privacy import ProtocolClient, ProtocolServer, ProtocolTerms, Secure
 from tunefree.training.folder import RunFolder
 

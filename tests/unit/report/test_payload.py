@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tunefree.report import payload
-from tunefree.report.command import command
+from tunefree.report.payload import command
 
 from .runs import run
 

@@ -14,7 +14,7 @@ from rich.progress import Progress
 import tunefree as tf
 from helpers import labelled, linear, start_process
 from tunefree.core.errors import Interrupted
-from tunefree.report import notebook, terminal
+from tunefree.report import terminal
 
 SMALL = {"rounds": 4, "cohort": 2, "steps": 1, "batch": 4, "device": "cpu", "dtype": torch.float64}
 
@@ -146,7 +146,7 @@ def test_ipython_in_a_terminal_is_no_notebook(monkeypatch):
     module = types.ModuleType("IPython")
     module.get_ipython = lambda: types.SimpleNamespace()
     monkeypatch.setitem(sys.modules, "IPython", module)
-    assert not notebook.in_notebook()
+    assert not terminal.in_notebook()
 
 
 SCRIPT = """

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from helpers import labelled
 from tunefree.core.errors import ArgumentError
-from tunefree.study import FailedRun, execute
+from tunefree.study import FailedRun, pool
 from tunefree.study.candidates import parse_candidates
 from tunefree.study.comparison import run_comparison
 from tunefree.study.progress import TerminalProgress
@@ -22,8 +22,8 @@ def watched(terminal, methods=("fedavg", "auto:nope"), out=None, **settings):
     watch = TerminalProgress(console)
     update = watch._bar.update  # drawn at once, not when its clock says so
     watch._bar.update = lambda *args, **more: update(*args, **more | {"refresh": True})
-    setup = PythonStudy.create("compare", model, labelled(), SMALL | settings)
-    run_comparison(parse_candidates(methods), [0, 1], setup, out=out, listener=watch)
+    study = PythonStudy.create("compare", model, labelled(), SMALL | settings, 2, out)
+    run_comparison(study, parse_candidates(methods), watch)
     return watch, file.getvalue()
 
 
@@ -65,6 +65,6 @@ def test_a_failure_is_a_line():
 def test_torchrun_is_refused(monkeypatch):
     from tunefree.simulation.ranks import Ranks
 
-    monkeypatch.setattr(execute, "init_ranks", lambda: Ranks(0, 2))
+    monkeypatch.setattr(pool, "init_ranks", lambda: Ranks(0, 2))
     with pytest.raises(ArgumentError, match="leave torchrun out"):
         watched(False, ["fedavg"])
