@@ -21,6 +21,7 @@ from tunefree.clients import (
     Round,
     Step,
     StepContext,
+    Upload,
 )
 from tunefree.core.errors import ArgumentError
 from tunefree.core.layout import Layout
@@ -221,6 +222,8 @@ def expanded(state):
 
 
 WORK = LocalResult(
+    x=X,
+    down={},
     y=rows(1) + X,
     delta=rows(1),
     steps=torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64),
@@ -248,7 +251,7 @@ def client_hooks(part):
     down = {"x": X, "own_grad": rows(15), **{n: BY_SERVER[n] for n in part.reads}}
     down |= pure(part.down, shared)
     scratch = part.begin(rows(8), down) if isinstance(part, Step) else {}
-    sent, memory = pure(part.upload, replace(WORK, scratch=scratch), X, down, own, ROUND)
+    sent, memory = pure(part.upload, replace(WORK, down=down, scratch=scratch), own, ROUND)
     assert set(sent) == {*part.uploads, *part.reports}
     assert all(sent[name].shape == (M, D) for name in part.uploads)
     assert all(sent[name].shape == (M,) for name in part.reports)
@@ -257,7 +260,7 @@ def client_hooks(part):
         halved = {name: v / 2 for name, v in sent.items()}
         echoed = {name: mean[name] for name in part.echo}
         for arrived in (halved, sent):
-            kept = pure(part.update_memory, sent, arrived, echoed, memory, ROUND)
+            kept = pure(part.update_memory, Upload(sent, arrived, echoed), memory, ROUND)
         memory = kept
     assert memory.keys() == own.keys()
     after = pure(part.update_shared, mean, shared, ROUND)
@@ -294,8 +297,9 @@ def test_steps_are_pure(name):
     phi = LocalObjective(value(y), lambda z: 0.0, value, y, slope=lambda z: 2 * (z - centre))
     scratch = pure(part.begin, y, down)
     for k in range(3):
-        tick = StepContext(k, ROUND, torch.full((M,), 0.5, dtype=torch.float64), WORK.steps)
-        new, lr, after = pure(part.take, y, 2 * (y - centre), phi, tick, down, scratch)
+        share = torch.full((M,), 0.5, dtype=torch.float64)
+        tick = StepContext(k, ROUND, ROUND.factor, share, WORK.steps, phi, down)
+        new, lr, after = pure(part.take, y, 2 * (y - centre), tick, scratch)
         assert (new.shape, lr.shape) == ((M, D), (M,))
         assert new.dtype == lr.dtype == y.dtype
         assert after.keys() == scratch.keys()

@@ -33,6 +33,8 @@ from .rule import (
     LocalResult,
     Step,
     StepContext,
+    StepResult,
+    Upload,
 )
 from .scafcom import Scafcom
 from .scaffnew import Scaffnew
@@ -94,8 +96,10 @@ __all__ = [  # noqa: RUF022  # sorted without regard to case
     "ServerRate",
     "Step",
     "StepContext",
+    "StepResult",
     "Sum",
     "Until",
+    "Upload",
     "ZA1",
     "solver",
 ]

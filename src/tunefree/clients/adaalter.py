@@ -20,7 +20,7 @@ from torch import Tensor
 from ..core.errors import check_nonnegative, check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
-from .rule import LocalObjective, LocalResult, Step, StepContext, per_client
+from .rule import LocalResult, Step, StepContext, StepResult, per_client
 
 
 @dataclass(frozen=True)
@@ -59,27 +59,17 @@ class AdaAlter(Step):
         """Start with a sum of zero."""
         return {"squares": torch.zeros_like(y)}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along the scaled direction."""
         lr = self.lr * tick.factor
-        root = (down["squares"] + (tick.index + 1) * self.eps**2).sqrt()
+        root = (tick.down["squares"] + (tick.index + 1) * self.eps**2).sqrt()
         after = {"squares": torch.addcmul(scratch["squares"], d, d)}
         each = per_client(y, lr)
         if isinstance(lr, Tensor):
             return y - lr * (d / root), each, after
         return torch.addcdiv(y, d, root, value=-lr), each, after
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the squares of the round."""
         return {"squares": work.scratch["squares"]}, own
 

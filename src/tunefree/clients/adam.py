@@ -15,7 +15,7 @@ import torch
 
 from ..core.errors import check_in_range, check_positive
 from ..core.types import Channels, Rows, State
-from .rule import LocalObjective, Step, StepContext, descend, per_client
+from .rule import Step, StepContext, StepResult, descend, per_client
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,7 @@ class Adam(Step):
         """Start with empty moments."""
         return {"m": torch.zeros_like(y), "s": torch.zeros_like(y)}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along the normalised first moment."""
         lr, k = per_client(y, self.lr * tick.factor), tick.index + 1
         m = self.beta1 * scratch["m"] + (1 - self.beta1) * d

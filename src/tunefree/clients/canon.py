@@ -20,7 +20,7 @@ from ..core.errors import check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from ..penalties import Penalty, Zero
-from .rule import Direction, LocalProblem, LocalResult
+from .rule import Direction, LocalProblem, LocalResult, Upload
 
 
 @dataclass(frozen=True)
@@ -68,23 +68,19 @@ class Canon(Direction):
         """Shift the gradient by c_i."""
         return LocalProblem(shift=own["control"], start=own["x"] if self.copy else None)
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the move, as if it had taken K steps."""
         ratio = (t.plan.steps / work.steps)[:, None]
         return {"delta": work.delta * ratio}, own
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Update c_i by the distance of the client's move from the mean move."""
-        away = (arrived["delta"] - mean["delta"]) / (self.lr * t.factor * t.plan.steps)
+        away = (up.arrived["delta"] - up.mean["delta"]) / (self.lr * t.factor * t.plan.steps)
         new = {"control": own["control"] + away}
         if not self.copy:
             return new
         usual = self.lr * t.plan.steps
         alpha = usual if self.alpha is None else self.alpha
-        x = own["x"] + (alpha / usual) * mean["delta"]
+        x = own["x"] + (alpha / usual) * up.mean["delta"]
         h = Zero() if self.penalty is None else self.penalty
         return new | {"x": h.prox(x, alpha * t.factor, t.plan.layout)}

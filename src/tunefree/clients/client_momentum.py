@@ -20,7 +20,7 @@ import torch
 from ..core.errors import check_fraction
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, LocalProblem, LocalResult, apply_arrived
+from .rule import Direction, LocalProblem, LocalResult, Upload
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,10 @@ class ScaffoldM(Direction):
     error_compensated: ClassVar[tuple[str, ...]] = ("control",)
     reads: ClassVar[tuple[str, ...]] = ("momentum",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
+    records: ClassVar[tuple[str, ...]] = ("grad_mean",)
 
     def __post_init__(self) -> None:
         check_fraction("ScaffoldM", "beta", self.beta)
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """What the new c_i is."""
-        return ("grad_mean",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return c_i = 0 and c = 0."""
@@ -80,19 +76,14 @@ class ScaffoldM(Direction):
         shift = self.beta * (down["control"] - own["control"])
         return LocalProblem(scale=self.beta, shift=shift + (1 - self.beta) * down["momentum"])
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send c_i+ - c_i."""
         assert work.grad_mean is not None
         return {"control": work.grad_mean - own["control"]}, own | {"new": work.grad_mean}
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Keep c_i+ as the server knows it."""
-        name = "control"
-        return {name: apply_arrived(own[name], own["new"], sent[name], arrived[name])}
+        return {"control": up.apply("control", own["control"], own["new"])}
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Add the mean change; clients that were absent count as no change."""

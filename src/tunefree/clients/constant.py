@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core.errors import check_positive
-from ..core.types import Channels, Rows, State
-from .rule import LocalObjective, Step, StepContext, descend, per_client
+from ..core.types import Rows, State
+from .rule import Step, StepContext, StepResult, descend, per_client
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,7 @@ class Constant(Step):
         other = self.balanced or type(self).take is not Constant.take
         return None if other else self.lr * factor
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along -d."""
         lr = self.lr * tick.factor
         each = per_client(y, lr)

@@ -38,7 +38,7 @@ from ..core.errors import ArgumentError, check_positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import inner, row_sq
-from .rule import LocalObjective, LocalResult, Step, StepContext, descend
+from .rule import LocalResult, Step, StepContext, StepResult, descend
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class DoG(Step):
     sets_lr: ClassVar[bool] = True
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
+    records: ClassVar[tuple[str, ...]] = ("grad_sq",)
 
     def __post_init__(self) -> None:
         check_positive("DoG", "r_rel", self.r_rel)
@@ -71,11 +72,6 @@ class DoG(Step):
                 "DoG(asked=False) needs live=True, got live=False: clients would step in round 0 "
                 "before any gradient is known. Set live=True, or leave asked out."
             )
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """The gradients' squared norms."""
-        return ("grad_sq",)
 
     def _lr(self, r: Vector, v: Vector) -> Vector:
         lr = (r.square() if self.weighted else r) / v.sqrt()
@@ -108,26 +104,16 @@ class DoG(Step):
         """Start from the gradients seen by the federation."""
         return {"v": down["v"].expand(y.shape[:1])} if self.live else {}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along -d."""
         if not self.live:
-            lr = down["lr"].expand(y.shape[:1])
+            lr = tick.down["lr"].expand(y.shape[:1])
             return descend(y, d, lr), lr, scratch
-        v = scratch["v"] + self._omega(down["r"]) * row_sq(d)
-        lr = self._lr(down["r"], v)  # (m,)
+        v = scratch["v"] + self._omega(tick.down["r"]) * row_sq(d)
+        lr = self._lr(tick.down["r"], v)  # (m,)
         return descend(y, d, lr), lr, {"v": v}
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the sum of squared gradient norms."""
         assert work.grad_sq is not None
         return {"grad_sq": work.grad_sq}, own

@@ -21,7 +21,7 @@ import torch
 from ..core.errors import check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, LocalProblem, LocalResult, apply_arrived
+from .rule import Direction, LocalProblem, LocalResult, Upload
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,13 @@ class FedDyn(Direction):
         """Pull to x - h_i."""
         return LocalProblem(mu=self.mu, anchor=x - own["drift"])
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the move."""
         return {"delta": work.delta}, own
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Add the move, as the server knows it, to the drift."""
-        return {"drift": own["drift"] + arrived["delta"]}
+        return {"drift": own["drift"] + up.arrived["delta"]}
 
 
 @dataclass(frozen=True)
@@ -97,21 +93,17 @@ class FedDC(Direction):
         shift = down["control"] - own["control"]
         return LocalProblem(shift=shift, mu=self.mu, anchor=x - own["drift"])
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the move and the change of c_i."""
         mean = work.delta / (-self.lr * t.factor * work.steps[:, None])
-        change = mean - down["control"]
+        change = mean - work.down["control"]
         new = own["control"] + change
         return {"delta": work.delta, "control": change}, own | {"new": new}
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Keep drift and control as the server knows them."""
-        c = apply_arrived(own["control"], own["new"], sent["control"], arrived["control"])
-        return {"drift": own["drift"] + arrived["delta"], "control": c}
+        c = up.apply("control", own["control"], own["new"])
+        return {"drift": own["drift"] + up.arrived["delta"], "control": c}
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Add the mean change; clients that were absent count as no change."""

@@ -44,15 +44,11 @@ class FastFedDA(Direction):
     sets: ClassVar[tuple[str, ...]] = ("grad_at", "start")
     needs_constant_lr: ClassVar[bool] = True
     goes_with: ClassVar[tuple[str, ...]] = ("FastFedDA",)
+    records: ClassVar[tuple[str, ...]] = ("grad_mean", "point_mean")
 
     def __post_init__(self) -> None:
         check_positive("FastFedDA", "lr", self.lr)
         check_nonnegative("FastFedDA", "mu", self.mu)
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """What is sent."""
-        return ("grad_mean", "point_mean")
 
     def check(self, plan: Plan) -> None:
         """Refuse a plan in whose last round the proximal problem is not convex."""
@@ -80,9 +76,7 @@ class FastFedDA(Direction):
             mu=-self.mu / 2, anchor=zero, start=-self.lr * down["dual"], grad_at=grad_at
         )
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the mean gradient and the mean point."""
         assert work.grad_mean is not None
         assert work.point_mean is not None

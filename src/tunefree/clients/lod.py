@@ -20,7 +20,7 @@ from typing import ClassVar
 from ..core.plan import Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import row_sq
-from .rule import Direction, LocalObjective, LocalProblem, LocalResult, Step, StepContext, descend
+from .rule import Direction, LocalProblem, LocalResult, Step, StepContext, StepResult, descend
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,13 @@ class Pull(Direction):
 
     reports: ClassVar[tuple[str, ...]] = ("loss",)
     reads: ClassVar[tuple[str, ...]] = ("mu",)
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """The loss where the client ended."""
-        return ("loss_end",)
+    records: ClassVar[tuple[str, ...]] = ("loss_end",)
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Pull to x."""
         return LocalProblem(mu=down["mu"], anchor=x)
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send f_i(y)."""
         assert work.loss_end is not None
         return {"loss": work.loss_end}, own
@@ -65,27 +59,17 @@ class Follow(Step):
     fusible: ClassVar[bool] = True
 
     @property
-    def records(self) -> tuple[str, ...]:
+    def records(self) -> tuple[str, ...]:  # type: ignore[override]
         """What q_i is made of."""
         return ("grad_end",) if self.printed else ("grad_sq",)
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along -d, less where the pull is implicit."""
-        lr = down["lr"]
-        step = lr / (1 + lr * down["mu"]) if self.implicit else lr
+        lr = tick.down["lr"]
+        step = lr / (1 + lr * tick.down["mu"]) if self.implicit else lr
         return descend(y, d, step.expand(y.shape[:1])), lr.expand(y.shape[:1]), scratch
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send q_i."""
         if self.printed:
             assert work.grad_end is not None

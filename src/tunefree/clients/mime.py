@@ -76,14 +76,10 @@ class MimeLite(Direction):
     momentum: float = 0.9
     uploads: ClassVar[tuple[str, ...]] = ("grad",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
+    records: ClassVar[tuple[str, ...]] = ("grad_full",)
 
     def __post_init__(self) -> None:
         check_in_range("MimeLite", "momentum", self.momentum, 0, 1)
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """The gradient at x over all own data."""
-        return ("grad_full",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Start at rest."""
@@ -97,9 +93,7 @@ class MimeLite(Direction):
         """Blend the gradient with m."""
         return LocalProblem(scale=1 - self.momentum, shift=self.momentum * down["m"])
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the gradient at x."""
         assert work.grad_full is not None
         return {"grad": work.grad_full}, own

@@ -12,7 +12,7 @@ import torch
 
 from ..core.errors import check_in_range, check_positive
 from ..core.types import Channels, Rows, State
-from .rule import LocalObjective, Step, StepContext, descend, per_client
+from .rule import Step, StepContext, StepResult, descend, per_client
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,7 @@ class Momentum(Step):
         """Start at rest."""
         return {"v": torch.zeros_like(y)}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along the running sum."""
         lr = per_client(y, self.lr * tick.factor)
         v = self.momentum * scratch["v"] + d

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import torch
 
-from ..core.types import Channels, Rows, State
+from ..core.types import Rows, State
 from ..core.vectors import row_sq
 from .rates import Rates
-from .rule import LocalObjective, Step, StepContext, descend
+from .rule import Step, StepContext, StepResult, descend
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,7 @@ class Normalised(Step):
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Take a step of the given length along -d."""
         norm = row_sq(d).sqrt()
         length = self.rates.lr_at(tick.round.plan)

@@ -18,7 +18,7 @@ import torch
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from .rates import Rates
-from .rule import Direction, LocalProblem, LocalResult, apply_arrived
+from .rule import Direction, LocalProblem, LocalResult, Upload
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class PAdaMFed(Direction):
     uploads: ClassVar[tuple[str, ...]] = ("control",)
     error_compensated: ClassVar[tuple[str, ...]] = ("control",)
     prepares: ClassVar[bool] = True
+    records: ClassVar[tuple[str, ...]] = ("grad_mean",)
 
     @property
     def _vr(self) -> bool:
@@ -50,11 +51,6 @@ class PAdaMFed(Direction):
         """What the server's rule must send."""
         return ("momentum", "before") if self._vr else ("momentum",)
 
-    @property
-    def records(self) -> tuple[str, ...]:
-        """What the new c_i is."""
-        return ("grad_mean",)
-
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return c_i = 0, until everyone has prepared."""
         return {"control": torch.zeros_like(x)}, {}
@@ -69,16 +65,11 @@ class PAdaMFed(Direction):
             return LocalProblem(shift=shift, ref=down["before"], ref_scale=1 - beta)
         return LocalProblem(scale=beta, shift=shift)
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send c_i+ - c_i."""
         assert work.grad_mean is not None
         return {"control": work.grad_mean - own["control"]}, own | {"new": work.grad_mean}
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Keep c_i+ as the server knows it."""
-        name = "control"
-        return {name: apply_arrived(own[name], own["new"], sent[name], arrived[name])}
+        return {"control": up.apply("control", own["control"], own["new"])}

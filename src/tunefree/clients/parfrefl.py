@@ -19,7 +19,7 @@ import torch
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from .rates import Rates
-from .rule import Direction, LocalProblem, LocalResult, apply_arrived
+from .rule import Direction, LocalProblem, LocalResult, Upload
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,7 @@ class ParFreFL(Direction):
     error_compensated: ClassVar[tuple[str, ...]] = ("innovation",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
     prepares: ClassVar[bool] = True
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """What the new m_i is made of."""
-        return ("grad_mean",)
+    records: ClassVar[tuple[str, ...]] = ("grad_mean",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return m_i = c_i = 0, until everyone has prepared."""
@@ -54,18 +50,14 @@ class ParFreFL(Direction):
         beta = self.rates.beta_at(t.plan)
         return LocalProblem(scale=beta, shift=(1 - beta) * own["momentum"])
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the change of c_i."""
         assert work.grad_mean is not None
         beta = 1.0 if t.preparing else self.rates.beta_at(t.plan)
         m = (1 - beta) * own["momentum"] + beta * work.grad_mean
         return {"innovation": m - own["control"]}, {"momentum": m, "control": own["control"]}
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Move c_i by what arrived."""
-        m, q = own["momentum"], "innovation"
-        return {"momentum": m, "control": apply_arrived(own["control"], m, sent[q], arrived[q])}
+        m = own["momentum"]
+        return {"momentum": m, "control": up.apply("innovation", own["control"], m)}

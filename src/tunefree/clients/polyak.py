@@ -17,9 +17,9 @@ from typing import ClassVar
 import torch
 
 from ..core.errors import check_finite, check_positive
-from ..core.types import Channels, Rows, State
+from ..core.types import Rows, State
 from ..core.vectors import row_sq
-from .rule import LocalObjective, Step, StepContext, descend
+from .rule import Step, StepContext, StepResult, descend
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,10 @@ class Polyak(Step):
         check_positive("Polyak", "max_lr", self.max_lr)
         check_finite("Polyak", "lower", self.lower)
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Take the Polyak step, at most max_lr."""
         sq = row_sq(d)
-        gap = (phi.here() - self.lower).clamp(min=0)
+        gap = (tick.phi.here() - self.lower).clamp(min=0)
         some = (gap > 0) & (sq > 0)  # of a tiny gradient even c |d|^2 may be 0
         lr = torch.where(some, gap / (self.c * sq), 0.0).clamp(max=self.max_lr)
         return descend(y, d, lr), lr, scratch

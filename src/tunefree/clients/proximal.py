@@ -44,15 +44,9 @@ class Moreau(Proximal):
     """
 
     reports: ClassVar[tuple[str, ...]] = ("envelope",)
+    records: ClassVar[tuple[str, ...]] = ("loss_end",)
 
-    @property
-    def records(self) -> tuple[str, ...]:
-        """The loss where the client ended."""
-        return ("loss_end",)
-
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send f_i(y) + (mu / 2) |y - x|^2."""
         assert work.loss_end is not None
         return {"envelope": work.loss_end + (self.mu / 2) * row_sq(work.delta)}, own

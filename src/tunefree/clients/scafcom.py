@@ -19,7 +19,7 @@ import torch
 from ..core.errors import check_fraction
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, LocalProblem, LocalResult, apply_arrived
+from .rule import Direction, LocalProblem, LocalResult, Upload
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,10 @@ class Scafcom(Direction):
     error_compensated: ClassVar[tuple[str, ...]] = ("innovation",)
     reads: ClassVar[tuple[str, ...]] = ("control",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
+    records: ClassVar[tuple[str, ...]] = ("grad_mean",)
 
     def __post_init__(self) -> None:
         check_fraction("Scafcom", "beta", self.beta)
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """What the new v_i is made of."""
-        return ("grad_mean",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return v_i = c_i = 0."""
@@ -55,17 +51,13 @@ class Scafcom(Direction):
         shift = (1 - self.beta) * own["momentum"] - own["control"] + down["control"]
         return LocalProblem(scale=self.beta, shift=shift)
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the change of c_i."""
         assert work.grad_mean is not None
         v = (1 - self.beta) * own["momentum"] + self.beta * work.grad_mean
         return {"innovation": v - own["control"]}, {"momentum": v, "control": own["control"]}
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Move c_i by what arrived."""
-        v, q = own["momentum"], "innovation"
-        return {"momentum": v, "control": apply_arrived(own["control"], v, sent[q], arrived[q])}
+        v = own["momentum"]
+        return {"momentum": v, "control": up.apply("innovation", own["control"], v)}

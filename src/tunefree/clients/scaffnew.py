@@ -19,7 +19,7 @@ from typing import ClassVar
 from ..core.errors import check_fraction, check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, LocalPhases, LocalProblem, LocalResult
+from .rule import Direction, LocalPhases, LocalProblem, LocalResult, Upload
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,10 @@ class Scaffnew(Direction):
         """Shift the gradient by e_i, now that x is known."""
         return LocalProblem(shift=own["half"] - self._pull(t.plan) * x)
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the move."""
         return {"delta": work.delta}, own
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Add the move as the server received it; the next x completes e_i."""
-        return {"half": own["half"] + self._pull(t.plan) * arrived["delta"]}
+        return {"half": own["half"] + self._pull(t.plan) * up.arrived["delta"]}

@@ -21,7 +21,7 @@ import torch
 from ..core.errors import unknown_name
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, LocalProblem, LocalResult, apply_arrived
+from .rule import Direction, LocalProblem, LocalResult, Upload
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Scaffold(Direction):
             raise unknown_name("Scaffold option", self.option, ("I", "II"))
 
     @property
-    def records(self) -> tuple[str, ...]:
+    def records(self) -> tuple[str, ...]:  # type: ignore[override]
         """What the new c_i is made of."""
         return ("grad_mean",) if self.option == "II" else ("grad_full",)
 
@@ -59,20 +59,15 @@ class Scaffold(Direction):
         """Shift the gradient by c - c_i."""
         return LocalProblem(shift=down["control"] - own["control"])
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send c_i+ - c_i and keep c_i+."""
         new = work.grad_mean if self.option == "II" else work.grad_full
         assert new is not None
         return {"control": new - own["control"]}, own | {"new": new}
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Keep c_i+ as the server knows it."""
-        new, name = own["new"], "control"
-        return {name: apply_arrived(own[name], new, sent[name], arrived[name])}
+        return {"control": up.apply("control", own["control"], own["new"])}
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Add the mean change; clients that were absent count as no change."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..core.plan import Round
-from ..core.types import Channels, Rows, State, Vector
+from ..core.types import Channels, Rows, State
 from .constant import Constant
-from .rule import LocalObjective, LocalResult, Step, StepContext
+from .rule import LocalResult, Step, StepContext, StepResult
 
 _DESCENT = Constant(1.0)
 
@@ -34,21 +34,11 @@ class ServerRate(Step):
         """Return a constant step of size 1, and the round with the size sent as its factor."""
         return _DESCENT, replace(t, factor=float(down["lr"]))
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along -d."""
-        step, this = self.resolve(down, tick.round)
-        return step.take(y, d, phi, replace(tick, round=this), down, scratch)
+        step, this = self.resolve(tick.down, tick.round)
+        return step.take(y, d, replace(tick, factor=this.factor), scratch)
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the mean batch loss."""
         return {"train_loss": work.loss}, own

@@ -23,7 +23,7 @@ from ..core.types import Channels, Rows, State
 from ..core.vectors import row_sq
 from .armijo import Armijo
 from .constant import Constant
-from .rule import LocalObjective, Step, StepContext
+from .rule import Step, StepContext, StepResult
 
 
 def _first_length(d: Rows, length: Rows, tick: StepContext, scratch: State) -> Rows:
@@ -58,17 +58,9 @@ class ConjugateGradient(Step):
         start = {"p": torch.zeros_like(y), "sq": one, "first": one, "slopes": torch.zeros_like(one)}
         return start | {"done": one < 0}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go to the lowest point along the next conjugate direction."""
-        assert phi.slope is not None
+        assert tick.phi.slope is not None
         sq, tiny = row_sq(d), torch.finfo(y.dtype).tiny
         first = _first_length(d, sq.sqrt(), tick, scratch)
         going = sq.sqrt() > self.tol * first
@@ -76,7 +68,7 @@ class ConjugateGradient(Step):
         uphill = (p * d).sum(-1) >= 0  # rounding has spoilt the directions: start again
         p = torch.where(uphill[:, None], -d, p)
         s = 1 / row_sq(p).sqrt().clamp(min=tiny)
-        curve = (p * (phi.slope(y + s[:, None] * p) - d)).sum(-1) / s
+        curve = (p * (tick.phi.slope(y + s[:, None] * p) - d)).sum(-1) / s
         going = going & (curve > 0)
         a = torch.where(going, -(p * d).sum(-1) / curve, 0.0)
         after = {"p": p, "sq": sq.clamp(min=tiny), "first": first}
@@ -127,21 +119,13 @@ class Until(Step):
         one = y.new_ones(y.shape[:1])
         return self.step.begin(y, down) | {"first": one, "done": one < 0}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Take the other step, or stop."""
         length = row_sq(d).sqrt()
         first = _first_length(d, length, tick, scratch)
         going = length > self.tol * first
         inner = {n: v for n, v in scratch.items() if n not in ("first", "done")}
-        new, lr, after = self.step.take(y, d, phi, tick, down, inner)
+        new, lr, after = self.step.take(y, d, tick, inner)
         y = torch.where(going[:, None], new, y)
         return y, torch.where(going, lr, 0.0), after | {"first": first, "done": ~going}
 

@@ -31,7 +31,7 @@ import torch
 from ..core.errors import check_between, check_in_range, check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
-from .rule import Direction, LocalPhases, LocalProblem, LocalResult, apply_arrived
+from .rule import Direction, LocalPhases, LocalProblem, LocalResult, Upload
 
 
 @dataclass(frozen=True)
@@ -66,20 +66,15 @@ class FedDR(Direction):
         """Pull to y_i."""
         return LocalProblem(mu=self.mu, anchor=self._anchor(x, own), start=own["x"])
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the change of 2 x_i - y_i."""
-        y = self._anchor(x, own)
+        y = self._anchor(work.x, own)
         new = 2 * work.y - y
         return {"reflected": new - own["told"]}, own | {"y": y, "x": work.y, "new": new}
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Keep r_i as the server received it."""
-        name = "reflected"
-        told = apply_arrived(own["told"], own["new"], sent[name], arrived[name])
+        told = up.apply("reflected", own["told"], own["new"])
         return {"y": own["y"], "x": own["x"], "told": told}
 
 
@@ -109,20 +104,15 @@ class FedADMM(Direction):
         """Shift by z_i, with a proximal term at x."""
         return LocalProblem(shift=own["dual"], mu=self.mu, anchor=x, start=own["x"])
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the change of x_i + z_i / mu."""
-        dual = own["dual"] + self.mu * (work.y - x)
+        dual = own["dual"] + self.mu * (work.y - work.x)
         new = work.y + dual / self.mu
         return {"reflected": new - own["told"]}, own | {"dual": dual, "x": work.y, "new": new}
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Keep r_i as the server received it."""
-        name = "reflected"
-        told = apply_arrived(own["told"], own["new"], sent[name], arrived[name])
+        told = up.apply("reflected", own["told"], own["new"])
         return {"dual": own["dual"], "x": own["x"], "told": told}
 
 
@@ -163,16 +153,12 @@ class FedPD(Direction):
             shift=own["dual"], mu=self.mu, anchor=own.get("anchor", x), start=own["x"]
         )
 
-    def between_phases(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> State:
+    def between_phases(self, work: LocalResult, own: State, t: Round) -> State:
         """Update l_i and a_i."""
-        dual = own["dual"] + self.mu * (work.y - own.get("anchor", x))
+        dual = own["dual"] + self.mu * (work.y - own.get("anchor", work.x))
         return {"dual": dual, "x": work.y, "anchor": work.y + dual / self.mu}
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send a_i - x."""
-        after = self.between_phases(work, x, down, own, t)
-        return {"delta": after.pop("anchor") - x}, after
+        after = self.between_phases(work, own, t)
+        return {"delta": after.pop("anchor") - work.x}, after

@@ -21,7 +21,7 @@ from ..core.errors import check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
-from .rule import Direction, LocalProblem, LocalResult
+from .rule import Direction, LocalProblem, LocalResult, Upload
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,13 @@ class ZA1(Direction):
             shift=own["half"] - x / self.round_length(t.plan), start=start, grad_at=grad_at
         )
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the move."""
         start = work.y - work.delta
         return {"delta": work.delta}, {
-            "half": own["half"] + (start - x) / self.round_length(t.plan)
+            "half": own["half"] + (start - work.x) / self.round_length(t.plan)
         }
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Add the move as the server received it; the next x completes c_i."""
-        return {"half": own["half"] + arrived["delta"] / (self.lr * t.plan.steps)}
+        return {"half": own["half"] + up.arrived["delta"] / (self.lr * t.plan.steps)}

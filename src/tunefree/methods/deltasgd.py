@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import LocalObjective, Step, StepContext, descend
+from ..clients.rule import Step, StepContext, StepResult, descend
 from ..core.errors import check_nonnegative, check_positive
 from ..core.types import Channels, Rows, State
 from ..core.vectors import row_sq
@@ -63,22 +63,14 @@ class DeltaSGD(Step):
         start = {"last": y, "lr": self.lr * one, "theta": self.theta * one}
         return start | {"slopes": torch.zeros_like(one)}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along -d; from the second step on, lr is measured first."""
         if tick.index == 0:
             return descend(y, d, scratch["lr"]), scratch["lr"], scratch
-        assert phi.slope is not None
+        assert tick.phi.slope is not None
         last = scratch["last"]
         moved = row_sq(y - last).sqrt()  # (m,)
-        changed = row_sq(d - phi.slope(last)).sqrt()
+        changed = row_sq(d - tick.phi.slope(last)).sqrt()
         grown = (1 + self.delta * scratch["theta"]).sqrt() * scratch["lr"]
         known = (moved > 0) & (changed > 0)
         found = torch.where(known, self.gamma * moved / (2 * changed), grown)

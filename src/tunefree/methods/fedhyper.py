@@ -28,7 +28,7 @@ from typing import ClassVar, Literal
 import torch
 
 from ..clients import Constant
-from ..clients.rule import LocalObjective, Step, StepContext, descend
+from ..clients.rule import Step, StepContext, StepResult, descend
 from ..core.errors import check_at_least, check_known, check_positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, Rows, State, Vector
@@ -106,17 +106,9 @@ class ServerSideHyper(_Hyper):
         """Send the rate."""
         return {"lr": shared["lr"]}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along -d."""
-        lr = down["lr"].expand(y.shape[:1])
+        lr = tick.down["lr"].expand(y.shape[:1])
         return descend(y, d, lr), lr, scratch
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
@@ -149,17 +141,9 @@ class ClientSideHyper(_Hyper):
         one = y.new_ones(y.shape[:1])
         return {"g": torch.zeros_like(y), "lr": self.lr * one, "later": torch.zeros_like(one)}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Update the rate, from the second step on, and go along -d."""
-        agree = (d * scratch["g"]).sum(-1) - (d * down["last"]).sum(-1) / tick.steps  # (m,)
+        agree = (d * scratch["g"]).sum(-1) - (d * tick.down["last"]).sum(-1) / tick.steps  # (m,)
         lr = self._clip(scratch["lr"] + scratch["later"] * agree)
         return descend(y, d, lr), lr, {"g": d, "lr": lr, "later": torch.ones_like(lr)}
 

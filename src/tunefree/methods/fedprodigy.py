@@ -28,7 +28,7 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import LocalObjective, LocalResult, Step, StepContext, descend
+from ..clients.rule import LocalResult, Step, StepContext, StepResult, descend
 from ..core.errors import check_positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
@@ -70,25 +70,15 @@ class Prodigy(Step):
         zero = y.new_zeros(y.shape[:1])
         return {"q": zero, "path": zero.clone()}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Count the gradient, then go lr along it."""
-        far, sq = down["d"], row_sq(d)  # (), (m,)
+        far, sq = tick.down["d"], row_sq(d)  # (), (m,)
         q = scratch["q"] + sq
-        seen = down["v"] + far.square() * q
+        seen = tick.down["v"] + far.square() * q
         lr = torch.where(seen > 0, far.square() / seen.sqrt(), 0.0)  # no gradient, no step
         return descend(y, d, lr), lr, {"q": q, "path": scratch["path"] + lr.square() * sq}
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the squared gradients, and what the steps gained along them."""
         along = (row_sq(work.delta) - work.scratch["path"]) / 2
         return {"grad_sq": work.scratch["q"], "along": along}, own
