@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core.errors import check_nonnegative, check_positive
+from ..core.fields import NonNegative, Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from .rule import LocalResult, Step, StepContext, StepResult, per_client
@@ -37,15 +37,10 @@ class AdaAlter(Step):
 
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
-    lr: float = 0.5
-    eps: float = 1.0
-    b0: float = 1.0
+    lr: Positive = 0.5
+    eps: NonNegative = 1.0
+    b0: Positive = 1.0
     uploads: ClassVar[tuple[str, ...]] = ("squares",)
-
-    def __post_init__(self) -> None:
-        check_positive("AdaAlter", "lr", self.lr)
-        check_nonnegative("AdaAlter", "eps", self.eps)
-        check_positive("AdaAlter", "b0", self.b0)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Start at b0^2."""

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_in_range, check_positive
+from ..core.fields import Decay, Positive
 from ..core.types import Channels, Rows, State
 from .rule import Step, StepContext, StepResult, descend, per_client
 
@@ -31,16 +31,10 @@ class Adam(Step):
 
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
-    lr: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-
-    def __post_init__(self) -> None:
-        check_positive("Adam", "lr", self.lr)
-        check_positive("Adam", "eps", self.eps)
-        check_in_range("Adam", "beta1", self.beta1, 0, 1)
-        check_in_range("Adam", "beta2", self.beta2, 0, 1)
+    lr: Positive = 1e-3
+    beta1: Decay = 0.9
+    beta2: Decay = 0.999
+    eps: Positive = 1e-8
 
     def begin(self, y: Rows, down: Channels) -> State:
         """Start with empty moments."""

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..core.errors import check_at_least, check_between, check_int, check_positive, unknown_name
+from ..core.fields import AtLeastOne, NonNegativeInt, Positive, ProperFraction
 from ..core.types import Channels, Rows, State
 from .rule import LineSearch, StepContext
 
@@ -42,24 +42,15 @@ class Armijo(LineSearch):
         growth: How much "grow" adds in one pass over the client's data, >= 1.
     """
 
-    c: float = 0.1
-    backtrack: float = 0.9
-    max_lr: float = 1.0
-    max_backtracks: int = 100
+    c: ProperFraction = 0.1
+    backtrack: ProperFraction = 0.9
+    max_lr: Positive = 1.0
+    max_backtracks: NonNegativeInt = 100
     reset: Literal["grow", "reset", "keep"] = "grow"
-    growth: float = 2.0
+    growth: AtLeastOne = 2.0
     sets_lr: ClassVar[bool] = True
     consumes_grad: ClassVar[bool] = True
     exact: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_between("Armijo", "c", self.c, 0, 1)
-        check_between("Armijo", "backtrack", self.backtrack, 0, 1)
-        check_positive("Armijo", "max_lr", self.max_lr)
-        check_int("Armijo", "max_backtracks", self.max_backtracks, 0)
-        if self.reset not in ("grow", "reset", "keep"):
-            raise unknown_name("Armijo reset", self.reset, ("grow", "reset", "keep"))
-        check_at_least("Armijo", "growth", self.growth, 1)
 
     def begin(self, y: Rows, down: Channels) -> State:
         """Start the first search at max_lr, with no trial made."""

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_positive
+from ..core.fields import Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from ..penalties import Penalty, Zero
@@ -36,18 +36,13 @@ class Canon(Direction):
         penalty: The regulariser h in FedCanon II.
     """
 
-    lr: float = 0.1
+    lr: Positive = 0.1
     copy: bool = False
-    alpha: float | None = None
+    alpha: Positive | None = None
     penalty: Penalty | None = None
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
     error_compensated: ClassVar[tuple[str, ...]] = ("delta",)
     echo: ClassVar[tuple[str, ...]] = ("delta",)
-
-    def __post_init__(self) -> None:
-        check_positive("Canon", "lr", self.lr)
-        if self.alpha is not None:
-            check_positive("Canon", "alpha", self.alpha)
 
     @property
     def sets(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_fraction
+from ..core.fields import Fraction
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from .rule import Direction, LocalProblem, LocalResult, Upload
@@ -31,12 +31,9 @@ class ClientMomentum(Direction):
         beta: Weight of the new gradient, in (0, 1]; 1 is FedAvg.
     """
 
-    beta: float = 0.1
+    beta: Fraction = 0.1
     reads: ClassVar[tuple[str, ...]] = ("momentum",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
-
-    def __post_init__(self) -> None:
-        check_fraction("ClientMomentum", "beta", self.beta)
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Blend with p."""
@@ -53,15 +50,12 @@ class ScaffoldM(Direction):
         beta: Weight of the new gradient, in (0, 1]; 1 is SCAFFOLD.
     """
 
-    beta: float = 0.1
+    beta: Fraction = 0.1
     uploads: ClassVar[tuple[str, ...]] = ("control",)
     error_compensated: ClassVar[tuple[str, ...]] = ("control",)
     reads: ClassVar[tuple[str, ...]] = ("momentum",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
     records: ClassVar[tuple[str, ...]] = ("grad_mean",)
-
-    def __post_init__(self) -> None:
-        check_fraction("ScaffoldM", "beta", self.beta)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return c_i = 0 and c = 0."""

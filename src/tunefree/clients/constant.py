@@ -8,7 +8,7 @@ Differences from the paper: none (McMahan et al., AISTATS 2017, FederatedAveragi
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core.errors import check_positive
+from ..core.fields import Positive
 from ..core.types import Rows, State
 from .rule import Step, StepContext, StepResult, descend, per_client
 
@@ -24,11 +24,8 @@ class Constant(Step):
 
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
-    lr: float = 0.1
+    lr: Positive = 0.1
     balanced: bool = False
-
-    def __post_init__(self) -> None:
-        check_positive("Constant", "lr", self.lr)
 
     def descent_lr(self, factor: float) -> float | None:
         """Return lr, or None if clients differ in it or a subclass overrides `take`."""

@@ -34,7 +34,8 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import ArgumentError, check_positive
+from ..core.errors import ArgumentError
+from ..core.fields import Positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import inner, row_sq
@@ -54,7 +55,7 @@ class DoG(Step):
             False, which needs `live`, starts without any.
     """
 
-    r_rel: float = 1e-2
+    r_rel: Positive = 1e-2
     weighted: bool = False
     live: bool = False
     asked: bool = True
@@ -66,7 +67,7 @@ class DoG(Step):
     records: ClassVar[tuple[str, ...]] = ("grad_sq",)
 
     def __post_init__(self) -> None:
-        check_positive("DoG", "r_rel", self.r_rel)
+        super().__post_init__()
         if not (self.asked or self.live):
             raise ArgumentError(
                 "DoG(asked=False) needs live=True, got live=False: clients would step in round 0 "

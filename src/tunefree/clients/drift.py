@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_positive
+from ..core.fields import Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from .rule import Direction, LocalProblem, LocalResult, Upload
@@ -34,12 +34,9 @@ class FedDyn(Direction):
         mu: Strength of the pull, > 0; alpha in the paper.
     """
 
-    mu: float = 0.01
+    mu: Positive = 0.01
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
     goes_with: ClassVar[tuple[str, ...]] = ("Drift",)
-
-    def __post_init__(self) -> None:
-        check_positive("FedDyn", "mu", self.mu)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return h_i = 0."""
@@ -69,15 +66,11 @@ class FedDC(Direction):
         lr: The clients' step size, > 0.
     """
 
-    mu: float = 0.01
-    lr: float = 0.1
+    mu: Positive = 0.01
+    lr: Positive = 0.1
     uploads: ClassVar[tuple[str, ...]] = ("delta", "control")
     error_compensated: ClassVar[tuple[str, ...]] = ("control",)
     goes_with: ClassVar[tuple[str, ...]] = ("Drift",)
-
-    def __post_init__(self) -> None:
-        check_positive("FedDC", "mu", self.mu)
-        check_positive("FedDC", "lr", self.lr)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return h_i = c_i = 0 and c = 0."""

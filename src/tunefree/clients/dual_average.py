@@ -13,7 +13,7 @@ where they differ.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core.errors import check_positive
+from ..core.fields import Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
@@ -31,15 +31,11 @@ class DualAverage(Direction):
     """
 
     penalty: Penalty = field(default_factory=Zero)
-    lr: float = 0.1
-    server_lr: float = 1.0
+    lr: Positive = 0.1
+    server_lr: Positive = 1.0
     sets: ClassVar[tuple[str, ...]] = ("grad_at",)
     goes_with: ClassVar[tuple[str, ...]] = ("DualAverage",)
     needs_constant_lr: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive("DualAverage", "lr", self.lr)
-        check_positive("DualAverage", "server_lr", self.server_lr)
 
     def check(self, plan: Plan) -> None:
         """Refuse a plan in whose last round the proximal problem is not convex."""

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_nonnegative, check_positive
+from ..core.fields import NonNegative, Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
@@ -37,18 +37,14 @@ class FastFedDA(Direction):
     """
 
     penalty: Penalty = field(default_factory=Zero)
-    lr: float = 0.1
-    mu: float = 1e-3
+    lr: Positive = 0.1
+    mu: NonNegative = 1e-3
     uploads: ClassVar[tuple[str, ...]] = ("grad", "point")
     reads: ClassVar[tuple[str, ...]] = ("dual",)
     sets: ClassVar[tuple[str, ...]] = ("grad_at", "start")
     needs_constant_lr: ClassVar[bool] = True
     goes_with: ClassVar[tuple[str, ...]] = ("FastFedDA",)
     records: ClassVar[tuple[str, ...]] = ("grad_mean", "point_mean")
-
-    def __post_init__(self) -> None:
-        check_positive("FastFedDA", "lr", self.lr)
-        check_nonnegative("FastFedDA", "mu", self.mu)
 
     def check(self, plan: Plan) -> None:
         """Refuse a plan in whose last round the proximal problem is not convex."""

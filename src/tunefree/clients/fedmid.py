@@ -10,7 +10,7 @@ Differences from the paper: Euclidean mirror map, as in its experiments.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core.errors import check_positive
+from ..core.fields import Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
@@ -27,11 +27,8 @@ class FedMiD(Direction):
     """
 
     penalty: Penalty = field(default_factory=Zero)
-    lr: float = 0.1
+    lr: Positive = 0.1
     sets: ClassVar[tuple[str, ...]] = ("project",)
-
-    def __post_init__(self) -> None:
-        check_positive("FedMiD", "lr", self.lr)
 
     def check(self, plan: Plan) -> None:
         """Refuse a step for which the proximal problem is not convex."""

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_in_range
+from ..core.fields import Decay
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from .rule import Direction, LocalProblem, LocalResult
@@ -33,11 +33,8 @@ class Mime(Direction):
         momentum: Weight of the past, in [0, 1).
     """
 
-    momentum: float = 0.9
+    momentum: Decay = 0.9
     sets: ClassVar[tuple[str, ...]] = ("scale", "ref")
-
-    def __post_init__(self) -> None:
-        check_in_range("Mime", "momentum", self.momentum, 0, 1)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Start at rest."""
@@ -73,13 +70,10 @@ class MimeLite(Direction):
         momentum: Weight of the past, in [0, 1).
     """
 
-    momentum: float = 0.9
+    momentum: Decay = 0.9
     uploads: ClassVar[tuple[str, ...]] = ("grad",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
     records: ClassVar[tuple[str, ...]] = ("grad_full",)
-
-    def __post_init__(self) -> None:
-        check_in_range("MimeLite", "momentum", self.momentum, 0, 1)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Start at rest."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_in_range, check_positive
+from ..core.fields import Decay, Positive
 from ..core.types import Channels, Rows, State
 from .rule import Step, StepContext, StepResult, descend, per_client
 
@@ -26,12 +26,8 @@ class Momentum(Step):
 
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
-    lr: float = 0.1
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_positive("Momentum", "lr", self.lr)
-        check_in_range("Momentum", "momentum", self.momentum, 0, 1)
+    lr: Positive = 0.1
+    momentum: Decay = 0.9
 
     def begin(self, y: Rows, down: Channels) -> State:
         """Start at rest."""

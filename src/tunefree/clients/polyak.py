@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_finite, check_positive
+from ..core.fields import Finite, Positive
 from ..core.types import Rows, State
 from ..core.vectors import row_sq
 from .rule import Step, StepContext, StepResult, descend
@@ -32,18 +32,13 @@ class Polyak(Step):
         lower: A bound below every batch loss; 0 for losses that are never negative.
     """
 
-    c: float = 0.5
-    max_lr: float = 1.0
-    lower: float = 0.0
+    c: Positive = 0.5
+    max_lr: Positive = 1.0
+    lower: Finite = 0.0
     sets_lr: ClassVar[bool] = True
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
     exact: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive("Polyak", "c", self.c)
-        check_positive("Polyak", "max_lr", self.max_lr)
-        check_finite("Polyak", "lower", self.lower)
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Take the Polyak step, at most max_lr."""

@@ -10,7 +10,7 @@ Differences from the paper: the inexactness gamma is not tracked; a client takes
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core.errors import check_nonnegative
+from ..core.fields import NonNegative
 from ..core.plan import Round
 from ..core.types import Channels, State, Vector
 from ..core.vectors import row_sq
@@ -25,10 +25,7 @@ class Proximal(Direction):
         mu: Strength of the pull, >= 0, in units of 1 / lr.
     """
 
-    mu: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_nonnegative(type(self).__name__, "mu", self.mu)
+    mu: NonNegative = 0.1
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Return the pull to x."""

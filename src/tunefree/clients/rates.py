@@ -14,14 +14,14 @@ Differences from the paper: beta is cut at 1, which the theorems reach by T >= S
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.errors import check_fraction, check_positive, unknown_name
+from ..core.fields import Checked, Fraction, Positive
 from ..core.plan import Plan
 
 Kind = Literal["parfrefl", "padamfed", "padamfed-vr"]
 
 
 @dataclass(frozen=True)
-class Rates:
+class Rates(Checked):
     """Schedules of normalised methods, bound to S, K and T.
 
     Args:
@@ -33,20 +33,10 @@ class Rates:
     """
 
     kind: Kind = "parfrefl"
-    scale: float = 1.0
-    beta: float | None = None
-    lr: float | None = None
-    server_lr: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("parfrefl", "padamfed", "padamfed-vr"):
-            raise unknown_name("Rates kind", self.kind, ("parfrefl", "padamfed", "padamfed-vr"))
-        check_positive("Rates", "scale", self.scale)
-        if self.beta is not None:
-            check_fraction("Rates", "beta", self.beta)
-        for name in ("lr", "server_lr"):
-            if getattr(self, name) is not None:
-                check_positive("Rates", name, getattr(self, name))
+    scale: Positive = 1.0
+    beta: Fraction | None = None
+    lr: Positive | None = None
+    server_lr: Positive | None = None
 
     def beta_at(self, plan: Plan) -> float:
         """Return beta under this plan."""

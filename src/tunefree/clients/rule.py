@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from ..core.fields import Checked
 from ..core.plan import Plan as Plan
 from ..core.plan import Query as Query
 from ..core.plan import Round as Round
@@ -102,7 +103,7 @@ class LocalPhases(NamedTuple):
     steps: int | None = None
 
 
-class ClientPart:
+class ClientPart(Checked):
     """Base of directions and steps; every hook has a default that does nothing.
 
     Class attributes:

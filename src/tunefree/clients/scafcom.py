@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_fraction
+from ..core.fields import Fraction
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from .rule import Direction, LocalProblem, LocalResult, Upload
@@ -32,15 +32,12 @@ class Scafcom(Direction):
         beta: Weight of the new gradient, in (0, 1]; 1 is SCAFFOLD.
     """
 
-    beta: float = 0.1
+    beta: Fraction = 0.1
     uploads: ClassVar[tuple[str, ...]] = ("innovation",)
     error_compensated: ClassVar[tuple[str, ...]] = ("innovation",)
     reads: ClassVar[tuple[str, ...]] = ("control",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
     records: ClassVar[tuple[str, ...]] = ("grad_mean",)
-
-    def __post_init__(self) -> None:
-        check_fraction("Scafcom", "beta", self.beta)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return v_i = c_i = 0."""

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core.errors import check_fraction, check_positive
+from ..core.fields import Fraction, Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from .rule import Direction, LocalPhases, LocalProblem, LocalResult, Upload
@@ -33,19 +33,14 @@ class Scaffnew(Direction):
         p: Probability of communication after a local step, in (0, 1]; None is 1/K.
     """
 
-    lr: float = 0.1
-    p: float | None = None
+    lr: Positive = 0.1
+    p: Fraction | None = None
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
     error_compensated: ClassVar[tuple[str, ...]] = ("delta",)
     sets: ClassVar[tuple[str, ...]] = ("local_phases",)
     goes_with: ClassVar[tuple[str, ...]] = ("Average",)
     full: ClassVar[bool] = True
     needs_constant_lr: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive("Scaffnew", "lr", self.lr)
-        if self.p is not None:
-            check_fraction("Scaffnew", "p", self.p)
 
     def _pull(self, plan: Plan) -> float:
         return self.chance(plan) / self.lr

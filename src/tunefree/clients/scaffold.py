@@ -18,7 +18,6 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.errors import unknown_name
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from .rule import Direction, LocalProblem, LocalResult, Upload
@@ -37,10 +36,6 @@ class Scaffold(Direction):
     option: Literal["I", "II"] = "II"
     uploads: ClassVar[tuple[str, ...]] = ("control",)
     error_compensated: ClassVar[tuple[str, ...]] = ("control",)
-
-    def __post_init__(self) -> None:
-        if self.option not in ("I", "II"):
-            raise unknown_name("Scaffold option", self.option, ("I", "II"))
 
     @property
     def records(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -17,7 +17,8 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import ArgumentError, check_int, check_nonnegative, unknown_name
+from ..core.errors import ArgumentError, unknown_name
+from ..core.fields import NonNegative, PositiveInt
 from ..core.plan import Plan
 from ..core.types import Channels, Rows, State
 from ..core.vectors import row_sq
@@ -39,14 +40,10 @@ class ConjugateGradient(Step):
         most: Most steps, >= 1.
     """
 
-    tol: float = 1e-12
-    most: int = 1000
+    tol: NonNegative = 1e-12
+    most: PositiveInt = 1000
     sets_lr: ClassVar[bool] = True
     exact: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_nonnegative("ConjugateGradient", "tol", self.tol)
-        check_int("ConjugateGradient", "most", self.most)
 
     def check(self, plan: Plan) -> None:
         """Refuse minibatches, which have no fixed quadratic to solve."""
@@ -87,18 +84,17 @@ class Until(Step):
     """
 
     step: Step = field(default_factory=Armijo)
-    tol: float = 1e-6
-    most: int = 1000
+    tol: NonNegative = 1e-6
+    most: PositiveInt = 1000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         fits = isinstance(self.step, Step) and self.step.most is None
         if not fits or self.step.uploads or self.step.reports:
             raise ArgumentError(
                 "Until(step=...) must be a step that is no solver itself and has no traffic of its "
                 f"own, got {self.step!r}."
             )
-        check_nonnegative("Until", "tol", self.tol)
-        check_int("Until", "most", self.most)
 
     @property
     def sets_lr(self) -> bool:  # type: ignore[override]

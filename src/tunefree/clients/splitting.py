@@ -28,7 +28,8 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_between, check_in_range, check_positive
+from ..core.errors import check_between
+from ..core.fields import Decay, Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, State, Vector
 from .rule import Direction, LocalPhases, LocalProblem, LocalResult, Upload
@@ -45,14 +46,14 @@ class FedDR(Direction):
         relax: Relaxation, in (0, 2).
     """
 
-    mu: float = 1.0
+    mu: Positive = 1.0
     relax: float = 0.9
     uploads: ClassVar[tuple[str, ...]] = ("reflected",)
     error_compensated: ClassVar[tuple[str, ...]] = ("reflected",)
     sets: ClassVar[tuple[str, ...]] = ("start",)
 
     def __post_init__(self) -> None:
-        check_positive("FedDR", "mu", self.mu)
+        super().__post_init__()
         check_between("FedDR", "relax", self.relax, 0, 2)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
@@ -88,13 +89,10 @@ class FedADMM(Direction):
         mu: Penalty weight, > 0; 1/eta in the paper.
     """
 
-    mu: float = 1.0
+    mu: Positive = 1.0
     uploads: ClassVar[tuple[str, ...]] = ("reflected",)
     error_compensated: ClassVar[tuple[str, ...]] = ("reflected",)
     sets: ClassVar[tuple[str, ...]] = ("start",)
-
-    def __post_init__(self) -> None:
-        check_positive("FedADMM", "mu", self.mu)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return z_i = 0, x_i = x and the server's copy of r_i."""
@@ -127,15 +125,11 @@ class FedPD(Direction):
         skip: Probability of no communication after a local solve, in [0, 1).
     """
 
-    mu: float = 1.0
-    skip: float = 0.0
+    mu: Positive = 1.0
+    skip: Decay = 0.0
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
     sets: ClassVar[tuple[str, ...]] = ("start", "local_phases")
     full: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive("FedPD", "mu", self.mu)
-        check_in_range("FedPD", "skip", self.skip, 0, 1)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return l_i = 0 and x_i = x."""

@@ -17,7 +17,7 @@ of the mean gradient, which keeps sum_i c_i = 0.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core.errors import check_positive
+from ..core.fields import Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
@@ -37,18 +37,14 @@ class ZA1(Direction):
     """
 
     penalty: Penalty = field(default_factory=Zero)
-    lr: float = 0.1
-    server_lr: float = 1.0
+    lr: Positive = 0.1
+    server_lr: Positive = 1.0
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
     error_compensated: ClassVar[tuple[str, ...]] = ("delta",)
     sets: ClassVar[tuple[str, ...]] = ("grad_at", "start")
     goes_with: ClassVar[tuple[str, ...]] = ("ZA1",)
     full: ClassVar[bool] = True
     needs_constant_lr: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive("ZA1", "lr", self.lr)
-        check_positive("ZA1", "server_lr", self.server_lr)
 
     def round_length(self, plan: Plan) -> float:
         """Return E."""

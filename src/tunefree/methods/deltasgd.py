@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 
 from ..clients.rule import Step, StepContext, StepResult, descend
-from ..core.errors import check_nonnegative, check_positive
+from ..core.fields import NonNegative, Positive
 from ..core.types import Channels, Rows, State
 from ..core.vectors import row_sq
 from ..server import Average
@@ -41,17 +41,11 @@ class DeltaSGD(Step):
         theta: First ratio of two steps, > 0; 1 in the paper.
     """
 
-    gamma: float = 2.0
-    delta: float = 0.1
-    lr: float = 0.2
-    theta: float = 1.0
+    gamma: Positive = 2.0
+    delta: NonNegative = 0.1
+    lr: Positive = 0.2
+    theta: Positive = 1.0
     sets_lr: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive("DeltaSGD", "gamma", self.gamma)
-        check_nonnegative("DeltaSGD", "delta", self.delta)
-        check_positive("DeltaSGD", "lr", self.lr)
-        check_positive("DeltaSGD", "theta", self.theta)
 
     def extra_gradients(self, steps: float) -> float:
         """Return one for every step but the first."""

@@ -29,7 +29,8 @@ import torch
 
 from ..clients import Constant
 from ..clients.rule import Step, StepContext, StepResult, descend
-from ..core.errors import check_at_least, check_known, check_positive
+from ..core.errors import check_known
+from ..core.fields import AtLeastOne, Positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import inner
@@ -47,10 +48,7 @@ class GlobalHyper(Server):
         server_bound: Largest server step and the inverse of the smallest, >= 1; 3 in the paper.
     """
 
-    server_bound: float = 3.0
-
-    def __post_init__(self) -> None:
-        check_at_least("GlobalHyper", "server_bound", self.server_bound, 1)
+    server_bound: AtLeastOne = 3.0
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at 1, without a last move."""
@@ -73,14 +71,10 @@ class _Hyper(Step):
         bound: Largest and smallest rate relative to `lr`, >= 1; 10 in the paper.
     """
 
-    lr: float = 0.01
-    bound: float = 10.0
+    lr: Positive = 0.01
+    bound: AtLeastOne = 10.0
     needs: ClassVar[tuple[str, ...]] = ("delta",)
     sets_lr: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(type(self).__name__, "lr", self.lr)
-        check_at_least(type(self).__name__, "bound", self.bound, 1)
 
     def _clip(self, lr: Rows) -> Rows:
         return lr.clamp(self.lr / self.bound, self.lr * self.bound)

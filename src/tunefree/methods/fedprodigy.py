@@ -29,7 +29,7 @@ from typing import ClassVar
 import torch
 
 from ..clients.rule import LocalResult, Step, StepContext, StepResult, descend
-from ..core.errors import check_positive
+from ..core.fields import Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import inner, row_sq
@@ -46,15 +46,12 @@ class Prodigy(Step):
         d_rel: First estimate relative to 1 + |x|, > 0; enters the result through a logarithm.
     """
 
-    d_rel: float = 1e-2
+    d_rel: Positive = 1e-2
     reports: ClassVar[tuple[str, ...]] = ("grad_sq", "along")
     needs: ClassVar[tuple[str, ...]] = ("delta",)
     sets_lr: ClassVar[bool] = True
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive("Prodigy", "d_rel", self.d_rel)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return the first estimate; nothing was seen yet."""

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softshrink
 
-from ..core.errors import check_between, check_nonnegative, check_positive
+from ..core.errors import check_between
+from ..core.fields import NonNegative, Positive
 from ..core.layout import Layout
 from ..core.vectors import blockwise
 from .penalty import Penalty
@@ -41,12 +42,8 @@ class MCP(Penalty):
         gamma: How far the slope takes to vanish, in weights, > 0; l1 as it grows.
     """
 
-    weight: float = 1e-4
-    gamma: float = 3.0
-
-    def __post_init__(self) -> None:
-        check_nonnegative("MCP", "weight", self.weight)
-        check_positive("MCP", "gamma", self.gamma)
+    weight: NonNegative = 1e-4
+    gamma: Positive = 3.0
 
     @property
     def rho(self) -> float:
@@ -82,11 +79,11 @@ class SCAD(Penalty):
         a: Where h becomes flat, in weights, > 2; l1 as it grows.
     """
 
-    weight: float = 1e-4
+    weight: NonNegative = 1e-4
     a: float = 3.7
 
     def __post_init__(self) -> None:
-        check_nonnegative("SCAD", "weight", self.weight)
+        super().__post_init__()
         check_between("SCAD", "a", self.a, 2, float("inf"))
 
     @property

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import softshrink
 
-from ..core.errors import check_nonnegative
+from ..core.fields import NonNegative
 from ..core.layout import Layout
 from .penalty import Penalty
 
@@ -35,10 +35,7 @@ class L1(Penalty):
         weight: How strong, >= 0.
     """
 
-    weight: float = 1e-4
-
-    def __post_init__(self) -> None:
-        check_nonnegative("L1", "weight", self.weight)
+    weight: NonNegative = 1e-4
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return weight times the sum of absolute values."""
@@ -58,10 +55,7 @@ class L2(Penalty):
         weight: How strong, >= 0.
     """
 
-    weight: float = 1e-4
-
-    def __post_init__(self) -> None:
-        check_nonnegative("L2", "weight", self.weight)
+    weight: NonNegative = 1e-4
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return weight / 2 times the squared length."""
@@ -82,12 +76,8 @@ class ElasticNet(Penalty):
         l2: Weight of half the squared l2 norm, >= 0.
     """
 
-    l1: float = 1e-4
-    l2: float = 1e-4
-
-    def __post_init__(self) -> None:
-        check_nonnegative("ElasticNet", "l1", self.l1)
-        check_nonnegative("ElasticNet", "l2", self.l2)
+    l1: NonNegative = 1e-4
+    l2: NonNegative = 1e-4
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return the sum of both norms, weighted."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..core.errors import check_argument, check_nonnegative
+from ..core.fields import NonNegative
 from ..core.layout import Layout
 from .concave import SCAD
 from .penalty import Penalty
@@ -26,13 +26,8 @@ class Scaled(Penalty):
         penalty: The other one, such as SCAD(weight=1.0).
     """
 
-    factor: float = 1e-4
+    factor: NonNegative = 1e-4
     penalty: Penalty = field(default_factory=lambda: SCAD(1.0))
-
-    def __post_init__(self) -> None:
-        check_nonnegative("Scaled", "factor", self.factor)
-        is_valid = isinstance(self.penalty, Penalty)
-        check_argument("Scaled", "penalty", self.penalty, "a Penalty", is_valid)
 
     @property
     def rho(self) -> float:

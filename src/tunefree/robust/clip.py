@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core.errors import check_int, check_positive
+from ..core.fields import Positive, PositiveInt
 from ..core.types import Channels
 from .rule import MeanContext, SelectionRule, combine, median, norms, weights_like
 
@@ -35,11 +35,7 @@ class NormClip(SelectionRule):
         radius: Largest norm, > 0; None is the median norm of the round.
     """
 
-    radius: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.radius is not None:
-            check_positive("NormClip", "radius", self.radius)
+    radius: Positive | None = None
 
     def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
         """Return the clipped rows."""
@@ -55,13 +51,8 @@ class CentredClip(SelectionRule):
         steps: Updates of the centre, >= 1.
     """
 
-    radius: float | None = None
-    steps: int = 3
-
-    def __post_init__(self) -> None:
-        if self.radius is not None:
-            check_positive("CentredClip", "radius", self.radius)
-        check_int("CentredClip", "steps", self.steps)
+    radius: Positive | None = None
+    steps: PositiveInt = 3
 
     def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
         """Return the rows, clipped around the last centre."""

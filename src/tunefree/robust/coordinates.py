@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.types import Channels, Rows
-from .rule import MeanContext, Robust, check_f, check_rows, count_hostile, median, weights_like
+from .rule import Hostile, MeanContext, Robust, check_rows, count_hostile, median, weights_like
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,7 @@ class TrimmedMean(Robust):
         f: Hostile clients to tolerate: a number, or a share of the clients that answer.
     """
 
-    f: int | float
-
-    def __post_init__(self) -> None:
-        check_f("TrimmedMean", self.f)
+    f: Hostile
 
     def check(self, clients: int, rows: int | None = None) -> None:
         """Raise an ArgumentError if no client would be left."""

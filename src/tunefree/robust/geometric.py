@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core.errors import check_int, check_positive
+from ..core.fields import Positive, PositiveInt
 from ..core.types import Channels
 from .rule import MeanContext, SelectionRule, combine, median, norms, weights_like
 
@@ -28,12 +28,8 @@ class GeometricMedian(SelectionRule):
         nu: Lower bound on distances, in units of the median distance, > 0.
     """
 
-    steps: int = 50
-    nu: float = 1e-6
-
-    def __post_init__(self) -> None:
-        check_int("GeometricMedian", "steps", self.steps)
-        check_positive("GeometricMedian", "nu", self.nu)
+    steps: PositiveInt = 50
+    nu: Positive = 1e-6
 
     def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
         """Return the rows and the weights of the last step."""

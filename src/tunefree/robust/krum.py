@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import check_int
+from ..core.fields import PositiveInt
 from ..core.types import Channels
-from .rule import MeanContext, SelectionRule, check_f, check_rows, count_hostile, distances
+from .rule import Hostile, MeanContext, SelectionRule, check_rows, count_hostile, distances
 
 
 def krum_weights(rows: Channels, p: Tensor, f: int, keep: int) -> Tensor:
@@ -38,10 +38,7 @@ class Krum(SelectionRule):
         f: Hostile clients to tolerate: a number, or a share of the clients that answer.
     """
 
-    f: int | float
-
-    def __post_init__(self) -> None:
-        check_f("Krum", self.f)
+    f: Hostile
 
     def check(self, clients: int, rows: int | None = None) -> None:
         """Raise an ArgumentError if m < 2 f + 3."""
@@ -61,13 +58,8 @@ class MultiKrum(SelectionRule):
         keep: Number of selected clients, >= 1; None is all but f.
     """
 
-    f: int | float
-    keep: int | None = None
-
-    def __post_init__(self) -> None:
-        check_f("MultiKrum", self.f)
-        if self.keep is not None:
-            check_int("MultiKrum", "keep", self.keep)
+    f: Hostile
+    keep: PositiveInt | None = None
 
     def check(self, clients: int, rows: int | None = None) -> None:
         """Raise an ArgumentError if m < 2 f + 3."""

@@ -17,10 +17,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core.errors import check_argument, check_int
+from ..core.fields import NonNegativeInt, PositiveInt
 from ..core.random import bits, key, purpose
 from ..core.types import Channels, Rows
-from .rule import MeanContext, Robust, check_f, check_rows, combine, count_hostile, distances
+from .rule import Hostile, MeanContext, Robust, check_rows, combine, count_hostile, distances
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,6 @@ class PreAggregation(Robust):
     """A rule that mixes the rows and passes them to another rule."""
 
     inner: Robust
-
-    def __post_init__(self) -> None:
-        is_rule = isinstance(self.inner, Robust)
-        check_argument(type(self).__name__, "inner", self.inner, "a robust rule", is_rule)
 
     def aggregate_number(self, values: Rows, p: Tensor, context: MeanContext) -> Tensor:
         """Return the inner rule's aggregate of the clients' numbers, which are not mixed."""
@@ -65,11 +61,7 @@ class NNM(PreAggregation):
         f: Hostile clients to tolerate: a number, or a share of the clients that answer.
     """
 
-    f: int | float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_f("NNM", self.f)
+    f: Hostile
 
     def check(self, clients: int, rows: int | None = None) -> None:
         """Raise an ArgumentError if half of the cohort may be hostile."""
@@ -96,13 +88,8 @@ class Bucketing(PreAggregation):
         seed: Seed of the assignment to buckets, which also depends on the round.
     """
 
-    size: int = 2
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_int("Bucketing", "size", self.size)
-        check_int("Bucketing", "seed", self.seed, 0)
+    size: PositiveInt = 2
+    seed: NonNegativeInt = 0
 
     def check(self, clients: int, rows: int | None = None) -> None:
         """Raise an ArgumentError if there are too few buckets for the inner rule."""

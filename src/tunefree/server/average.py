@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import check_in_range, check_positive
+from ..core.fields import Decay, Positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from .rule import Server, ServerUpdate
@@ -29,10 +29,7 @@ class Average(Server):
         server_lr: Multiplies the mean move, > 0; 1 is plain averaging.
     """
 
-    server_lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_positive("Average", "server_lr", self.server_lr)
+    server_lr: Positive = 1.0
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Add the mean move."""
@@ -49,12 +46,8 @@ class Momentum(Server):
         momentum: Share of the last sum that is kept, in [0, 1).
     """
 
-    server_lr: float = 1.0
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_positive("Momentum", "server_lr", self.server_lr)
-        check_in_range("Momentum", "momentum", self.momentum, 0, 1)
+    server_lr: Positive = 1.0
+    momentum: Decay = 0.9
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at rest."""

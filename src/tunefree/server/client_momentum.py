@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_positive
+from ..core.fields import Positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from .rule import Server, ServerUpdate
@@ -28,13 +28,9 @@ class ClientMomentum(Server):
         server_lr: Multiplies the mean move, > 0.
     """
 
-    lr: float = 0.1
-    server_lr: float = 1.0
+    lr: Positive = 0.1
+    server_lr: Positive = 1.0
     sends: ClassVar[tuple[str, ...]] = ("momentum",)
-
-    def __post_init__(self) -> None:
-        check_positive("ClientMomentum", "lr", self.lr)
-        check_positive("ClientMomentum", "server_lr", self.server_lr)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Return p = 0."""

@@ -17,7 +17,8 @@ from typing import Literal
 
 import torch
 
-from ..core.errors import check_argument, check_finite, check_positive
+from ..core.errors import check_argument, check_positive
+from ..core.fields import Finite, Positive
 from ..core.plan import Query, Round
 from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
@@ -35,17 +36,16 @@ class Extrapolate(Server):
     """
 
     by: float | Literal["grads", "stops"] = "grads"
-    mu: float = 0.1
-    lower: float = 0.0
+    mu: Positive = 0.1
+    lower: Finite = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.by, str):
             rule, is_known = "'grads', 'stops' or a number > 0", self.by in ("grads", "stops")
             check_argument("Extrapolate", "by", self.by, rule, is_known)
         else:
             check_positive("Extrapolate", "by", self.by)
-        check_positive("Extrapolate", "mu", self.mu)
-        check_finite("Extrapolate", "lower", self.lower)
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]

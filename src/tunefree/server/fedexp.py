@@ -22,7 +22,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_at_least, check_fraction, check_in_range, check_nonnegative
+from ..core.fields import AtLeastOne, Decay, Fraction, NonNegative
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
@@ -40,15 +40,9 @@ class FedExP(Server):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
-    eps: float = 1e-3
-    max_server_step: float | None = None
-    eps_decay: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_nonnegative("FedExP", "eps", self.eps)
-        check_fraction("FedExP", "eps_decay", self.eps_decay)
-        if self.max_server_step is not None:
-            check_at_least("FedExP", "max_server_step", self.max_server_step, 1)
+    eps: NonNegative = 1e-3
+    max_server_step: AtLeastOne | None = None
+    eps_decay: Fraction = 1.0
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Add the extrapolated mean move."""
@@ -69,12 +63,8 @@ class FedExPM(Server):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
-    eps: float = 1e-3
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_nonnegative("FedExPM", "eps", self.eps)
-        check_in_range("FedExPM", "momentum", self.momentum, 0, 1)
+    eps: NonNegative = 1e-3
+    momentum: Decay = 0.9
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at rest."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..core.errors import cannot_use, check_argument, check_positive
+from ..core.errors import cannot_use
+from ..core.fields import Positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from ..penalties import Penalty, Zero
@@ -38,17 +39,13 @@ class Proximal(Server):
     """
 
     penalty: Penalty = field(default_factory=Zero)
-    lr: float = 0.1
-    alpha: float | None = None
+    lr: Positive = 0.1
+    alpha: Positive | None = None
     inner: Server = field(default_factory=Average)
     silent: bool = False
 
     def __post_init__(self) -> None:
-        check_positive("Proximal", "lr", self.lr)
-        if self.alpha is not None:
-            check_positive("Proximal", "alpha", self.alpha)
-        is_penalty = isinstance(self.penalty, Penalty)
-        check_argument("Proximal", "penalty", self.penalty, "a Penalty", is_penalty)
+        super().__post_init__()
         name = type(self.inner).__name__
         if not isinstance(self.inner, Server) or not self.inner.euclidean:
             why = "it scales coordinates differently: the proximal map would need another metric"

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_positive
+from ..core.fields import Positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from .rule import Server, ServerUpdate
@@ -28,15 +28,11 @@ class Scafcom(Server):
         server_lr: Multiplies the mean client move, > 0.
     """
 
-    lr: float = 0.1
-    server_lr: float = 1.0
+    lr: Positive = 0.1
+    server_lr: Positive = 1.0
     needs: ClassVar[tuple[str, ...]] = ("innovation",)
     sends: ClassVar[tuple[str, ...]] = ("control",)
     euclidean: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_positive("Scafcom", "lr", self.lr)
-        check_positive("Scafcom", "server_lr", self.server_lr)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Return c = 0."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import ArgumentError, check_positive
+from ..core.fields import Positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from ..penalties import Penalty, Zero
@@ -29,14 +29,9 @@ class Splitting(Server):
     """
 
     penalty: Penalty = field(default_factory=Zero)
-    mu: float = 1.0
+    mu: Positive = 1.0
     needs: ClassVar[tuple[str, ...]] = ("reflected",)
     euclidean: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_positive("Splitting", "mu", self.mu)
-        if not isinstance(self.penalty, Penalty):
-            raise ArgumentError(f"Splitting(penalty=...) must be a Penalty, got {self.penalty!r}.")
 
     def alpha_at(self, plan: Plan) -> float:
         """Return the proximal step."""

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from ..core.fields import Checked
 from ..core.layout import Layout
 from ..core.types import Rows, State, Vector
 
@@ -44,7 +45,7 @@ class Packed:
     own: State  # the wire's memory of each row from now on
 
 
-class Wire(ABC):
+class Wire(Checked, ABC):
     """Packs one vector channel of an upload.
 
     `lossless`: what arrives is what was sent, always.

@@ -34,8 +34,7 @@ class ErrorFeedback(Wire):
     inner: Wire
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, Wire):
-            raise ArgumentError(f"ErrorFeedback(inner=...) must be a Wire, got {self.inner!r}.")
+        super().__post_init__()
         if isinstance(self.inner, ErrorFeedback):
             raise ArgumentError(
                 "Cannot use ErrorFeedback around ErrorFeedback. This is because the inner one "

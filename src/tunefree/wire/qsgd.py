@@ -23,7 +23,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import DataError, check_argument, check_int
+from ..core.errors import DataError, check_argument
+from ..core.fields import PositiveInt
 from ..core.layout import Layout
 from ..core.random import uniform
 from ..core.types import Rows, State, Vector
@@ -53,14 +54,12 @@ class QSGD(Wire):
         bucket: Entries that share a norm, B, an int >= 1; None is the whole vector.
     """
 
-    levels: int = 15
-    bucket: int | None = 512
+    levels: PositiveInt = 15
+    bucket: PositiveInt | None = 512
 
     def __post_init__(self) -> None:
-        check_int("QSGD", "levels", self.levels)
+        super().__post_init__()
         check_argument("QSGD", "levels", self.levels, "at most 65535", self.levels <= 65535)
-        if self.bucket is not None:
-            check_int("QSGD", "bucket", self.bucket)
 
     @property
     def unbiased(self) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.errors import check_fraction
+from ..core.fields import Fraction
 from ..core.layout import Layout
 from ..core.random import bits
 from ..core.types import Rows, State, Vector
@@ -35,12 +35,9 @@ class RandK(Wire):
         per_layer: Whether each layer keeps its own share, or the vector as a whole.
     """
 
-    ratio: float = 0.05
+    ratio: Fraction = 0.05
     unbiased: bool = True
     per_layer: bool = False
-
-    def __post_init__(self) -> None:
-        check_fraction("RandK", "ratio", self.ratio)
 
     def contraction(self, layout: Layout) -> float | None:
         """Return 1 - k / d, or d / k - 1 where that is below 1; of the worst layer."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..core.errors import check_fraction
+from ..core.fields import Fraction
 from ..core.layout import Layout
 from ..core.types import Rows, State, Vector
 from ._bits import (
@@ -49,11 +49,8 @@ class TopK(Wire):
         per_layer: Whether each layer keeps its own share, or the vector as a whole.
     """
 
-    ratio: float = 0.05
+    ratio: Fraction = 0.05
     per_layer: bool = True
-
-    def __post_init__(self) -> None:
-        check_fraction("TopK", "ratio", self.ratio)
 
     def contraction(self, layout: Layout) -> float:
         """Return 1 - kept / total of the worst layer."""
