@@ -1,6 +1,7 @@
 """Every direction, step, server rule, output and wire, found in the modules of their packages."""
 
 import importlib
+import inspect
 import pkgutil
 import re
 from dataclasses import fields, is_dataclass, replace
@@ -99,9 +100,10 @@ def test_is_in_its_room(part):
     assert getattr(room, part.__name__) is part
 
 
-def test_the_module_says_what_it_computes(part):
-    doc = importlib.import_module(part.__module__).__doc__
-    assert "Differences from the paper" in doc
+def test_the_docstring_says_what_it_computes(part):
+    docs = [inspect.cleandoc(c.__doc__ or "") for c in part.__mro__]
+    docs.append(importlib.import_module(part.__module__).__doc__)
+    doc = next(doc for doc in docs if "Differences from the paper" in doc)
     equations = [line for line in doc.splitlines() if re.match(r" {4}.*(=|<-)", line)]
     assert equations or part in (tf.server.Last, tf.clients.Rates)
     assert part.__doc__

@@ -1,15 +1,22 @@
-"""An extension of griffe: `fit` is documented with the options that it takes from RunConfig."""
+"""An extension of griffe: options of `fit` from RunConfig, and equations of parts as Markdown."""
 
 import inspect
 from typing import Any
 
 import griffe
+import prose
 
 from tunefree.training.fit import fit
 
 
 class RuntimeSignature(griffe.Extension):
     """Take signature and docstring of `fit` from the function, not from its source."""
+
+    def on_class(self, *, cls: griffe.Class, **others: Any) -> None:
+        """Turn the equations and papers in a part's docstring into Markdown."""
+        if cls.docstring is not None and prose.DIFFERENCES in cls.docstring.value:
+            text, args = prose.split_arguments(cls.docstring.value)
+            cls.docstring.value = prose.markdown(text, title=True) + args
 
     def on_function(self, *, func: griffe.Function, **others: Any) -> None:
         """Replace what was read from the source."""

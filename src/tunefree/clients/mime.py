@@ -1,16 +1,4 @@
-"""Mime and MimeLite: the server's optimiser, frozen, in every local step.
-
-Karimireddy et al., 2020, "Mime", Algorithm 1 with SGD and momentum. arXiv:2008.03606
-
-    G = mean_{i in cohort} grad f_i(x), over all of each client's data
-    Mime:      d = g_i(y) - g_i(x) + G        same batch in both
-    MimeLite:  d = g_i(y)
-    y <- y - lr ((1 - momentum) d + momentum m)             m is fixed in the round
-    m <- (1 - momentum) G + momentum m                      once, on the server
-
-Differences from the paper: none. Mime asks for G before the local steps; MimeLite's clients send
-their gradient at x together with their move. (As in fedjax's mime.py and mime_lite.py.)
-"""
+"""Directions that follow the cohort's gradient at x."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,7 +13,16 @@ from .rule import Direction, LocalProblem, LocalResult
 
 @dataclass(frozen=True)
 class Mime(Direction):
-    """Direction that mimics one step of the server's momentum on the whole cohort.
+    """Mime: the server's optimiser, frozen, in every local step.
+
+    Karimireddy et al., 2020, "Mime", Algorithm 1 with SGD and momentum. arXiv:2008.03606
+
+        G = mean_{i in cohort} grad f_i(x), over all of each client's data
+        d = g_i(y) - g_i(x) + G                                 same batch in both
+        y <- y - lr ((1 - momentum) d + momentum m)             m is fixed in the round
+        m <- (1 - momentum) G + momentum m                      once, on the server
+
+    Differences from the paper: none. G is asked for before the local steps, as in fedjax.
 
     Memory: the server shares m (and G within a round).
 
@@ -62,7 +59,15 @@ class Mime(Direction):
 
 @dataclass(frozen=True)
 class MimeLite(Direction):
-    """Direction with the server's momentum and no correction.
+    """MimeLite: Mime without the correction of the gradient.
+
+    Karimireddy et al., 2020, "Mime", Algorithm 1 with SGD and momentum. arXiv:2008.03606
+
+        d = g_i(y),   G = mean_{i in cohort} grad f_i(x), over all of each client's data
+        y <- y - lr ((1 - momentum) d + momentum m)             m is fixed in the round
+        m <- (1 - momentum) G + momentum m                      once, on the server
+
+    Differences from the paper: none. Clients send their gradient at x with their move (fedjax).
 
     Memory: the server shares m.
 
@@ -95,3 +100,37 @@ class MimeLite(Direction):
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Update the momentum once."""
         return {"m": torch.lerp(shared["m"], mean["grad"], 1 - self.momentum)}
+
+
+@dataclass(frozen=True)
+class FedLin(Direction):
+    """FedLin: every client follows the cohort's gradient, corrected by its own change.
+
+    Mitra, Jaafar, Pappas & Hassani, NeurIPS 2021, Algorithm 1. arXiv:2102.07053
+
+        G = mean_{i in cohort} grad f_i(x), over all of each client's data
+        d = g_i(y) - grad f_i(x) + G
+
+    Differences from the paper: the gradients at x are exchanged at the start of a round instead of
+    at the end of the last, which costs the same; full participation there, the cohort's mean here.
+    Its sparsified gradients are not offered.
+    """
+
+    needs_full_grad: ClassVar[bool] = True
+
+    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
+        """Ask the cohort for its gradients at x."""
+        (grad,) = ask("grad", [x])
+        return {"grad": grad}
+
+    def down(self, shared: State) -> Channels:
+        """Send G."""
+        return {"grad": shared["grad"]}
+
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
+        """Shift by G minus the client's own gradient at x."""
+        return LocalProblem(shift=down["grad"] - down["own_grad"])
+
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
+        """Drop G, which holds for one round."""
+        return {}

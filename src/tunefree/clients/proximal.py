@@ -1,11 +1,4 @@
-"""FedProx's direction: pull each client back towards the server's model.
-
-Li et al., MLSys 2020, equation (2). arXiv:1812.06127
-
-    phi_i(y) = f_i(y) + (mu / 2) |y - x|^2,     d = g_i(y) + mu (y - x)
-
-Differences from the paper: the inexactness gamma is not tracked; a client takes its local steps.
-"""
+"""No correction, and a pull to the server's model."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,8 +11,41 @@ from .rule import Direction, LocalProblem, LocalResult
 
 
 @dataclass(frozen=True)
+class Plain(Direction):
+    """No correction: the client follows its own gradient.
+
+        d = g_i(y)
+
+    Differences from the paper: none; this is FedAvg's client (McMahan et al., AISTATS 2017).
+    """
+
+    @property
+    def changes_gradient(self) -> bool:
+        """False, unless a subclass overrides `local_problem`."""
+        return type(self).local_problem is not Plain.local_problem
+
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
+        """Return the client's own loss."""
+        return LocalProblem()
+
+
+@dataclass(frozen=True)
+class Everyone(Plain):
+    """The same direction, for methods that are defined for full participation only."""
+
+    full: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class Proximal(Direction):
-    """Direction with a quadratic pull to x; mu = 0 is no pull.
+    """FedProx's direction: pull each client back towards the server's model.
+
+    Li et al., MLSys 2020, equation (2). arXiv:1812.06127
+
+        phi_i(y) = f_i(y) + (mu / 2) |y - x|^2,     d = g_i(y) + mu (y - x)
+
+    Differences from the paper: the inexactness gamma is not tracked; a client takes its local
+    steps.
 
     Args:
         mu: Strength of the pull, >= 0, in units of 1 / lr.

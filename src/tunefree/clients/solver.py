@@ -22,9 +22,9 @@ from ..core.fields import NonNegative, PositiveInt
 from ..core.plan import Plan
 from ..core.types import Channels, Rows, State
 from ..core.vectors import row_sq
-from .armijo import Armijo
-from .constant import Constant
+from .loss_steps import Armijo
 from .rule import Step, StepContext, StepResult
+from .steps import Constant
 
 
 def _first_length(d: Rows, length: Rows, tick: StepContext, scratch: State) -> Rows:

@@ -16,7 +16,7 @@ from tunefree.clients import (
     Round,
     StepContext,
 )
-from tunefree.clients.polyak import Polyak
+from tunefree.clients.loss_steps import Polyak
 from tunefree.core.layout import Layout
 from tunefree.core.vectors import row_sq
 

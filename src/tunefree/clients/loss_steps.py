@@ -1,22 +1,4 @@
-"""Stochastic Armijo line search on the client: the first trial step of sufficient decrease.
-
-Vaswani et al., NeurIPS 2019, arXiv:1905.09997; in federated form FedSLS / FedExpSLS.
-
-    lr = first trial;   while phi(y - lr d) > phi(y) - c lr |d|^2:  lr <- backtrack lr
-    y  <- y - lr d
-    first trial of a round: max_lr.  Later steps, by `reset`:
-        "keep":  the last accepted lr
-        "reset": max_lr
-        "grow":  min(max_lr, last lr * growth^(batch size / client samples))
-
-phi is the batch loss as the direction modifies it, on the same batch and dropout masks for every
-trial, so that the test holds with a proximal pull or control variates too.
-
-Differences from the paper: growth is capped at max_lr, as the analysis needs (the authors' code
-has no cap: there a step may grow past max_lr); after max_backtracks failures the step is 1e-6, and
-a gradient shorter than 1e-8 is not followed (both as in the authors' code); max_backtracks = 0
-takes the first trial untested.
-"""
+"""Steps whose sizes follow from losses: a Polyak step, and a line search."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -24,14 +6,71 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..core.fields import AtLeastOne, NonNegativeInt, Positive, ProperFraction
+from ..core.fields import AtLeastOne, Finite, NonNegativeInt, Positive, ProperFraction
 from ..core.types import Channels, Rows, State
-from .rule import LineSearch, StepContext
+from ..core.vectors import row_sq
+from .rule import LineSearch, Step, StepContext, StepResult, descend
+
+
+@dataclass(frozen=True)
+class Polyak(Step):
+    """FedSPS: a stochastic Polyak step, each client for itself.
+
+    Mukherjee, Loizou & Stich, 2023, "Locally adaptive federated learning", equation (2),
+    arXiv:2307.06306; after Loizou et al., AISTATS 2021.
+
+        lr = min((phi(y) - lower) / (c |d|^2), max_lr),     y <- y - lr d
+
+    phi is the batch loss as the direction modifies it, so that the step holds with a proximal term
+    too.
+
+    Differences from the paper: none for plain clients; a negative gap counts as 0. With a direction
+    that shifts the gradient (control variates) phi has no known lower bound, and `lower` must be
+    given.
+
+    Args:
+        c: Divides the step, > 0; 0.5 in the paper.
+        max_lr: Largest step, > 0.
+        lower: A bound below every batch loss; 0 for losses that are never negative.
+    """
+
+    c: Positive = 0.5
+    max_lr: Positive = 1.0
+    lower: Finite = 0.0
+    sets_lr: ClassVar[bool] = True
+    consumes_grad: ClassVar[bool] = True
+    fusible: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
+        """Take the Polyak step, at most max_lr."""
+        sq = row_sq(d)
+        gap = (tick.phi.here() - self.lower).clamp(min=0)
+        some = (gap > 0) & (sq > 0)  # of a tiny gradient even c |d|^2 may be 0
+        lr = torch.where(some, gap / (self.c * sq), 0.0).clamp(max=self.max_lr)
+        return descend(y, d, lr), lr, scratch
 
 
 @dataclass(frozen=True)
 class Armijo(LineSearch):
-    """Step found by backtracking, each client for itself.
+    """Stochastic Armijo line search on the client: the first trial step of sufficient decrease.
+
+    Vaswani et al., NeurIPS 2019, arXiv:1905.09997; in federated form FedSLS / FedExpSLS.
+
+        lr = first trial;   while phi(y - lr d) > phi(y) - c lr |d|^2:  lr <- backtrack lr
+        y  <- y - lr d
+        first trial of a round: max_lr.  Later steps, by `reset`:
+            "keep":  the last accepted lr
+            "reset": max_lr
+            "grow":  min(max_lr, last lr * growth^(batch size / client samples))
+
+    phi is the batch loss as the direction modifies it, on the same batch and dropout masks for
+    every trial, so that the test holds with a proximal pull or control variates too.
+
+    Differences from the paper: growth is capped at max_lr, as the analysis needs (the authors' code
+    has no cap: there a step may grow past max_lr); after max_backtracks failures the step is 1e-6,
+    and a gradient shorter than 1e-8 is not followed (both as in the authors' code); max_backtracks
+    = 0 takes the first trial untested.
 
     Args:
         c: Share of the predicted decrease that must be met, in (0, 1).
