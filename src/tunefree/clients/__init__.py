@@ -1,14 +1,12 @@
 """Client-side parts: directions, steps, schedules, and the local loop."""
 
 from ..core.plan import Plan, Query, Round
-from .adaalter import AdaAlter
 from .composite import ZA1, Canon, DualAverage, FastFedDA, FedMiD
-from .dog import DoG
-from .lod import Follow, Pull
+from .dog import AdaAlter, DoG
 from .loss_steps import Armijo, Polyak
 from .mime import FedLin, Mime, MimeLite
 from .normalised import Normalised, PAdaMFed, ParFreFL, Rates
-from .proximal import Everyone, Moreau, Plain, Proximal
+from .proximal import Everyone, Follow, Moreau, Plain, Proximal, Pull
 from .rule import (
     ClientPart,
     Direction,

@@ -32,6 +32,7 @@ class Mime(Direction):
 
     momentum: Decay = 0.9
     sets: ClassVar[tuple[str, ...]] = ("scale", "ref")
+    sends: ClassVar[tuple[str, ...]] = ("m", "grad")
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Start at rest."""
@@ -41,10 +42,6 @@ class Mime(Direction):
         """Ask the cohort for its gradients at x."""
         (grad,) = ask("grad", [x])
         return shared | {"grad": grad}
-
-    def down(self, shared: State) -> Channels:
-        """Send m and G."""
-        return {"m": shared["m"], "grad": shared["grad"]}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Correct the gradient by the same batch's at x."""
@@ -79,14 +76,11 @@ class MimeLite(Direction):
     uploads: ClassVar[tuple[str, ...]] = ("grad",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
     records: ClassVar[tuple[str, ...]] = ("grad_full",)
+    sends: ClassVar[tuple[str, ...]] = ("m",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Start at rest."""
         return {}, {"m": torch.zeros_like(x)}
-
-    def down(self, shared: State) -> Channels:
-        """Send m."""
-        return {"m": shared["m"]}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Blend the gradient with m."""
@@ -117,15 +111,12 @@ class FedLin(Direction):
     """
 
     needs_full_grad: ClassVar[bool] = True
+    sends: ClassVar[tuple[str, ...]] = ("grad",)
 
     def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
         """Ask the cohort for its gradients at x."""
         (grad,) = ask("grad", [x])
         return {"grad": grad}
-
-    def down(self, shared: State) -> Channels:
-        """Send G."""
-        return {"grad": shared["grad"]}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Shift by G minus the client's own gradient at x."""

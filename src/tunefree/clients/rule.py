@@ -111,6 +111,7 @@ class ClientPart(Checked):
         reports: Names of the scalars that `upload` sends.
         records: Names of the optional fields of `LocalResult` that `upload` reads.
         needs: Those of `delta` and `delta_sq` that `update_shared` reads.
+        sends: Names of the shared state that `down` sends.
         reads: What the server rule must send down for this part.
         error_compensated: Uploads whose compression error the part compensates by itself, because
             it keeps what arrived.
@@ -124,6 +125,7 @@ class ClientPart(Checked):
     reports: ClassVar[tuple[str, ...]] = ()
     records: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
+    sends: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
     error_compensated: ClassVar[tuple[str, ...]] = ()
     echo: ClassVar[tuple[str, ...]] = ()
@@ -151,8 +153,8 @@ class ClientPart(Checked):
         return shared
 
     def down(self, shared: State) -> Channels:
-        """Return what the server sends along with x."""
-        return {}
+        """Return what the server sends along with x: by default, what `sends` names."""
+        return {name: shared[name] for name in self.sends}
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Return what each client sends along with delta, and its memory from now on.

@@ -18,14 +18,11 @@ class _Controls(Direction):
     uploads: ClassVar[tuple[str, ...]] = ("control",)
     error_compensated: ClassVar[tuple[str, ...]] = ("control",)
     records: ClassVar[tuple[str, ...]] = ("grad_mean",)
+    sends: ClassVar[tuple[str, ...]] = ("control",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return c_i = 0 and c = 0."""
         return {"control": torch.zeros_like(x)}, {"control": torch.zeros_like(x)}
-
-    def down(self, shared: State) -> Channels:
-        """Send c."""
-        return {"control": shared["control"]}
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send c_i+ - c_i and keep c_i+."""

@@ -75,15 +75,12 @@ class FedDC(Direction):
     uploads: ClassVar[tuple[str, ...]] = ("delta", "control")
     error_compensated: ClassVar[tuple[str, ...]] = ("control",)
     goes_with: ClassVar[tuple[str, ...]] = ("Drift",)
+    sends: ClassVar[tuple[str, ...]] = ("control",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return h_i = c_i = 0 and c = 0."""
         zero = torch.zeros_like(x)
         return {"drift": zero, "control": zero}, {"control": zero}
-
-    def down(self, shared: State) -> Channels:
-        """Send c."""
-        return {"control": shared["control"]}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Pull to x - h_i and shift by c - c_i."""

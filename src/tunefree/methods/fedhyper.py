@@ -91,14 +91,11 @@ class ServerSideHyper(_Hyper):
 
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
+    sends: ClassVar[tuple[str, ...]] = ("lr",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return the first rate, without a last move."""
         return {}, {"last": torch.zeros_like(x), "lr": x.new_tensor(self.lr)}
-
-    def down(self, shared: State) -> Channels:
-        """Send the rate."""
-        return {"lr": shared["lr"]}
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along -d."""
@@ -121,14 +118,11 @@ class ClientSideHyper(_Hyper):
     """
 
     fusible: ClassVar[bool] = True
+    sends: ClassVar[tuple[str, ...]] = ("last",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return no last move."""
         return {}, {"last": torch.zeros_like(x)}
-
-    def down(self, shared: State) -> Channels:
-        """Send the last mean move."""
-        return {"last": shared["last"]}
 
     def begin(self, y: Rows, down: Channels) -> State:
         """Start with the first rate."""

@@ -52,15 +52,12 @@ class Prodigy(Step):
     sets_lr: ClassVar[bool] = True
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
+    sends: ClassVar[tuple[str, ...]] = ("d", "v")
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return the first estimate; nothing was seen yet."""
         d = self.d_rel * (1 + inner(x, x).sqrt())
         return {}, {"z": torch.zeros_like(x), "d": d, "v": d.new_zeros(()), "n": d.new_zeros(())}
-
-    def down(self, shared: State) -> Channels:
-        """Send the numbers that step sizes are computed from."""
-        return {"d": shared["d"], "v": shared["v"]}
 
     def begin(self, y: Rows, down: Channels) -> State:
         """Start without gradients and steps of the round."""

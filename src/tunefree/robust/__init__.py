@@ -2,9 +2,19 @@
 
 from ..core.text import Registry
 from ..server.aggregate import Aggregation, weighted_mean
-from .mixing import NNM, Bucketing, Weighted
 from .rule import MeanContext, Robust, RobustAggregator, SelectionRule
-from .rules import CentredClip, GeometricMedian, Krum, Median, MultiKrum, NormClip, TrimmedMean
+from .rules import (
+    NNM,
+    Bucketing,
+    CentredClip,
+    GeometricMedian,
+    Krum,
+    Median,
+    MultiKrum,
+    NormClip,
+    TrimmedMean,
+    Weighted,
+)
 
 __all__ = [  # noqa: RUF022  # sorted without regard to case
     "Bucketing",

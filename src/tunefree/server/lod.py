@@ -108,7 +108,7 @@ class LoD(Server):
     def down(self, x: Vector, state: State, t: Round) -> Channels:
         """Send mu and lr, and x unless the clients were asked about it already."""
         if not self._is_known(t) or t.index == 0:
-            return {"x": x} | {name: state[name] for name in self.sends}
+            return super().down(x, state, t)
         names = (*self.sends, "accept") if self.merge else self.sends
         return {name: state[name] for name in names}
 

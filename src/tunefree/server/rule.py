@@ -49,7 +49,7 @@ class Server(Checked, ABC):
 
     def down(self, x: Vector, state: State, t: Round) -> Channels:
         """Return what is sent to the cohort; a rule whose clients hold x leaves it out."""
-        return {"x": x}
+        return {"x": x} | {name: state[name] for name in self.sends}
 
     @abstractmethod
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:

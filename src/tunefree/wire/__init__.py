@@ -2,8 +2,7 @@
 
 from ..core.errors import ArgumentError
 from ..core.text import Registry
-from .compressor import Packed, Sender, Wire
-from .dense import Dense
+from .compressor import Dense, Packed, Sender, Wire
 from .ledger import Ledger
 from .lowrank import LowRank
 from .rounding import QSGD, Natural, Sign

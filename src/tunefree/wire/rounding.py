@@ -3,6 +3,7 @@
 import math
 import struct
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -55,15 +56,11 @@ class QSGD(Wire):
 
     levels: PositiveInt = 15
     bucket: PositiveInt | None = 512
+    unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_argument("QSGD", "levels", self.levels, "at most 65535", self.levels <= 65535)
-
-    @property
-    def unbiased(self) -> bool:
-        """True."""
-        return True
 
     def contraction(self, layout: Layout) -> float | None:
         """Return min(B / (4 s^2), sqrt(B) / s) where that is below 1."""
@@ -160,10 +157,7 @@ class Natural(Wire):
     bias, but more variance than an eighth); the last power before infinity is not rounded up.
     """
 
-    @property
-    def unbiased(self) -> bool:
-        """True."""
-        return True
+    unbiased: ClassVar[bool] = True
 
     def contraction(self, layout: Layout) -> float:
         """Return 1/8."""

@@ -121,7 +121,7 @@ class RandK(Wire):
     """
 
     ratio: Fraction = 0.05
-    unbiased: bool = True
+    unbiased: bool = True  # type: ignore[misc]
     per_layer: bool = False
 
     def contraction(self, layout: Layout) -> float | None:
