@@ -142,7 +142,7 @@ def test_every_method_is_in_the_navigation_once():
 
 
 def docstrings(name):
-    found = (prose.module_of(part).__doc__ for _, part in pages.parts(pages.method_of(name)))
+    found = (prose.document(part) for _, part in pages.parts(pages.method_of(name)))
     return " ".join(" ".join(doc.split()) for doc in found)
 
 

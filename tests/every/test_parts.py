@@ -1,6 +1,7 @@
 """Every direction, step, server rule, output and wire, found in the modules of their packages."""
 
 import importlib
+import inspect
 import pkgutil
 import re
 from dataclasses import fields, is_dataclass, replace
@@ -21,6 +22,7 @@ from tunefree.clients import (
     Round,
     Step,
     StepContext,
+    Upload,
 )
 from tunefree.core.errors import ArgumentError
 from tunefree.core.layout import Layout
@@ -98,9 +100,10 @@ def test_is_in_its_room(part):
     assert getattr(room, part.__name__) is part
 
 
-def test_the_module_says_what_it_computes(part):
-    doc = importlib.import_module(part.__module__).__doc__
-    assert "Differences from the paper" in doc
+def test_the_docstring_says_what_it_computes(part):
+    docs = [inspect.cleandoc(c.__doc__ or "") for c in part.__mro__]
+    docs.append(importlib.import_module(part.__module__).__doc__)
+    doc = next(doc for doc in docs if "Differences from the paper" in doc)
     equations = [line for line in doc.splitlines() if re.match(r" {4}.*(=|<-)", line)]
     assert equations or part in (tf.server.Last, tf.clients.Rates)
     assert part.__doc__
@@ -221,6 +224,8 @@ def expanded(state):
 
 
 WORK = LocalResult(
+    x=X,
+    down={},
     y=rows(1) + X,
     delta=rows(1),
     steps=torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64),
@@ -248,7 +253,7 @@ def client_hooks(part):
     down = {"x": X, "own_grad": rows(15), **{n: BY_SERVER[n] for n in part.reads}}
     down |= pure(part.down, shared)
     scratch = part.begin(rows(8), down) if isinstance(part, Step) else {}
-    sent, memory = pure(part.upload, replace(WORK, scratch=scratch), X, down, own, ROUND)
+    sent, memory = pure(part.upload, replace(WORK, down=down, scratch=scratch), own, ROUND)
     assert set(sent) == {*part.uploads, *part.reports}
     assert all(sent[name].shape == (M, D) for name in part.uploads)
     assert all(sent[name].shape == (M,) for name in part.reports)
@@ -257,7 +262,7 @@ def client_hooks(part):
         halved = {name: v / 2 for name, v in sent.items()}
         echoed = {name: mean[name] for name in part.echo}
         for arrived in (halved, sent):
-            kept = pure(part.update_memory, sent, arrived, echoed, memory, ROUND)
+            kept = pure(part.update_memory, Upload(sent, arrived, echoed), memory, ROUND)
         memory = kept
     assert memory.keys() == own.keys()
     after = pure(part.update_shared, mean, shared, ROUND)
@@ -294,8 +299,9 @@ def test_steps_are_pure(name):
     phi = LocalObjective(value(y), lambda z: 0.0, value, y, slope=lambda z: 2 * (z - centre))
     scratch = pure(part.begin, y, down)
     for k in range(3):
-        tick = StepContext(k, ROUND, torch.full((M,), 0.5, dtype=torch.float64), WORK.steps)
-        new, lr, after = pure(part.take, y, 2 * (y - centre), phi, tick, down, scratch)
+        share = torch.full((M,), 0.5, dtype=torch.float64)
+        tick = StepContext(k, ROUND, ROUND.factor, share, WORK.steps, phi, down)
+        new, lr, after = pure(part.take, y, 2 * (y - centre), tick, scratch)
         assert (new.shape, lr.shape) == ((M, D), (M,))
         assert new.dtype == lr.dtype == y.dtype
         assert after.keys() == scratch.keys()

@@ -49,7 +49,7 @@ class Remembers(Direction):
     def local_problem(self, x, down, own, t):
         return LocalProblem(shift=self.pull * (down["mean"] - own["last"]))
 
-    def upload(self, work, x, down, own, t):
+    def upload(self, work, own, t):
         return {"moved": work.delta}, {"last": work.delta}
 
     def update_shared(self, mean, shared, t):
@@ -65,7 +65,7 @@ class ChangesMemory(Remembers):
 
 @broken("rules_are_pure", "ChangesDict.upload changes its argument own.last")
 class ChangesDict(Remembers):
-    def upload(self, work, x, down, own, t):
+    def upload(self, work, own, t):
         own["last"] = work.delta
         return {"moved": work.delta}, own
 
@@ -86,20 +86,20 @@ class ChangesInMap(Plain):
 
 @broken("global_state_is_untouched", "Noisy.take changes torch's global generator")
 class Noisy(Constant):
-    def take(self, y, d, phi, tick, down, scratch):
-        return super().take(y, d + 1e-3 * torch.randn_like(d), phi, tick, down, scratch)
+    def take(self, y, d, tick, scratch):
+        return super().take(y, d + 1e-3 * torch.randn_like(d), tick, scratch)
 
 
 @broken("global_state_is_untouched", "changes NumPy's global generator; draw with tf.random")
 class NumpyNoise(Constant):
-    def take(self, y, d, phi, tick, down, scratch):
-        return super().take(y, d * (1 + 1e-3 * np.random.rand()), phi, tick, down, scratch)
+    def take(self, y, d, tick, scratch):
+        return super().take(y, d * (1 + 1e-3 * np.random.rand()), tick, scratch)
 
 
 @broken("global_state_is_untouched", "changes Python's global generator")
 class PythonNoise(Constant):
-    def take(self, y, d, phi, tick, down, scratch):
-        return super().take(y, d * (1 + 1e-3 * random.random()), phi, tick, down, scratch)
+    def take(self, y, d, tick, scratch):
+        return super().take(y, d * (1 + 1e-3 * random.random()), tick, scratch)
 
 
 @broken("global_state_is_untouched", "SetsDtype.init changes torch's default dtype; leave")
@@ -156,8 +156,8 @@ class Misshapen(Remembers):
 
 @broken("memory_keeps_its_form", "Grows.upload returns {'last': (4, 57), 'more': (4, 57)}, where")
 class Grows(Remembers):
-    def upload(self, work, x, down, own, t):
-        sent, memory = super().upload(work, x, down, own, t)
+    def upload(self, work, own, t):
+        sent, memory = super().upload(work, own, t)
         return sent, memory | {"more": work.delta}
 
 
@@ -178,7 +178,7 @@ class LosesState(Average):
 
 @broken("memory_keeps_its_form", "OneStepForAll.take returns {'y': (4, 57), 'lr': ()}")
 class OneStepForAll(Constant):
-    def take(self, y, d, phi, tick, down, scratch):
+    def take(self, y, d, tick, scratch):
         return y - self.lr * d, torch.tensor(self.lr, dtype=y.dtype), scratch
 
 
@@ -219,8 +219,8 @@ class ByPlace(Plain):
     def local_problem(self, x, down, own, t):
         return LocalProblem(mu=0.5, anchor=x)
 
-    def upload(self, work, x, down, own, t):
-        place = torch.arange(len(work.y), dtype=x.dtype)[:, None]
+    def upload(self, work, own, t):
+        place = torch.arange(len(work.y), dtype=work.y.dtype)[:, None]
         return {"delta": work.delta * (1 + place)}, own
 
     uploads = ("delta",)
@@ -230,9 +230,9 @@ class ByPlace(Plain):
 class Chaotic(Constant):
     """Turns the last bits of a gradient into its length."""
 
-    def take(self, y, d, phi, tick, down, scratch):
+    def take(self, y, d, tick, scratch):
         last = torch.frac(d.abs().sum(1) * 1e14)[:, None]
-        return super().take(y, d * last, phi, tick, down, scratch)
+        return super().take(y, d * last, tick, scratch)
 
 
 @broken(
@@ -247,9 +247,9 @@ class HandsOut(Remembers):
             object.__setattr__(self, "first", torch.zeros_like(x))
         return {"last": self.first}, {"mean": torch.zeros_like(x)}
 
-    def upload(self, work, x, down, own, t):
+    def upload(self, work, own, t):
         self.first.add_(1)
-        return super().upload(work, x, down, own, t)
+        return super().upload(work, own, t)
 
 
 @broken("bytes_are_real", "Cheap.pack counts 912 bytes, where encode writes 1824")
@@ -337,7 +337,7 @@ def test_sound_parts_pass():
     class Slots(Constant):
         times: tuple[float, ...] = (1.0, 0.5)
 
-        def take(self, y, d, phi, tick, down, scratch):
+        def take(self, y, d, tick, scratch):
             rate = self.lr * self.times[tick.index % 2]
             return y - rate * d, y.new_full(y.shape[:1], rate), scratch
 

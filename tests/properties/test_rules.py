@@ -94,6 +94,11 @@ def test_feddua_never_moves_further_than_its_longest(rounds, eps, most, rule):
         x = new
 
 
+def tick(k, phi, down):
+    one = torch.ones(M, dtype=torch.float64)
+    return StepContext(k, Round(PLAN, 0), 1.0, one, one, phi, down)
+
+
 @given(
     ROWS.flatmap(lambda first: st.tuples(st.just(first), st.lists(ROWS, max_size=4))),
     st.booleans(),
@@ -108,8 +113,7 @@ def test_no_live_step_is_longer_than_r(directions, weighted, r, v):
     scratch, before = step.begin(y, down), torch.full((M,), float("inf"), dtype=torch.float64)
     phi = LocalObjective(torch.zeros(M), lambda z: 0.0, lambda z: z.sum(1), y)
     for k, d in enumerate([first, *others]):
-        tick = StepContext(k, Round(PLAN, 0), *2 * [torch.ones(M, dtype=torch.float64)])
-        new, lr, scratch = step.take(y, d, phi, tick, down, scratch)
+        new, lr, scratch = step.take(y, d, tick(k, phi, down), scratch)
         assert bool((lr * d.norm(dim=1) <= r * (1 + 1e-9)).all())
         assert bool((lr > 0).all() and (lr <= before).all())  # gradients only add up
         close(new, y - lr[:, None] * d)
@@ -137,8 +141,7 @@ def test_armijo_on_bowls(c, backtrack, max_lr, curvature, y):
     step = Armijo(c=c, backtrack=backtrack, max_lr=max_lr, max_backtracks=1000)
     d = curvature * y
     phi = LocalObjective(value(y), lambda z: 0.0, value, y)
-    tick = StepContext(0, Round(PLAN, 0), *2 * [torch.ones(M, dtype=torch.float64)])
-    new, lr, _ = step.take(y, d, phi, tick, {}, step.begin(y, {}))
+    new, lr, _ = step.take(y, d, tick(0, phi, {}), step.begin(y, {}))
     moving = d.square().sum(1).sqrt() >= 1e-8
     assert bool((value(new) <= value(y) - c * lr * d.square().sum(1)).all() | ~moving.all())
     bound = backtrack * min(2 * (1 - c) / curvature, max_lr)

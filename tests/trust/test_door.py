@@ -139,7 +139,7 @@ class Mine(tf.clients.Step):
     def __init__(self, lr):
         self.lr = lr
 
-    def take(self, y, d, phi, tick, down, scratch):
+    def take(self, y, d, tick, scratch):
         return y - self.lr * d, y.new_full(y.shape[:1], self.lr), scratch
 
 

@@ -269,7 +269,7 @@ def test_rows_that_are_not_finite_do_not_count():
         (lambda: r.TrimmedMean(f=0.5), "below 0.5, got 0.5"),
         (lambda: r.MultiKrum(f=1, keep=0), r"MultiKrum\(keep=...\) must be an int >= 1"),
         (lambda: r.NormClip(radius=0), r"NormClip\(radius=...\) must be a finite number > 0"),
-        (lambda: r.NNM(torch.median, f=1), r"NNM\(inner=...\) must be a robust rule"),
+        (lambda: r.NNM(torch.median, f=1), r"NNM\(inner=...\) must be a Robust"),
         (lambda: r.Krum(f=2).check(6), "needs at least 7 uploads a round, but the cohort has 6"),
         (lambda: r.Bucketing(r.Krum(f=2), size=2).check(12), "put together to 6"),
         (lambda: r.parse("krumm:f=2"), "Did you mean 'krum'. Known: bucketing.AGGREGATION"),

@@ -120,12 +120,12 @@ def method_page(name: str) -> str:
         "kept by a client": sent["client"],
         "kept by the server, beyond the model": sent["server"],
     }
-    shown = {prose.module_of(p): p for _, p in parts(method) if type(p).__name__ not in QUIET}
+    shown = {prose.document(p): p for _, p in parts(method) if type(p).__name__ not in QUIET}
     out = [f"# {name}", entry.summary, *map(prose.linked, map(prose.escape, words))]
     if name in EQUATIONS:
         out += ["\n".join(rf"\[{maths.expand(latex)}\]" for _, latex in EQUATIONS[name])]
     else:
-        out += prose.equations([module.__doc__ or "" for module in shown])
+        out += prose.equations(list(shown))
     out += [_table(("what", "is"), [(k, str(v)) for k, v in facts.items()])]
     out += ["d is the number of trainable parameters; single numbers are counted beside it."]
     out += ["## Run it", f"```sh\n{command(name)}\n```"]
@@ -133,8 +133,7 @@ def method_page(name: str) -> str:
     out += ["## Settings", _settings(name, method), "## Parts"]
     rows = [(place, reference(type(p)), f"`{p!r}`") for place, p in parts(method)]
     out += [_table(("part", "is", "as"), rows), "## Equations and differences from the papers"]
-    for module, part in shown.items():
-        doc = module.__doc__ or ""
+    for doc, part in shown.items():
         out += [
             f"### {prose.escape(prose.headline(doc)).rstrip('.')}",
             f"Part: {reference(type(part))}.",

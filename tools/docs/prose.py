@@ -94,6 +94,26 @@ def arguments(doc: str | None) -> dict[str, str]:
     return {name.strip(): " ".join(text.split()) for name, _, text in pairs}
 
 
+def document(part: object) -> str:
+    """Return the docstring with the equations of a part: of its class, a base class or its module.
+
+    Arguments of a class are left out.
+    """
+    found = (inspect.cleandoc(c.__doc__ or "") for c in type(part).__mro__)
+    own = next((doc for doc in found if DIFFERENCES in doc), None)
+    return split_arguments(own)[0] if own else module_of(part).__doc__ or ""
+
+
+def split_arguments(doc: str) -> tuple[str, str]:
+    """Split a docstring into its text and its Args section.
+
+    >>> split_arguments("A step.\\n\\nArgs:\\n    lr: Step size.")
+    ('A step.', '\\n\\nArgs:\\n    lr: Step size.')
+    """
+    text, args, rest = doc.partition("\n\nArgs:")
+    return text, args + rest
+
+
 def module_of(value: object) -> ModuleType:
     """Return the module that defines a class, a function, or a part's class."""
     kind = value if inspect.isclass(value) or inspect.isroutine(value) else type(value)

@@ -1,9 +1,10 @@
-"""An extension of griffe: `fit` and the groups of options are documented by RunConfig's fields."""
+"""An extension of griffe: options from RunConfig's fields, and equations of parts as Markdown."""
 
 import inspect
 from typing import Any
 
 import griffe
+import prose
 
 from tunefree.training.config import Engine, Evaluate, Scenario
 from tunefree.training.fit import fit
@@ -15,9 +16,12 @@ class RuntimeSignature(griffe.Extension):
     """Take what is built from the options at run time from the objects, not from their source."""
 
     def on_class(self, *, cls: griffe.Class, **others: Any) -> None:
-        """Replace the docstring of a group of options."""
+        """Replace the docstring of a group of options; turn equations of a part into Markdown."""
         if cls.path in GROUPS:
             cls.docstring = griffe.Docstring(inspect.getdoc(GROUPS[cls.path]) or "", parent=cls)
+        elif cls.docstring is not None and prose.DIFFERENCES in cls.docstring.value:
+            text, args = prose.split_arguments(cls.docstring.value)
+            cls.docstring.value = prose.markdown(text, title=True) + args
 
     def on_function(self, *, func: griffe.Function, **others: Any) -> None:
         """Replace what was read from the source."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError, check_argument
+from ..core.fields import Checked
 from ..core.random import key, subset
 from ..core.types import Rows
 from ..data.federation import Federation
@@ -82,7 +83,7 @@ def read_clients(what: str, text: str) -> float | tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Attack:
+class Attack(Checked):
     """Some clients, and what they do. The hooks of this class change nothing.
 
     `sees_honest` says whether the attack uses the uploads of the honest clients of the cohort.
@@ -95,6 +96,7 @@ class Attack:
     clients: float | tuple[int, ...] = field(default=0.2, metadata={"read": read_clients})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.clients, float):
             good = 0 < self.clients < 1
         else:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import cannot_use, check_positive
+from ..core.errors import cannot_use
+from ..core.fields import Positive
 from ..core.random import uniform
 from ..core.types import Rows
 from ..core.vectors import row_sq
@@ -28,18 +29,7 @@ from .attack import Attack, AttackContext
 
 
 @dataclass(frozen=True)
-class _ScaledAttack(Attack):
-    """An attack with a factor > 0."""
-
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(type(self).__name__, "scale", self.scale)
-
-
-@dataclass(frozen=True)
-class SignFlip(_ScaledAttack):
+class SignFlip(Attack):
     """Sends the negated upload.
 
     Args:
@@ -47,7 +37,7 @@ class SignFlip(_ScaledAttack):
         scale: Factor of the norm, > 0.
     """
 
-    scale: float = 1.0
+    scale: Positive = 1.0
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
         """Return -scale times the rows."""
@@ -55,7 +45,7 @@ class SignFlip(_ScaledAttack):
 
 
 @dataclass(frozen=True)
-class LargeNorm(_ScaledAttack):
+class LargeNorm(Attack):
     """Sends the honest upload, scaled up.
 
     Args:
@@ -63,7 +53,7 @@ class LargeNorm(_ScaledAttack):
         scale: Factor of the norm, > 0.
     """
 
-    scale: float = 100.0
+    scale: Positive = 100.0
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
         """Return scale times the rows."""
@@ -75,7 +65,7 @@ class LargeNorm(_ScaledAttack):
 
 
 @dataclass(frozen=True)
-class Gaussian(_ScaledAttack):
+class Gaussian(Attack):
     """Sends Gaussian noise.
 
     Args:
@@ -83,7 +73,7 @@ class Gaussian(_ScaledAttack):
         scale: Norm in units of the honest upload, > 0.
     """
 
-    scale: float = 10.0
+    scale: Positive = 10.0
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
         """Return noise instead of the rows."""
@@ -94,7 +84,7 @@ class Gaussian(_ScaledAttack):
 
 
 @dataclass(frozen=True)
-class Misreport(_ScaledAttack):
+class Misreport(Attack):
     """Sends honest vectors and wrong numbers: losses, squared norms of updates, gradient norms.
 
     Args:
@@ -102,7 +92,7 @@ class Misreport(_ScaledAttack):
         scale: Factor of the numbers, > 0.
     """
 
-    scale: float = 100.0
+    scale: Positive = 100.0
 
     def check(self, method: Method, federation: Federation) -> None:
         """Raise an ArgumentError if clients send only vectors."""

@@ -21,7 +21,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core.errors import check_nonnegative, check_positive
+from ..core.fields import NonNegative, Positive
 from ..core.types import Rows
 from .attack import Attack, AttackContext
 
@@ -51,12 +51,7 @@ class LittleIsEnough(Attack):
     """
 
     sees_honest: ClassVar[bool] = True
-    z: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.z is not None:
-            check_nonnegative("LittleIsEnough", "z", self.z)
+    z: NonNegative | None = None
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
         """Return mu - z sigma for every hostile client."""
@@ -74,11 +69,7 @@ class InnerProduct(Attack):
     """
 
     sees_honest: ClassVar[bool] = True
-    eps: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("InnerProduct", "eps", self.eps)
+    eps: Positive = 0.5
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
         """Return -eps mu for every hostile client."""

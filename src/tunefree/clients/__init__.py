@@ -1,28 +1,12 @@
 """Client-side parts: directions, steps, schedules, and the local loop."""
 
 from ..core.plan import Plan, Query, Round
-from .adaalter import AdaAlter
-from .adam import Adam
-from .armijo import Armijo
-from .canon import Canon
-from .client_momentum import ClientMomentum, ScaffoldM
-from .constant import Constant
-from .dog import DoG
-from .drift import FedDC, FedDyn
-from .dual_average import DualAverage
-from .fast_fedda import FastFedDA
-from .fedlin import FedLin
-from .fedmid import FedMiD
-from .lod import Follow, Pull
-from .mime import Mime, MimeLite
-from .momentum import Momentum
-from .normalised import Normalised
-from .padamfed import PAdaMFed
-from .parfrefl import ParFreFL
-from .plain import Everyone, Plain
-from .polyak import Polyak
-from .proximal import Moreau, Proximal
-from .rates import Rates
+from .composite import ZA1, Canon, DualAverage, FastFedDA, FedMiD
+from .dog import AdaAlter, DoG
+from .loss_steps import Armijo, Polyak
+from .mime import FedLin, Mime, MimeLite
+from .normalised import Normalised, PAdaMFed, ParFreFL, Rates
+from .proximal import Everyone, Follow, Moreau, Plain, Proximal, Pull
 from .rule import (
     ClientPart,
     Direction,
@@ -33,16 +17,15 @@ from .rule import (
     LocalResult,
     Step,
     StepContext,
+    StepResult,
+    Upload,
 )
-from .scafcom import Scafcom
-from .scaffnew import Scaffnew
-from .scaffold import Scaffold
+from .scaffold import ClientMomentum, Scafcom, Scaffnew, Scaffold, ScaffoldM
 from .schedule import Schedule
-from .server_rate import ServerRate
 from .solver import ConjugateGradient, Until, solver
-from .splitting import FedADMM, FedDR, FedPD
+from .steps import Adam, Constant, Momentum, ServerRate
+from .subproblems import FedADMM, FedDC, FedDR, FedDyn, FedPD
 from .sum import Sum
-from .za1 import ZA1
 
 __all__ = [  # noqa: RUF022  # sorted without regard to case
     "AdaAlter",
@@ -94,8 +77,10 @@ __all__ = [  # noqa: RUF022  # sorted without regard to case
     "ServerRate",
     "Step",
     "StepContext",
+    "StepResult",
     "Sum",
     "Until",
+    "Upload",
     "ZA1",
     "solver",
 ]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..core.plan import Plan, Round
-from ..core.types import Channels, Rows, State, Vector
+from ..core.types import Channels, Rows, State, Vector, select_prefix
 from ..core.vectors import row_sq
 from ..models.losses import (
     Batch,
@@ -31,7 +31,6 @@ from ..models.losses import (
     Losses,
 )
 from .rule import (
-    FusedContext,
     LineSearch,
     LocalObjective,
     LocalProblem,
@@ -42,6 +41,8 @@ from .rule import (
 )
 
 Named: TypeAlias = Mapping[str, Tensor]
+PhaseEnd: TypeAlias = tuple[Rows, Rows, Named, State]
+"""Last iterates, steps taken, sums over the steps, and the step's scratch memory."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +129,14 @@ def run_local_steps(
     if descent_lr is not None:
         descent = losses.descent(len(batches.steps))
         if descent is not None:
-            return _run_descent(start, descent, batches, descent_lr, scratch)
+            ended = _run_descent(start, descent, batches, descent_lr, scratch)
+            return _result(x, down, start, *ended)
     searches_at_ref = isinstance(step, LineSearch) and problem.ref is not None
     if step.is_fusible and not problem.maps and not t.preparing and not searches_at_ref:
         update = FusedStep(step, transform, records, problem.scale, problem.ref_scale, t.plan)
-        found = _run_fused(start, update, problem, scratch, down, losses, batches, t.factor)
-        if found is not None:
-            return found
+        fused = _run_fused(start, update, problem, scratch, down, losses, batches, t.factor)
+        if fused is not None:
+            return _result(x, down, start, *fused)
     steps, counts = batches.steps, batches.steps.to(x.dtype)
     ref = None if problem.ref is None else problem.ref.expand_as(start)
     y = start
@@ -148,12 +150,12 @@ def run_local_steps(
         loss, g = transform.gradient(losses, point, batch, reuse_buffer)
         at_ref = None if ref is None else transform.gradient(losses, ref, batch)[1]
         phi = _evaluated_objective(y, loss, batch, losses, problem, transform, at_ref)
-        tick = StepContext(k, t, batches.share[:, k], counts)
-        new, lr, after = step.take(y, problem.correct(g, point, at_ref), phi, tick, down, scratch)
+        tick = StepContext(k, t, t.factor, batches.share[:, k], counts, phi, down)
+        new, lr, after = step.take(y, problem.correct(g, point, at_ref), tick, scratch)
         if problem.project is not None:
             new = problem.project(new, k)
         parts = {"loss": loss, "lr": lr, **_recorded(records, g, point)}
-        del g, phi  # so that their memory serves the next step
+        del g, phi, tick  # so that their memory serves the next step
         if k < shortest and "done" not in scratch:
             y, scratch = new, after
         else:
@@ -174,15 +176,23 @@ def run_local_steps(
         del new, parts
     numbers = {name: torch.stack(found).sum(0) for name, found in each.items()}
     taken = _taken(numbers, len(each["lr"]), len(each.get("taken", [])))
-    return _result(start, y, taken, numbers | sums, scratch)
+    return _result(x, down, start, y, taken, numbers | sums, scratch)
 
 
 def _result(
-    start: Rows, y: Rows, taken: Rows, sums: Mapping[str, Rows], scratch: State
+    x: Vector,
+    down: Channels,
+    start: Rows,
+    y: Rows,
+    taken: Rows,
+    sums: Mapping[str, Rows],
+    scratch: State,
 ) -> LocalResult:
     """Return the record of a local phase from the sums over its steps."""
     means = {n: sums[n] / taken[:, None] for n in ("grad_mean", "point_mean") if n in sums}
     return LocalResult(
+        x=x,
+        down=down,
         y=y,
         delta=y - start,
         steps=taken,
@@ -218,8 +228,8 @@ class FusedStep:
         loss, g = self.gradient(evaluate, y)
         at_ref = None if problem.ref is None else self.gradient(evaluate, problem.ref)[1]
         d, phi = problem.correct(g, y, at_ref), self.objective(loss, y, problem, at_ref)
-        tick, down = self.tick(state, constants), _under("down", constants)
-        new, lr, after = self.step.take(y, d, phi, tick, down, _under("scratch", state))
+        tick, scratch = self.tick(state, constants, phi), select_prefix(state, "scratch")
+        new, lr, after = self.step.take(y, d, tick, scratch)
         parts = {"loss": loss, "lr": lr, "taken": torch.ones_like(lr)}
         parts |= _recorded(self.records, g, y)
         changed = {"y": new} | {f"scratch.{n}": v for n, v in after.items()}
@@ -227,7 +237,7 @@ class FusedStep:
 
     def problem(self, constants: Named) -> LocalProblem:
         """Return the local problem."""
-        fields: dict[str, Any] = _under("problem", constants)
+        fields: dict[str, Any] = select_prefix(constants, "problem")
         return LocalProblem(scale=self.scale, ref_scale=self.ref_scale, **fields)
 
     def gradient(self, evaluate: Evaluate, point: Rows) -> tuple[Rows, Rows]:
@@ -235,10 +245,10 @@ class FusedStep:
         loss, g = evaluate(point)
         return loss, self.transform.transform(g, point)
 
-    def tick(self, state: Named, constants: Named) -> FusedContext:
-        """Return the position of the step."""
-        where = (state["index"], Round(self.plan, 0), state["share"], state["steps"])
-        return FusedContext(*where, constants["factor"])
+    def tick(self, state: Named, constants: Named, phi: LocalObjective) -> StepContext:
+        """Return the context of the step."""
+        now, down = (state["index"], Round(self.plan, 0)), select_prefix(constants, "down")
+        return StepContext(*now, constants["factor"], state["share"], state["steps"], phi, down)
 
     def objective(
         self,
@@ -271,14 +281,14 @@ class SearchPart(FusedStep):
         """Return what the part changes."""
         step, problem, y = self.step, self.problem(constants), state["y"]
         assert isinstance(step, LineSearch)
-        search, d, parts = _under("search", state), state["d"], {}
+        search, d, parts = select_prefix(state, "search"), state["d"], {}
         changed: dict[str, Tensor] = {}
         if self.part == "gradient":
             loss, g = self.gradient(evaluate, y)
             changed["d"] = d = problem.correct(g, y)
-            here = self.objective(loss, y, problem, None).here()
-            tick = self.tick(state, constants)
-            search = step.start_search(row_sq(d), here, tick, _under("scratch", state))
+            phi = self.objective(loss, y, problem, None)
+            tick, scratch = self.tick(state, constants, phi), select_prefix(state, "scratch")
+            search = step.start_search(row_sq(d), phi.here(), tick, scratch)
             search["open"] = search["open"] & (state["index"] < state["steps"])
             parts = {"loss": loss} | _recorded(self.records, g, y)
         if self.part == "move":
@@ -310,7 +320,7 @@ def _run_fused(
     losses: Losses,
     batches: LocalBatches,
     factor: float,
-) -> LocalResult | None:
+) -> PhaseEnd | None:
     """Run steps that the engine has compiled as a whole; None if it has not."""
     if any(v.ndim == 0 for v in scratch.values()):
         return None
@@ -340,7 +350,8 @@ def _run_fused(
     if isinstance(step, LineSearch):
         shared = {f.name: getattr(update, f.name) for f in fields_of(update)}
         updates = tuple(SearchPart(**shared, part=p) for p in ("gradient", "trial", "move"))
-        search = step.start_search(nothing, nothing, update.tick(state, constants), scratch)
+        phi = update.objective(nothing, start, problem, None)
+        search = step.start_search(nothing, nothing, update.tick(state, constants, phi), scratch)
         state |= {"d": nothing[:, None].expand_as(start)}
         state |= {f"search.{name}": v for name, v in search.items()}
     fused = losses.fuse(updates, state, constants, batches.fetch(0))
@@ -359,19 +370,13 @@ def _run_fused(
                 fused.step(batch, 1)
             fused.step(batch, 2)
     end = fused.end()
-    sums = _under("sum", end)
-    return _result(start, end["y"], sums["taken"], sums, _under("scratch", end))
-
-
-def _under(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the entries "PREFIX.NAME" by NAME."""
-    head = f"{prefix}."
-    return {name[len(head) :]: v for name, v in named.items() if name.startswith(head)}
+    sums = select_prefix(end, "sum")
+    return end["y"], sums["taken"], sums, select_prefix(end, "scratch")
 
 
 def _run_descent(
     start: Rows, descent: FusedDescent, batches: LocalBatches, lr: float, scratch: State
-) -> LocalResult:
+) -> PhaseEnd:
     """Run steps of plain gradient descent, each of them whole inside the engine."""
     steps = batches.steps
     rates = start.new_full(steps.shape, lr)
@@ -389,8 +394,7 @@ def _run_descent(
     y, loss = descent.end()
     numbers = {name: torch.stack(found).sum(0) for name, found in each.items() if found}
     numbers["loss"] = loss
-    taken = _taken(numbers, longest, len(each["taken"]))
-    return _result(start, y, taken, numbers, scratch)
+    return y, _taken(numbers, longest, len(each["taken"])), numbers, scratch
 
 
 def _recorded(records: frozenset[str], g: Rows, point: Rows) -> dict[str, Rows]:

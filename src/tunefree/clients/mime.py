@@ -1,23 +1,11 @@
-"""Mime and MimeLite: the server's optimiser, frozen, in every local step.
-
-Karimireddy et al., 2020, "Mime", Algorithm 1 with SGD and momentum. arXiv:2008.03606
-
-    G = mean_{i in cohort} grad f_i(x), over all of each client's data
-    Mime:      d = g_i(y) - g_i(x) + G        same batch in both
-    MimeLite:  d = g_i(y)
-    y <- y - lr ((1 - momentum) d + momentum m)             m is fixed in the round
-    m <- (1 - momentum) G + momentum m                      once, on the server
-
-Differences from the paper: none. Mime asks for G before the local steps; MimeLite's clients send
-their gradient at x together with their move. (As in fedjax's mime.py and mime_lite.py.)
-"""
+"""Directions that follow the cohort's gradient at x."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_in_range
+from ..core.fields import Decay
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from .rule import Direction, LocalProblem, LocalResult
@@ -25,7 +13,16 @@ from .rule import Direction, LocalProblem, LocalResult
 
 @dataclass(frozen=True)
 class Mime(Direction):
-    """Direction that mimics one step of the server's momentum on the whole cohort.
+    """Mime: the server's optimiser, frozen, in every local step.
+
+    Karimireddy et al., 2020, "Mime", Algorithm 1 with SGD and momentum. arXiv:2008.03606
+
+        G = mean_{i in cohort} grad f_i(x), over all of each client's data
+        d = g_i(y) - g_i(x) + G                                 same batch in both
+        y <- y - lr ((1 - momentum) d + momentum m)             m is fixed in the round
+        m <- (1 - momentum) G + momentum m                      once, on the server
+
+    Differences from the paper: none. G is asked for before the local steps, as in fedjax.
 
     Memory: the server shares m (and G within a round).
 
@@ -33,11 +30,9 @@ class Mime(Direction):
         momentum: Weight of the past, in [0, 1).
     """
 
-    momentum: float = 0.9
+    momentum: Decay = 0.9
     sets: ClassVar[tuple[str, ...]] = ("scale", "ref")
-
-    def __post_init__(self) -> None:
-        check_in_range("Mime", "momentum", self.momentum, 0, 1)
+    sends: ClassVar[tuple[str, ...]] = ("m", "grad")
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Start at rest."""
@@ -47,10 +42,6 @@ class Mime(Direction):
         """Ask the cohort for its gradients at x."""
         (grad,) = ask("grad", [x])
         return shared | {"grad": grad}
-
-    def down(self, shared: State) -> Channels:
-        """Send m and G."""
-        return {"m": shared["m"], "grad": shared["grad"]}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Correct the gradient by the same batch's at x."""
@@ -65,7 +56,15 @@ class Mime(Direction):
 
 @dataclass(frozen=True)
 class MimeLite(Direction):
-    """Direction with the server's momentum and no correction.
+    """MimeLite: Mime without the correction of the gradient.
+
+    Karimireddy et al., 2020, "Mime", Algorithm 1 with SGD and momentum. arXiv:2008.03606
+
+        d = g_i(y),   G = mean_{i in cohort} grad f_i(x), over all of each client's data
+        y <- y - lr ((1 - momentum) d + momentum m)             m is fixed in the round
+        m <- (1 - momentum) G + momentum m                      once, on the server
+
+    Differences from the paper: none. Clients send their gradient at x with their move (fedjax).
 
     Memory: the server shares m.
 
@@ -73,33 +72,21 @@ class MimeLite(Direction):
         momentum: Weight of the past, in [0, 1).
     """
 
-    momentum: float = 0.9
+    momentum: Decay = 0.9
     uploads: ClassVar[tuple[str, ...]] = ("grad",)
     sets: ClassVar[tuple[str, ...]] = ("scale",)
-
-    def __post_init__(self) -> None:
-        check_in_range("MimeLite", "momentum", self.momentum, 0, 1)
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """The gradient at x over all own data."""
-        return ("grad_full",)
+    records: ClassVar[tuple[str, ...]] = ("grad_full",)
+    sends: ClassVar[tuple[str, ...]] = ("m",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Start at rest."""
         return {}, {"m": torch.zeros_like(x)}
 
-    def down(self, shared: State) -> Channels:
-        """Send m."""
-        return {"m": shared["m"]}
-
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Blend the gradient with m."""
         return LocalProblem(scale=1 - self.momentum, shift=self.momentum * down["m"])
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the gradient at x."""
         assert work.grad_full is not None
         return {"grad": work.grad_full}, own
@@ -107,3 +94,34 @@ class MimeLite(Direction):
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Update the momentum once."""
         return {"m": torch.lerp(shared["m"], mean["grad"], 1 - self.momentum)}
+
+
+@dataclass(frozen=True)
+class FedLin(Direction):
+    """FedLin: every client follows the cohort's gradient, corrected by its own change.
+
+    Mitra, Jaafar, Pappas & Hassani, NeurIPS 2021, Algorithm 1. arXiv:2102.07053
+
+        G = mean_{i in cohort} grad f_i(x), over all of each client's data
+        d = g_i(y) - grad f_i(x) + G
+
+    Differences from the paper: the gradients at x are exchanged at the start of a round instead of
+    at the end of the last, which costs the same; full participation there, the cohort's mean here.
+    Its sparsified gradients are not offered.
+    """
+
+    needs_full_grad: ClassVar[bool] = True
+    sends: ClassVar[tuple[str, ...]] = ("grad",)
+
+    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
+        """Ask the cohort for its gradients at x."""
+        (grad,) = ask("grad", [x])
+        return {"grad": grad}
+
+    def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
+        """Shift by G minus the client's own gradient at x."""
+        return LocalProblem(shift=down["grad"] - down["own_grad"])
+
+    def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
+        """Drop G, which holds for one round."""
+        return {}

@@ -8,44 +8,18 @@ rows, a client in a federation with one.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from ..core.fields import Checked
 from ..core.plan import Plan as Plan
 from ..core.plan import Query as Query
 from ..core.plan import Round as Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import row_sq
 from .local_problem import LocalProblem as LocalProblem
-
-
-@dataclass(frozen=True)
-class StepContext:
-    """The position of a local step in the run."""
-
-    index: int | Tensor  # k; a scalar tensor in a fused step
-    round: Round
-    share: Rows  # (m,) batch size over the client's samples
-    steps: Rows  # (m,) local steps of each client
-
-    @property
-    def factor(self) -> float | Tensor:
-        """The schedule's factor in this round; a scalar tensor in a fused step."""
-        return self.round.factor
-
-
-@dataclass(frozen=True)
-class FusedContext(StepContext):
-    """The position of a fused step; its round tells the plan and nothing else."""
-
-    scheduled: Tensor  # ()
-
-    @property
-    def factor(self) -> Tensor:
-        """The schedule's factor in this round."""
-        return self.scheduled
 
 
 @dataclass(frozen=True)
@@ -68,9 +42,28 @@ class LocalObjective:
 
 
 @dataclass(frozen=True)
+class StepContext:
+    """A local step: its position in the run, its objective, and what the server sent."""
+
+    index: int | Tensor  # k; a scalar tensor in a fused step
+    round: Round  # in a fused step it tells the plan and nothing else
+    factor: float | Tensor  # the schedule's in this round; a scalar tensor in a fused step
+    share: Rows  # (m,) batch size over the client's samples
+    steps: Rows  # (m,) local steps of each client
+    phi: LocalObjective
+    down: Channels
+
+
+StepResult: TypeAlias = tuple[Rows, Rows, State]
+"""The next y (m, d), the step sizes used (m,), and the scratch memory."""
+
+
+@dataclass(frozen=True)
 class LocalResult:
     """The local loop's record, one row per client."""
 
+    x: Vector  # what the server sent (d,)
+    down: Channels
     y: Rows  # where it ended (m, d)
     delta: Rows  # y - start (m, d)
     steps: Rows  # local steps taken (m,)
@@ -86,6 +79,23 @@ class LocalResult:
     grad_end: Rows | None = None  # gradient at y over all own data (m, d), when asked for
 
 
+@dataclass(frozen=True)
+class Upload:
+    """A client's upload that has passed the wire."""
+
+    sent: Channels  # what the client meant
+    arrived: Channels  # what the wire made of it
+    mean: Channels  # means over the cohort, those in `echo`
+
+    def apply(self, name: str, old: Rows, new: Rows) -> Rows:
+        """Return what both ends hold after the change new - old was sent: old + arrived.
+
+        Where the wire changed nothing it is `new` itself, so that no rounding gathers over rounds.
+        """
+        sent, arrived = self.sent[name], self.arrived[name]
+        return new if arrived is sent else torch.where(arrived == sent, new, old + arrived)
+
+
 class LocalPhases(NamedTuple):
     """A client's local work in a round: `times` phases of `steps` local steps (None: K)."""
 
@@ -93,13 +103,15 @@ class LocalPhases(NamedTuple):
     steps: int | None = None
 
 
-class ClientPart:
+class ClientPart(Checked):
     """Base of directions and steps; every hook has a default that does nothing.
 
     Class attributes:
         uploads: Names of the vectors that `upload` sends.
         reports: Names of the scalars that `upload` sends.
+        records: Names of the optional fields of `LocalResult` that `upload` reads.
         needs: Those of `delta` and `delta_sq` that `update_shared` reads.
+        sends: Names of the shared state that `down` sends.
         reads: What the server rule must send down for this part.
         error_compensated: Uploads whose compression error the part compensates by itself, because
             it keeps what arrived.
@@ -111,18 +123,15 @@ class ClientPart:
 
     uploads: ClassVar[tuple[str, ...]] = ()
     reports: ClassVar[tuple[str, ...]] = ()
+    records: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
+    sends: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
     error_compensated: ClassVar[tuple[str, ...]] = ()
     echo: ClassVar[tuple[str, ...]] = ()
     prepares: ClassVar[bool] = False
     full: ClassVar[bool] = False
     needs_constant_lr: ClassVar[bool] = False
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """Names of the optional fields of `LocalResult` that `upload` reads."""
-        return ()
 
     @property
     def updates_memory(self) -> bool:
@@ -144,25 +153,18 @@ class ClientPart:
         return shared
 
     def down(self, shared: State) -> Channels:
-        """Return what the server sends along with x."""
-        return {}
+        """Return what the server sends along with x: by default, what `sends` names."""
+        return {name: shared[name] for name in self.sends}
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Return what each client sends along with delta, and its memory from now on.
 
         A channel called "delta" replaces the plain move.
         """
         return {}, own
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
-        """Return the memory once the upload has passed the wire and the means are known.
-
-        `sent` is what the client meant, `arrived` what the wire made of it.
-        """
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
+        """Return the memory once the upload has passed the wire and the means are known."""
         return own
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
@@ -199,9 +201,7 @@ class Direction(ClientPart, ABC):
         """Return the problem that clients solve in this local phase."""
         ...
 
-    def between_phases(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> State:
+    def between_phases(self, work: LocalResult, own: State, t: Round) -> State:
         """Return the memory for the next phase; names that `init` lacks last for the round."""
         return own
 
@@ -216,8 +216,8 @@ class Step(ClientPart, ABC):
             the engine then does not copy `d` out of its own memory.
         fusible: Whether `take` can be compiled together with the gradient: it consists of
             elementwise operations and sums over rows, has no branch on a tensor, evaluates phi at
-            y only, and of `tick` reads index, factor, steps and round.plan. Holds for the class
-            that defines `take`, not for subclasses that define their own.
+            y only, and of `tick` reads anything but share and the round beside its plan. Holds for
+            the class that defines `take`, not for subclasses that define their own.
     """
 
     sets_lr: ClassVar[bool] = False
@@ -261,15 +261,7 @@ class Step(ClientPart, ABC):
         return {}
 
     @abstractmethod
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Return the next y (m, d), the step sizes used (m,) and the scratch memory."""
         ...
 
@@ -306,32 +298,16 @@ class LineSearch(Step):
         """Return the scratch memory after a step."""
         ...
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Search until each client's trial is accepted, and go there."""
-        search = self.start_search(row_sq(d), phi.here(), tick, scratch)
+        search = self.start_search(row_sq(d), tick.phi.here(), tick, scratch)
         for _ in range(self.most_trials):
-            search = self.judge(phi.at(descend(y, d, search["lr"])), search)
+            search = self.judge(tick.phi.at(descend(y, d, search["lr"])), search)
             if not bool(search["open"].any()):
                 break
         lr, moving = search["lr"], search["moving"]
         y = torch.where(moving[:, None], descend(y, d, lr), y)
         return y, lr * moving, self.finish(search)
-
-
-def apply_arrived(old: Rows, new: Rows, sent: Rows, arrived: Rows) -> Rows:
-    """Return what both ends hold after the change new - old was sent: old + arrived.
-
-    Where the wire changed nothing it is `new` itself, so that no rounding gathers over rounds.
-    """
-    return new if arrived is sent else torch.where(arrived == sent, new, old + arrived)
 
 
 def descend(y: Rows, d: Rows, lr: Rows | float) -> Rows:

@@ -11,12 +11,13 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..core.errors import ArgumentError, check_int, check_nonnegative, check_positive, unknown_name
+from ..core.errors import ArgumentError, unknown_name
+from ..core.fields import Checked, NonNegative, NonNegativeInt, Positive
 from ..core.text import parse_value
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Checked):
     """Factor on the learning rate in each round.
 
     Args:
@@ -31,21 +32,16 @@ class Schedule:
     """
 
     shape: Literal["constant", "cosine", "linear", "exponential"] = "constant"
-    floor: float = 0.1
-    rate: float = 0.998
-    warmup: int = 0
+    floor: NonNegative = 0.1
+    rate: Positive = 0.998
+    warmup: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
-        shapes = ("constant", "cosine", "linear", "exponential")
-        if self.shape not in shapes:
-            raise unknown_name("schedule", self.shape, shapes)
-        check_nonnegative("Schedule", "floor", self.floor)
-        check_positive("Schedule", "rate", self.rate)
+        super().__post_init__()
         if self.floor > 1 or self.rate > 1:
             raise ArgumentError(
                 f"Schedule(floor=..., rate=...) must be at most 1, got {self.floor}, {self.rate}."
             )
-        check_int("Schedule", "warmup", self.warmup, 0)
 
     @property
     def is_constant(self) -> bool:

@@ -17,13 +17,14 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import ArgumentError, check_int, check_nonnegative, unknown_name
+from ..core.errors import ArgumentError, unknown_name
+from ..core.fields import NonNegative, PositiveInt
 from ..core.plan import Plan
 from ..core.types import Channels, Rows, State
 from ..core.vectors import row_sq
-from .armijo import Armijo
-from .constant import Constant
-from .rule import LocalObjective, Step, StepContext
+from .loss_steps import Armijo
+from .rule import Step, StepContext, StepResult
+from .steps import Constant
 
 
 def _first_length(d: Rows, length: Rows, tick: StepContext, scratch: State) -> Rows:
@@ -39,14 +40,10 @@ class ConjugateGradient(Step):
         most: Most steps, >= 1.
     """
 
-    tol: float = 1e-12
-    most: int = 1000
+    tol: NonNegative = 1e-12
+    most: PositiveInt = 1000
     sets_lr: ClassVar[bool] = True
     exact: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_nonnegative("ConjugateGradient", "tol", self.tol)
-        check_int("ConjugateGradient", "most", self.most)
 
     def check(self, plan: Plan) -> None:
         """Refuse minibatches, which have no fixed quadratic to solve."""
@@ -58,17 +55,9 @@ class ConjugateGradient(Step):
         start = {"p": torch.zeros_like(y), "sq": one, "first": one, "slopes": torch.zeros_like(one)}
         return start | {"done": one < 0}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go to the lowest point along the next conjugate direction."""
-        assert phi.slope is not None
+        assert tick.phi.slope is not None
         sq, tiny = row_sq(d), torch.finfo(y.dtype).tiny
         first = _first_length(d, sq.sqrt(), tick, scratch)
         going = sq.sqrt() > self.tol * first
@@ -76,7 +65,7 @@ class ConjugateGradient(Step):
         uphill = (p * d).sum(-1) >= 0  # rounding has spoilt the directions: start again
         p = torch.where(uphill[:, None], -d, p)
         s = 1 / row_sq(p).sqrt().clamp(min=tiny)
-        curve = (p * (phi.slope(y + s[:, None] * p) - d)).sum(-1) / s
+        curve = (p * (tick.phi.slope(y + s[:, None] * p) - d)).sum(-1) / s
         going = going & (curve > 0)
         a = torch.where(going, -(p * d).sum(-1) / curve, 0.0)
         after = {"p": p, "sq": sq.clamp(min=tiny), "first": first}
@@ -95,18 +84,17 @@ class Until(Step):
     """
 
     step: Step = field(default_factory=Armijo)
-    tol: float = 1e-6
-    most: int = 1000
+    tol: NonNegative = 1e-6
+    most: PositiveInt = 1000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         fits = isinstance(self.step, Step) and self.step.most is None
         if not fits or self.step.uploads or self.step.reports:
             raise ArgumentError(
                 "Until(step=...) must be a step that is no solver itself and has no traffic of its "
                 f"own, got {self.step!r}."
             )
-        check_nonnegative("Until", "tol", self.tol)
-        check_int("Until", "most", self.most)
 
     @property
     def sets_lr(self) -> bool:  # type: ignore[override]
@@ -127,21 +115,13 @@ class Until(Step):
         one = y.new_ones(y.shape[:1])
         return self.step.begin(y, down) | {"first": one, "done": one < 0}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Take the other step, or stop."""
         length = row_sq(d).sqrt()
         first = _first_length(d, length, tick, scratch)
         going = length > self.tol * first
         inner = {n: v for n, v in scratch.items() if n not in ("first", "done")}
-        new, lr, after = self.step.take(y, d, phi, tick, down, inner)
+        new, lr, after = self.step.take(y, d, tick, inner)
         y = torch.where(going[:, None], new, y)
         return y, torch.where(going, lr, 0.0), after | {"first": first, "done": ~going}
 

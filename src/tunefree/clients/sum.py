@@ -5,24 +5,19 @@
 Differences from the paper: none; ours, so that a proximal pull and a control variate combine.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import Any
 
 from ..core.errors import ArgumentError
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Vector
-from .rule import Direction, LocalPhases, LocalProblem, LocalResult
+from ..core.types import Channels, State, Vector, select_prefix
+from .rule import Direction, LocalPhases, LocalProblem, LocalResult, Upload
 
 
 def _pack(states: list[State]) -> State:
     return {f"{j}.{name}": v for j, state in enumerate(states) for name, v in state.items()}
-
-
-def _part(state: State, j: int) -> State:
-    head = f"{j}."
-    return {name[len(head) :]: v for name, v in state.items() if name.startswith(head)}
 
 
 def _joined(name: str) -> Any:
@@ -100,61 +95,49 @@ class Sum(Direction):
 
     def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
         """Start the round of each part."""
-        return _pack([p.start_round(x, _part(shared, j), t, ask) for j, p in enumerate(self.parts)])
+        return _pack([p.start_round(x, mine, t, ask) for p, mine in self._split(shared)])
 
     def down(self, shared: State) -> Channels:
         """Send what each part sends."""
-        return _pack([p.down(_part(shared, j)) for j, p in enumerate(self.parts)])
+        return _pack([p.down(mine) for p, mine in self._split(shared)])
 
     def local_phases(self, t: Round) -> LocalPhases:
         """Return the local phases of the part that sets them."""
-        return next(
-            (turns for p in self.parts if (turns := p.local_phases(t)) != LocalPhases()),
-            LocalPhases(),
-        )
+        found = (p.local_phases(t) for p in self.parts)
+        return next((phases for phases in found if phases != LocalPhases()), LocalPhases())
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Return the sum of the parts' local problems."""
-        return reduce(
-            add, [p.local_problem(x, self._down(down, j), _part(own, j), t) for j, p in self._each]
-        )
+        each = zip(self._split(own), self._down(down), strict=True)
+        return reduce(add, [p.local_problem(x, sent, mine, t) for (p, mine), sent in each])
 
-    def between_phases(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> State:
+    def between_phases(self, work: LocalResult, own: State, t: Round) -> State:
         """Update each part's memory between phases."""
-        return _pack(
-            [
-                p.between_phases(work, x, self._down(down, j), _part(own, j), t)
-                for j, p in self._each
-            ]
-        )
+        each = zip(self._split(own), self._works(work), strict=True)
+        return _pack([p.between_phases(part, mine, t) for (p, mine), part in each])
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send what each part sends."""
-        pairs = [p.upload(work, x, self._down(down, j), _part(own, j), t) for j, p in self._each]
+        each = zip(self._split(own), self._works(work), strict=True)
+        pairs = [p.upload(part, mine, t) for (p, mine), part in each]
         return {k: v for sent, _ in pairs for k, v in sent.items()}, _pack([o for _, o in pairs])
 
-    def update_memory(
-        self, sent: Channels, arrived: Channels, mean: Channels, own: State, t: Round
-    ) -> State:
+    def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Update each part's memory."""
-        return _pack(
-            [p.update_memory(sent, arrived, mean, _part(own, j), t) for j, p in self._each]
-        )
+        return _pack([p.update_memory(up, mine, t) for p, mine in self._split(own)])
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         """Update each part's shared state."""
-        return _pack([p.update_shared(mean, _part(shared, j), t) for j, p in self._each])
+        return _pack([p.update_shared(mean, mine, t) for p, mine in self._split(shared)])
 
-    @property
-    def _each(self) -> list[tuple[int, Direction]]:
-        return list(enumerate(self.parts))
+    def _split(self, state: State) -> list[tuple[Direction, State]]:
+        """Return each part with its own entries."""
+        return [(p, select_prefix(state, str(j))) for j, p in enumerate(self.parts)]
 
-    @staticmethod
-    def _down(down: Channels, j: int) -> Channels:
-        """Return what part j was sent; what the server's rule sent is for everyone."""
+    def _down(self, down: Channels) -> list[Channels]:
+        """Return what each part was sent; what the server's rule sent is for everyone."""
         common = {name: v for name, v in down.items() if not name.partition(".")[0].isdigit()}
-        return common | _part(down, j)
+        return [common | mine for _, mine in self._split(down)]
+
+    def _works(self, work: LocalResult) -> list[LocalResult]:
+        return [replace(work, down=down) for down in self._down(work.down)]

@@ -12,13 +12,13 @@ Values are converted to the type of their field. A field may convert its own tex
 `field(metadata={"read": f})`, where `f(what, text)` returns the value.
 """
 
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Generic, Literal, TypeVar
 
 from .errors import ArgumentError, unknown_name
+from .fields import bare_types
 
 T = TypeVar("T")
 
@@ -158,8 +158,7 @@ def parse_value(what: str, text: str, kind: Any) -> Any:
     >>> parse_value("lr", "0.1", float | None), parse_value("clip", "none", float | None)
     (0.1, None)
     """
-    union = isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
-    kinds = typing.get_args(kind) if union else (kind,)
+    kinds = bare_types(kind)
     if type(None) in kinds and text.lower() == "none":
         return None
     if bool in kinds:

@@ -21,8 +21,8 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import LocalObjective, Step, StepContext, descend
-from ..core.errors import check_nonnegative, check_positive
+from ..clients.rule import Step, StepContext, StepResult, descend
+from ..core.fields import NonNegative, Positive
 from ..core.types import Channels, Rows, State
 from ..core.vectors import row_sq
 from ..server import Average
@@ -41,17 +41,11 @@ class DeltaSGD(Step):
         theta: First ratio of two steps, > 0; 1 in the paper.
     """
 
-    gamma: float = 2.0
-    delta: float = 0.1
-    lr: float = 0.2
-    theta: float = 1.0
+    gamma: Positive = 2.0
+    delta: NonNegative = 0.1
+    lr: Positive = 0.2
+    theta: Positive = 1.0
     sets_lr: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive("DeltaSGD", "gamma", self.gamma)
-        check_nonnegative("DeltaSGD", "delta", self.delta)
-        check_positive("DeltaSGD", "lr", self.lr)
-        check_positive("DeltaSGD", "theta", self.theta)
 
     def extra_gradients(self, steps: float) -> float:
         """Return one for every step but the first."""
@@ -63,22 +57,14 @@ class DeltaSGD(Step):
         start = {"last": y, "lr": self.lr * one, "theta": self.theta * one}
         return start | {"slopes": torch.zeros_like(one)}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along -d; from the second step on, lr is measured first."""
         if tick.index == 0:
             return descend(y, d, scratch["lr"]), scratch["lr"], scratch
-        assert phi.slope is not None
+        assert tick.phi.slope is not None
         last = scratch["last"]
         moved = row_sq(y - last).sqrt()  # (m,)
-        changed = row_sq(d - phi.slope(last)).sqrt()
+        changed = row_sq(d - tick.phi.slope(last)).sqrt()
         grown = (1 + self.delta * scratch["theta"]).sqrt() * scratch["lr"]
         known = (moved > 0) & (changed > 0)
         found = torch.where(known, self.gamma * moved / (2 * changed), grown)

@@ -28,8 +28,9 @@ from typing import ClassVar, Literal
 import torch
 
 from ..clients import Constant
-from ..clients.rule import LocalObjective, Step, StepContext, descend
-from ..core.errors import check_at_least, check_known, check_positive
+from ..clients.rule import Step, StepContext, StepResult, descend
+from ..core.errors import check_known
+from ..core.fields import AtLeastOne, Positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import inner
@@ -47,10 +48,7 @@ class GlobalHyper(Server):
         server_bound: Largest server step and the inverse of the smallest, >= 1; 3 in the paper.
     """
 
-    server_bound: float = 3.0
-
-    def __post_init__(self) -> None:
-        check_at_least("GlobalHyper", "server_bound", self.server_bound, 1)
+    server_bound: AtLeastOne = 3.0
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at 1, without a last move."""
@@ -73,14 +71,10 @@ class _Hyper(Step):
         bound: Largest and smallest rate relative to `lr`, >= 1; 10 in the paper.
     """
 
-    lr: float = 0.01
-    bound: float = 10.0
+    lr: Positive = 0.01
+    bound: AtLeastOne = 10.0
     needs: ClassVar[tuple[str, ...]] = ("delta",)
     sets_lr: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(type(self).__name__, "lr", self.lr)
-        check_at_least(type(self).__name__, "bound", self.bound, 1)
 
     def _clip(self, lr: Rows) -> Rows:
         return lr.clamp(self.lr / self.bound, self.lr * self.bound)
@@ -97,26 +91,15 @@ class ServerSideHyper(_Hyper):
 
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
+    sends: ClassVar[tuple[str, ...]] = ("lr",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return the first rate, without a last move."""
         return {}, {"last": torch.zeros_like(x), "lr": x.new_tensor(self.lr)}
 
-    def down(self, shared: State) -> Channels:
-        """Send the rate."""
-        return {"lr": shared["lr"]}
-
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along -d."""
-        lr = down["lr"].expand(y.shape[:1])
+        lr = tick.down["lr"].expand(y.shape[:1])
         return descend(y, d, lr), lr, scratch
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
@@ -135,31 +118,20 @@ class ClientSideHyper(_Hyper):
     """
 
     fusible: ClassVar[bool] = True
+    sends: ClassVar[tuple[str, ...]] = ("last",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return no last move."""
         return {}, {"last": torch.zeros_like(x)}
-
-    def down(self, shared: State) -> Channels:
-        """Send the last mean move."""
-        return {"last": shared["last"]}
 
     def begin(self, y: Rows, down: Channels) -> State:
         """Start with the first rate."""
         one = y.new_ones(y.shape[:1])
         return {"g": torch.zeros_like(y), "lr": self.lr * one, "later": torch.zeros_like(one)}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Update the rate, from the second step on, and go along -d."""
-        agree = (d * scratch["g"]).sum(-1) - (d * down["last"]).sum(-1) / tick.steps  # (m,)
+        agree = (d * scratch["g"]).sum(-1) - (d * tick.down["last"]).sum(-1) / tick.steps  # (m,)
         lr = self._clip(scratch["lr"] + scratch["later"] * agree)
         return descend(y, d, lr), lr, {"g": d, "lr": lr, "later": torch.ones_like(lr)}
 

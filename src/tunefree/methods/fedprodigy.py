@@ -28,8 +28,8 @@ from typing import ClassVar
 
 import torch
 
-from ..clients.rule import LocalObjective, LocalResult, Step, StepContext, descend
-from ..core.errors import check_positive
+from ..clients.rule import LocalResult, Step, StepContext, StepResult, descend
+from ..core.fields import Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import inner, row_sq
@@ -46,49 +46,33 @@ class Prodigy(Step):
         d_rel: First estimate relative to 1 + |x|, > 0; enters the result through a logarithm.
     """
 
-    d_rel: float = 1e-2
+    d_rel: Positive = 1e-2
     reports: ClassVar[tuple[str, ...]] = ("grad_sq", "along")
     needs: ClassVar[tuple[str, ...]] = ("delta",)
     sets_lr: ClassVar[bool] = True
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive("Prodigy", "d_rel", self.d_rel)
+    sends: ClassVar[tuple[str, ...]] = ("d", "v")
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return the first estimate; nothing was seen yet."""
         d = self.d_rel * (1 + inner(x, x).sqrt())
         return {}, {"z": torch.zeros_like(x), "d": d, "v": d.new_zeros(()), "n": d.new_zeros(())}
 
-    def down(self, shared: State) -> Channels:
-        """Send the numbers that step sizes are computed from."""
-        return {"d": shared["d"], "v": shared["v"]}
-
     def begin(self, y: Rows, down: Channels) -> State:
         """Start without gradients and steps of the round."""
         zero = y.new_zeros(y.shape[:1])
         return {"q": zero, "path": zero.clone()}
 
-    def take(
-        self,
-        y: Rows,
-        d: Rows,
-        phi: LocalObjective,
-        tick: StepContext,
-        down: Channels,
-        scratch: State,
-    ) -> tuple[Rows, Rows, State]:
+    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Count the gradient, then go lr along it."""
-        far, sq = down["d"], row_sq(d)  # (), (m,)
+        far, sq = tick.down["d"], row_sq(d)  # (), (m,)
         q = scratch["q"] + sq
-        seen = down["v"] + far.square() * q
+        seen = tick.down["v"] + far.square() * q
         lr = torch.where(seen > 0, far.square() / seen.sqrt(), 0.0)  # no gradient, no step
         return descend(y, d, lr), lr, {"q": q, "path": scratch["path"] + lr.square() * sq}
 
-    def upload(
-        self, work: LocalResult, x: Vector, down: Channels, own: State, t: Round
-    ) -> tuple[Channels, State]:
+    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the squared gradients, and what the steps gained along them."""
         along = (row_sq(work.delta) - work.scratch["path"]) / 2
         return {"grad_sq": work.scratch["q"], "along": along}, own

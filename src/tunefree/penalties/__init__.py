@@ -2,10 +2,8 @@
 
 from ..core.errors import ArgumentError
 from ..core.text import Registry, parse_value
-from .concave import MCP, SCAD
-from .norms import L1, L2, ElasticNet
 from .penalty import Penalty, sparsity, stationarity
-from .scaled import Scaled, Zero
+from .separable import L1, L2, MCP, SCAD, ElasticNet, Scaled, Zero
 from .sets import Box, L1Ball, L2Ball, Simplex
 from .structured import GroupLasso, Nuclear
 

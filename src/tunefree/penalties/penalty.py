@@ -12,10 +12,11 @@ from abc import ABC, abstractmethod
 from torch import Tensor, finfo
 
 from ..core.errors import cannot_use, check_nonnegative, check_positive
+from ..core.fields import Checked
 from ..core.layout import Layout
 
 
-class Penalty(ABC):
+class Penalty(Checked, ABC):
     """A regulariser with a proximal map; both see whole vectors, one per row of (..., d).
 
     A constraint set is a penalty too: 0 inside, inf outside, and its map is the projection, the

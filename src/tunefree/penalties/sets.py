@@ -22,7 +22,8 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, check_argument, check_positive
+from ..core.errors import ArgumentError, check_argument
+from ..core.fields import Positive
 from ..core.layout import Layout
 from .penalty import Penalty, indicator, length, slack
 
@@ -68,10 +69,7 @@ class L2Ball(Penalty):
         radius: Greatest length, > 0.
     """
 
-    radius: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_positive("L2Ball", "radius", self.radius)
+    radius: Positive = 1.0
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return 0 for rows in the ball, inf for others."""
@@ -91,10 +89,7 @@ class L1Ball(Penalty):
         radius: Greatest sum of absolute values, > 0.
     """
 
-    radius: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_positive("L1Ball", "radius", self.radius)
+    radius: Positive = 1.0
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return 0 for rows in the ball, inf for others."""
@@ -116,10 +111,7 @@ class Simplex(Penalty):
         total: The sum of all entries, > 0.
     """
 
-    total: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_positive("Simplex", "total", self.total)
+    total: Positive = 1.0
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return 0 for rows on the simplex, inf for others."""

@@ -22,7 +22,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.errors import check_argument, check_known, check_nonnegative
+from ..core.errors import check_argument
+from ..core.fields import NonNegative
 from ..core.layout import Layout
 from .penalty import Penalty, length
 
@@ -37,13 +38,12 @@ class GroupLasso(Penalty):
         scaled: Whether a group counts sqrt(size) times, so that large ones are not favoured.
     """
 
-    weight: float = 1e-4
+    weight: NonNegative = 1e-4
     groups: Literal["row", "layer"] = "row"
     scaled: bool = False
 
     def __post_init__(self) -> None:
-        check_nonnegative("GroupLasso", "weight", self.weight)
-        check_known("GroupLasso groups", self.groups, ("row", "layer"))
+        super().__post_init__()
         is_valid = isinstance(self.scaled, bool)
         check_argument("GroupLasso", "scaled", self.scaled, "True or False", is_valid)
 
@@ -85,10 +85,7 @@ class Nuclear(Penalty):
         weight: How strong, >= 0.
     """
 
-    weight: float = 1e-4
-
-    def __post_init__(self) -> None:
-        check_nonnegative("Nuclear", "weight", self.weight)
+    weight: NonNegative = 1e-4
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return the weighted sum of singular values."""

@@ -4,11 +4,10 @@
 package cryptography, epsilons need dp-accounting: `pip install 'tunefree[privacy]'`.
 """
 
-from .bounds import Bounds
 from .epsilon import epsilon, noise_for
 from .keys import ProtocolError
 from .messages import ProtocolTerms, ThresholdError
-from .private import Privacy, PrivateMean
+from .private import Bounds, Privacy, PrivateMean
 from .protocol_client import ProtocolClient
 from .protocol_server import DealerError, ProtocolServer
 from .quantizer import Channel, Quantizer, make_quantizer

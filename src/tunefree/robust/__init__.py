@@ -2,12 +2,19 @@
 
 from ..core.text import Registry
 from ..server.aggregate import Aggregation, weighted_mean
-from .clip import CentredClip, NormClip
-from .coordinates import Median, TrimmedMean
-from .geometric import GeometricMedian
-from .krum import Krum, MultiKrum
-from .mixing import NNM, Bucketing, Weighted
 from .rule import MeanContext, Robust, RobustAggregator, SelectionRule
+from .rules import (
+    NNM,
+    Bucketing,
+    CentredClip,
+    GeometricMedian,
+    Krum,
+    Median,
+    MultiKrum,
+    NormClip,
+    TrimmedMean,
+    Weighted,
+)
 
 __all__ = [  # noqa: RUF022  # sorted without regard to case
     "Bucketing",

@@ -20,12 +20,13 @@ Rules have no state between rounds. Memory is O(S d): all rows are held until th
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError, check_argument
+from ..core.fields import Checked
 from ..core.types import Channels, Rows, Vector, to_device
 from ..core.vectors import row_sq
 
@@ -45,7 +46,7 @@ class MeanContext:
     what: str
 
 
-class Robust(ABC):
+class Robust(Checked, ABC):
     """A robust rule; calling it creates an aggregator."""
 
     weighted: ClassVar[bool] = False  # whether clients count by their weights instead of alike
@@ -180,12 +181,16 @@ def count_hostile(f: float, context: MeanContext, rows: int) -> int:
     return min(int(count), (rows - 1) // 2)
 
 
-def check_f(owner: str, f: float) -> None:
+def check_f(owner: str, name: str, f: float) -> None:
     """Raise an ArgumentError if f is neither a number of clients nor a share below one half."""
     is_count = isinstance(f, int) and not isinstance(f, bool) and f >= 0
     is_share = isinstance(f, float) and 0 <= f < 0.5
     rule = "an int >= 0 (clients), or a fraction of them below 0.5"
-    check_argument(owner, "f", f, rule, is_count or is_share)
+    check_argument(owner, name, f, rule, is_count or is_share)
+
+
+Hostile: TypeAlias = Annotated[int | float, check_f]
+"""Hostile clients to tolerate: a number, or a share of the clients that answer."""
 
 
 def check_rows(owner: str, f: float, clients: int, rows: int, more: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from ..clients import loop
-from ..clients.rule import ClientPart, LocalResult
+from ..clients.rule import ClientPart, LocalResult, Upload
 from ..core.errors import ArgumentError, refuse_overflow
 from ..core.plan import Plan, Round
 from ..core.random import key, purpose
@@ -73,13 +73,13 @@ def local_update(
         )
         phases.append(work)
         if phase < count - 1:
-            mine["direction"] = direction.between_phases(work, x, down, mine["direction"], this)
+            mine["direction"] = direction.between_phases(work, mine["direction"], this)
     work = _add_full_measures(phases[-1], x, task, records)
     plain = "delta" in method.vectors and not t.preparing
     sent: Channels = {"delta": work.delta} if plain else {}
     kept: State = {}
     for name, part in _parts(method):
-        channels, memory = part.upload(work, x, down, mine[name], replace(t, phase=count - 1))
+        channels, memory = part.upload(work, mine[name], replace(t, phase=count - 1))
         sent |= channels
         kept |= {f"{name}.{key}": value for key, value in memory.items()}
     unknown = set(sent) - set(method.channels(t.preparing))
@@ -156,6 +156,7 @@ def update_memory(
     for name, part in _parts(method):
         mine = select_prefix(own, name)
         if part.updates_memory:
-            mine = part.update_memory(sent, arrived, {n: mean[n] for n in part.echo}, mine, t)
+            up = Upload(sent, arrived, {n: mean[n] for n in part.echo})
+            mine = part.update_memory(up, mine, t)
         out |= {f"{name}.{key}": value for key, value in mine.items()}
     return out

@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.errors import check_in_range, check_known, check_nonnegative, check_positive
+from ..core.fields import Decay, NonNegative, Positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from .rule import Server, ServerUpdate
@@ -43,21 +43,12 @@ class Adaptive(Server):
     """
 
     kind: Literal["adagrad", "adam", "yogi"] = "adam"
-    server_lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    eps: float = 1e-3
-    s0: float | None = None
+    server_lr: Positive = 0.01
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+    eps: NonNegative = 1e-3
+    s0: NonNegative | None = None
     euclidean: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_known("Adaptive kind", self.kind, ("adagrad", "adam", "yogi"))
-        check_positive("Adaptive", "server_lr", self.server_lr)
-        check_in_range("Adaptive", "beta1", self.beta1, 0, 1)
-        check_in_range("Adaptive", "beta2", self.beta2, 0, 1)
-        check_nonnegative("Adaptive", "eps", self.eps)
-        if self.s0 is not None:
-            check_nonnegative("Adaptive", "s0", self.s0)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at rest."""
@@ -97,18 +88,12 @@ class AMSGrad(Server):
         add: Whether eps is added under the root (Fed-EF) or a floor (FedAMS).
     """
 
-    server_lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    eps: float = 1e-3
+    server_lr: Positive = 0.01
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+    eps: Positive = 1e-3
     add: bool = False
     euclidean: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_positive("AMSGrad", "server_lr", self.server_lr)
-        check_in_range("AMSGrad", "beta1", self.beta1, 0, 1)
-        check_in_range("AMSGrad", "beta2", self.beta2, 0, 1)
-        check_positive("AMSGrad", "eps", self.eps)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at rest."""

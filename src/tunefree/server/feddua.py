@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import check_in_range, check_nonnegative, check_positive
+from ..core.fields import Decay, NonNegative, Positive
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 from ..core.vectors import inner
@@ -33,15 +33,9 @@ class _Diagonal(Server):
 
     needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
     euclidean: ClassVar[bool] = False
-    eps: float
-    eps_g: float
-    max_move: float | None
-
-    def __post_init__(self) -> None:
-        check_nonnegative(type(self).__name__, "eps", self.eps)
-        check_nonnegative(type(self).__name__, "eps_g", self.eps_g)
-        if self.max_move is not None:
-            check_positive(type(self).__name__, "max_move", self.max_move)
+    eps: NonNegative
+    eps_g: NonNegative
+    max_move: Positive | None
 
     def _move(self, x: Vector, v: Vector, m: Vector, s: Vector, q: Vector) -> tuple[Vector, Trace]:
         # In place on temporaries of its own: fresh memory costs more than the arithmetic, measured
@@ -66,9 +60,9 @@ class FedDuAdagrad(_Diagonal):
         max_move: Longest move in units of the clients' root-mean-square move, > 0, or None.
     """
 
-    eps: float = 1e-9
-    eps_g: float = 0.0
-    max_move: float | None = None
+    eps: NonNegative = 1e-9
+    eps_g: NonNegative = 0.0
+    max_move: Positive | None = None
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start with an empty sum."""
@@ -94,16 +88,11 @@ class FedDuAdam(_Diagonal):
         max_move: Longest move in units of the clients' root-mean-square move, > 0, or None.
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.99
-    eps: float = 1e-9
-    eps_g: float = 0.0
-    max_move: float | None = None
-
-    def __post_init__(self) -> None:
-        check_in_range("FedDuAdam", "beta1", self.beta1, 0, 1)
-        check_in_range("FedDuAdam", "beta2", self.beta2, 0, 1)
-        super().__post_init__()
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+    eps: NonNegative = 1e-9
+    eps_g: NonNegative = 0.0
+    max_move: Positive | None = None
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start with empty moments."""

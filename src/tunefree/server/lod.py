@@ -28,7 +28,8 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.errors import ArgumentError, check_known, check_positive
+from ..core.errors import ArgumentError
+from ..core.fields import Positive
 from ..core.plan import Plan, Query, Round, Who
 from ..core.types import Channels, State, Vector
 from ..core.vectors import inner
@@ -56,20 +57,9 @@ class LoD(Server):
     exact: bool = False
     reading: Literal["summed", "printed"] = "summed"
     merge_weights: Literal["theorem", "printed"] = "theorem"
-    r_rel: float = 1e-2
-    mu_init: float = 1.0
+    r_rel: Positive = 1e-2
+    mu_init: Positive = 1.0
     euclidean: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        choices = {
-            "global_loss": ("clients", "server"),
-            "reading": ("summed", "printed"),
-            "merge_weights": ("theorem", "printed"),
-        }
-        for name, known in choices.items():
-            check_known(f"LoD {name}", getattr(self, name), known)
-        check_positive("LoD", "r_rel", self.r_rel)
-        check_positive("LoD", "mu_init", self.mu_init)
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -118,7 +108,7 @@ class LoD(Server):
     def down(self, x: Vector, state: State, t: Round) -> Channels:
         """Send mu and lr, and x unless the clients were asked about it already."""
         if not self._is_known(t) or t.index == 0:
-            return {"x": x} | {name: state[name] for name in self.sends}
+            return super().down(x, state, t)
         names = (*self.sends, "accept") if self.merge else self.sends
         return {name: state[name] for name in names}
 

@@ -23,7 +23,8 @@ from typing import ClassVar
 
 import torch
 
-from ..core.errors import ArgumentError, check_in_range
+from ..core.errors import ArgumentError
+from ..core.fields import Checked, Decay
 from ..core.plan import Plan, Query, Round
 from ..core.text import Registry
 from ..core.types import Channels, State, Vector
@@ -33,7 +34,7 @@ from .rule import Server, ServerUpdate
 DOUBLINGS, HALVINGS = 60, 100
 
 
-class Mirror(ABC):
+class Mirror(Checked, ABC):
     """A geometry: maps between points and dual points."""
 
     def check(self, x: Vector) -> None:
@@ -167,13 +168,8 @@ class FedDuA(Server):
 
     needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
     mirror: Mirror = field(default_factory=Quadratic)
-    beta1: float = 0.0
+    beta1: Decay = 0.0
     euclidean: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.mirror, Mirror):
-            raise ArgumentError(f"FedDuA(mirror=...) must be a Mirror, got {self.mirror!r}.")
-        check_in_range("FedDuA", "beta1", self.beta1, 0, 1)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at rest, where the map is defined."""

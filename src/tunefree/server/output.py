@@ -12,7 +12,7 @@ Differences from the paper: none.
 
 from dataclasses import dataclass
 
-from ..core.errors import check_nonnegative
+from ..core.fields import NonNegative
 from ..core.plan import Round
 from ..core.types import State, Vector
 from .rule import Output
@@ -48,10 +48,7 @@ class Averaged(Output):
         gamma: Weight of late iterates, >= 0; 0 is the plain mean.
     """
 
-    gamma: float = 8.0
-
-    def __post_init__(self) -> None:
-        check_nonnegative("Averaged", "gamma", self.gamma)
+    gamma: NonNegative = 8.0
 
     def init(self, x: Vector) -> State:
         """Start at x; the first iterate replaces it."""

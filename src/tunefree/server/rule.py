@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar, TypeAlias
 
+from ..core.fields import Checked
 from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Trace, Vector
 
@@ -10,7 +11,7 @@ ServerUpdate: TypeAlias = tuple[Vector, State, Trace]
 """The next x, the memory from now on, and numbers for the history."""
 
 
-class Server(ABC):
+class Server(Checked, ABC):
     """Computes the next x from the means; by default, hooks do nothing.
 
     `needs` names the means it reads. `delta` (the mean move) and `delta_sq` (the mean squared
@@ -48,7 +49,7 @@ class Server(ABC):
 
     def down(self, x: Vector, state: State, t: Round) -> Channels:
         """Return what is sent to the cohort; a rule whose clients hold x leaves it out."""
-        return {"x": x}
+        return {"x": x} | {name: state[name] for name in self.sends}
 
     @abstractmethod
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
@@ -67,7 +68,7 @@ class Server(ABC):
         return x
 
 
-class Output:
+class Output(Checked):
     """Chooses the model that is evaluated and shipped; training goes on from x."""
 
     def init(self, x: Vector) -> State:

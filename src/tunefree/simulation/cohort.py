@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -162,8 +162,8 @@ def select_clients(
 
 
 def _select_work(work: LocalResult, places: Tensor) -> LocalResult:
-    rows = {f.name: getattr(work, f.name) for f in fields(work)}
-    kept = {n: _at(v, places) for n, v in rows.items() if isinstance(v, Tensor)}
+    rows = {f.name: getattr(work, f.name) for f in fields(work) if f.name != "x"}
+    kept: dict[str, Any] = {n: _at(v, places) for n, v in rows.items() if isinstance(v, Tensor)}
     scratch = {n: _at(v, places) for n, v in work.scratch.items()}
     return replace(work, **kept, scratch=scratch)
 

@@ -255,7 +255,7 @@ class Witness:
                 if not part.updates_memory:
                     self._check_form(label, out[1], own, len(args[0].steps))
             case "update_memory":
-                self._check_form(label, out, own, len(next(iter(args[0].values()))))
+                self._check_form(label, out, own, len(next(iter(args[0].sent.values()))))
             case "update_shared" | "update":
                 self._check_form(label, out, shared)
             case "prepare" | "step":
@@ -264,7 +264,7 @@ class Witness:
             case "take":
                 first = {"y": args[0], "lr": args[0][:, 0]}
                 self._check_form(label, {"y": out[0], "lr": out[1]}, first)
-                self._check_form(label, out[2], args[5])
+                self._check_form(label, out[2], args[3])
             case "pack":
                 self._check_pack(label, part, out, args)
                 if out.own:

@@ -2,17 +2,12 @@
 
 from ..core.errors import ArgumentError
 from ..core.text import Registry
-from .choose import Choose
-from .compressor import Packed, Sender, Wire
-from .dense import Dense
-from .feedback import ErrorFeedback
+from .compressor import Dense, Packed, Sender, Wire
 from .ledger import Ledger
 from .lowrank import LowRank
-from .natural import Natural
-from .qsgd import QSGD
-from .randk import RandK
-from .sign import Sign
-from .topk import TopK
+from .rounding import QSGD, Natural, Sign
+from .sparse import RandK, TopK
+from .wrappers import Choose, ErrorFeedback
 
 __all__ = [  # noqa: RUF022  # sorted without regard to case
     "Choose",

@@ -13,8 +13,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from ..core.errors import DataError
+from ..core.fields import Checked
 from ..core.layout import Layout
 from ..core.types import Rows, State, Vector
+from ._bits import number_bytes, read_numbers
 
 
 @dataclass(frozen=True)
@@ -44,18 +47,14 @@ class Packed:
     own: State  # the wire's memory of each row from now on
 
 
-class Wire(ABC):
+class Wire(Checked, ABC):
     """Packs one vector channel of an upload.
 
-    `lossless`: what arrives is what was sent, always.
+    `lossless`: what arrives is what was sent, always. `unbiased`: E C(v) = v.
     """
 
     lossless: ClassVar[bool] = False
-
-    @property
-    def unbiased(self) -> bool:
-        """Whether E C(v) = v."""
-        return False
+    unbiased: ClassVar[bool] = False
 
     def contraction(self, layout: Layout) -> float | None:
         """Return the least known q^2 < 1 with E |C(v) - v|^2 <= q^2 |v|^2, or None."""
@@ -86,3 +85,37 @@ class Wire(ABC):
         Raises a DataError for bytes that `encode` cannot have written.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Dense(Wire):
+    """The plain wire: every number as it is, little-endian.
+
+        bytes = d * bytes per number
+
+    Differences from the paper: none; this is what uncompressed methods send.
+    """
+
+    lossless: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
+
+    def contraction(self, layout: Layout) -> float:
+        """Return 0."""
+        return 0.0
+
+    def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
+        """Return the rows unchanged and their size."""
+        size = rows.numel() * rows.element_size()
+        return Packed(rows, size, 8 * size, own)
+
+    def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
+        """Return the numbers' own bytes."""
+        return number_bytes(row)
+
+    def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
+        """Return the numbers; refuse a message of another length."""
+        want = like.numel() * like.element_size()
+        if len(data) != want:
+            what = f"{want} bytes for {like.numel()} numbers of {like.dtype}"
+            raise DataError(f"A dense message must have {what}, got {len(data)}.")
+        return read_numbers(data, like).reshape(like.shape)

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError, check_argument, check_int
+from ..core.errors import DataError, check_argument
+from ..core.fields import PositiveInt
 from ..core.layout import Layout
 from ..core.random import uniform
 from ..core.types import Rows, State, Vector
@@ -43,12 +44,11 @@ class LowRank(Wire):
         passes: Power iterations, an int >= 1.
     """
 
-    rank: int = 1
-    passes: int = 2
+    rank: PositiveInt = 1
+    passes: PositiveInt = 2
 
     def __post_init__(self) -> None:
-        check_int("LowRank", "rank", self.rank)
-        check_int("LowRank", "passes", self.passes)
+        super().__post_init__()
         check_argument("LowRank", "rank", self.rank, "below 2^32", self.rank < 1 << 32)
 
     def contraction(self, layout: Layout) -> float:

@@ -4,7 +4,17 @@ import pytest
 import torch
 
 from helpers import assert_close, tensor
-from tunefree.clients import LocalProblem, LocalResult, Plain, Plan, Proximal, Round, Scaffold, Sum
+from tunefree.clients import (
+    LocalProblem,
+    LocalResult,
+    Plain,
+    Plan,
+    Proximal,
+    Round,
+    Scaffold,
+    Sum,
+    Upload,
+)
 from tunefree.core.layout import Layout
 
 PLAN = Plan(clients=4, cohort=2, rounds=5, steps=3.0, layout=Layout(("w",), ((2,),)))
@@ -88,14 +98,15 @@ def test_scaffold_by_hand(option):
     own, shared = part.init(x, PLAN)
     assert torch.equal(own["control"], x)
     mean, full = tensor([1.0, 2.0], [3.0, 4.0]), tensor([5.0, 6.0], [7.0, 8.0])
-    work = LocalResult(*(tensor(0.0) for _ in range(6)), {}, grad_mean=mean, grad_full=full)
+    work = LocalResult(x, {}, *(tensor(0.0) for _ in range(6)), {}, grad_mean=mean, grad_full=full)
     before = tensor([1.0, 1.0], [0.0, 0.0])
-    sent, kept = part.upload(work, x, {}, {"control": before}, NOW)
+    sent, kept = part.upload(work, {"control": before}, NOW)
     new = full if option == "I" else mean
     assert_close(sent["control"], new - before)
-    assert_close(part.update_memory(sent, sent, {}, kept, NOW)["control"], new)
+    assert_close(part.update_memory(Upload(sent, sent, {}), kept, NOW)["control"], new)
     halved = {"control": sent["control"] / 2}  # by a wire: both ends know the same half
-    assert_close(part.update_memory(sent, halved, {}, kept, NOW)["control"], (new + before) / 2)
+    kept = part.update_memory(Upload(sent, halved, {}), kept, NOW)
+    assert_close(kept["control"], (new + before) / 2)
     after = part.update_shared({"control": tensor(4.0, 8.0)}, shared, Round(PLAN, 0, fraction=0.5))
     assert_close(after["control"], tensor(2.0, 4.0))  # absent clients count as no change
 

@@ -136,8 +136,8 @@ def test_compiled(step, schedule, fused):
 class Early(clients.Constant):
     """A step whose branch depends on its index; it inherits `fusible` but not the promise."""
 
-    def take(self, y, d, phi, tick, down, scratch):
-        return super().take(y, d if tick.index < 2 else 0 * d, phi, tick, down, scratch)
+    def take(self, y, d, tick, scratch):
+        return super().take(y, d if tick.index < 2 else 0 * d, tick, scratch)
 
 
 class Sorted(clients.Constant):
@@ -145,9 +145,9 @@ class Sorted(clients.Constant):
 
     fusible = True
 
-    def take(self, y, d, phi, tick, down, scratch):
+    def take(self, y, d, tick, scratch):
         lengths = d.abs().sort(dim=1).values[:, -1]
-        return super().take(y, d / lengths[:, None], phi, tick, down, scratch)
+        return super().take(y, d / lengths[:, None], tick, scratch)
 
 
 def test_an_own_step_runs_in_the_local_loop(fused, uncompiled):

@@ -213,7 +213,7 @@ class Mine(Step):
     def __init__(self, lr):
         self.lr = lr
 
-    def take(self, y, d, phi, tick, down, scratch):
+    def take(self, y, d, tick, scratch):
         return y - self.lr * d, y.new_full(y.shape[:1], self.lr), scratch
 
 
@@ -285,7 +285,7 @@ def test_numpy_numbers_are_numbers(tmp_path):
 class Whispers(tf.clients.Plain):
     """A direction that sends what it does not declare."""
 
-    def upload(self, work, x, down, own, t):
+    def upload(self, work, own, t):
         return {"secret": work.loss}, own
 
 
