@@ -19,7 +19,7 @@ from tunefree.models.problem import Precision
 LR = 0.1
 BLOCK = 10_000  # rows at once
 SAMPLES = 100  # of every client, unless a suite says otherwise
-VOCABULARY = {"lstm": 80, "text": 10_000, "bert": 10_000}  # networks that read tokens
+VOCABULARY = {"lstm": 80, "gru": 80, "text": 10_000, "bert": 10_000}  # networks that read tokens
 NEXT_TOKEN = ("gpt",)  # networks whose targets are tokens too, one at every position
 
 
@@ -67,7 +67,7 @@ def make_samples(
     y = torch.arange(rows) % classes
     if net in VOCABULARY:
         ids = torch.randint(VOCABULARY[net], (rows, *shape), generator=g)
-        return (ids if net == "lstm" else {"ids": ids, "mask": torch.ones(ids.shape)}), y
+        return (ids if net in ("lstm", "gru") else {"ids": ids, "mask": torch.ones(ids.shape)}), y
     centre = torch.randn(classes, *shape, generator=torch.Generator().manual_seed(0))
     x = torch.empty(rows, *shape).normal_(generator=g)
     norm = 1.0 if net == "regression" else 10.0
