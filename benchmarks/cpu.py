@@ -137,6 +137,7 @@ def measure(settings: Cpu, say: Say = silent) -> list[dict[str, Any]]:
             plain_repeats=repeats,
             block=size.block,
             compile=compile,
+            hand=True,
         )
         ours, plain = format_number(row["ours_ms"]), format_number(row["plain_ms"])
         say(f"{name}: {ours} ms, plain loop {plain} ms")
@@ -155,6 +156,8 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             "ours, ms": format_range(row, "ours_ms"),
             "plain loop, ms": format_range(row, "plain_ms"),
             "ratio": format_range(row, "ratio", "x"),
+            "by hand, ms": format_range(row, "hand_ms"),
+            "ratio by hand": format_range(row, "hand_ratio", "x"),
             "set-up": f"{row['setup_s']:.1f} s",
         }
         for row in rows

@@ -142,6 +142,41 @@ class PlainLoop:
         return iter(stream.split(b)[: self.steps])
 
 
+class HandLoop(PlainLoop):
+    """The plain loop as an expert would write it, still one client after the other.
+
+    A client's batches are gathered before its first step, gradients come from
+    `torch.autograd.grad`, and all tensors are updated in one call.
+    """
+
+    def round(self) -> None:
+        """Train a cohort and put the mean of its models into `model`; frozen parameters stay."""
+        whole, local = _trained(self.model), _trained(self.local)
+        mean = [torch.zeros_like(v) for v in whole]
+        with allow_tf32(self.precision, self.device):
+            for i in self._who.sample(range(self.fed.clients), self.cohort):
+                with torch.no_grad():
+                    torch._foreach_copy_(local, whole)
+                self._train(i)
+                with torch.no_grad():
+                    torch._foreach_add_(mean, local, alpha=1 / self.cohort)
+        with torch.no_grad():
+            torch._foreach_copy_(whole, mean)
+
+    def _train(self, i: int) -> None:
+        local, batches = _trained(self.local), list(self._batches(i))
+        size, rows = len(batches[0]), torch.cat(batches)
+        inputs, target = map_inputs(lambda t: t[rows], self.fed.x), self.fed.y[rows]
+        for k in range(len(batches)):
+            now = slice(k * size, (k + 1) * size)
+            batch = map_inputs(lambda t, now=now: t[now], inputs)  # type: ignore[misc]
+            with _autocast(self.precision, self.device):
+                loss = self.loss(_call(self.local, batch), target[now])
+            grads = torch.autograd.grad(loss, local, materialize_grads=True)
+            with torch.no_grad():
+                torch._foreach_add_(local, grads, alpha=-LR)
+
+
 def _trained(model: nn.Module) -> list[Tensor]:
     return [p for p in model.parameters() if p.requires_grad]
 
