@@ -38,7 +38,7 @@ SUITES = {
         "Every reference network, 20 clients, batches of 32.", cpu.Cpu, cpu.measure, cpu.table
     ),
     "gpu": Suite(
-        "Four workloads of the size that a GPU is used for, in TF32 and bfloat16.",
+        "Workloads of the size that a GPU is used for, in TF32 and bfloat16.",
         gpu.Gpu,
         gpu.measure,
         gpu.table,

@@ -31,6 +31,7 @@ DATA: dict[str, tuple[tuple[int, ...], int]] = {  # shape of a sample, classes
     "resnet18": (COLOUR, 10),
     "vit": (COLOUR, 10),
     "lstm": ((80,), 80),
+    "gru": ((80,), 80),
     "text": ((64,), 2),
     "bert": ((64,), 2),
     "gpt": ((64,), 1_000),
@@ -63,6 +64,7 @@ SIZES = {
     "cnn-pfl": Size(steps=2, repeats=3, warm=1, compile=None),
     "vit": Size(steps=1, repeats=3, warm=1, compile=None),
     "lstm": Size(steps=1, repeats=3, warm=1, compile=None),
+    "gru": Size(steps=1, repeats=3, warm=1, compile=None),
     "bert": Size(steps=1, repeats=3, warm=1, compile=None),
     "gpt": Size(steps=1, repeats=3, warm=1, compile=None),
     "resnet18": Size(clients=10, steps=1, repeats=3, compile=None),
@@ -135,6 +137,7 @@ def measure(settings: Cpu, say: Say = silent) -> list[dict[str, Any]]:
             plain_repeats=repeats,
             block=size.block,
             compile=compile,
+            hand=True,
         )
         ours, plain = format_number(row["ours_ms"]), format_number(row["plain_ms"])
         say(f"{name}: {ours} ms, plain loop {plain} ms")
@@ -153,6 +156,8 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             "ours, ms": format_range(row, "ours_ms"),
             "plain loop, ms": format_range(row, "plain_ms"),
             "ratio": format_range(row, "ratio", "x"),
+            "by hand, ms": format_range(row, "hand_ms"),
+            "ratio by hand": format_range(row, "hand_ratio", "x"),
             "set-up": f"{row['setup_s']:.1f} s",
         }
         for row in rows

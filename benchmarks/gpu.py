@@ -1,10 +1,12 @@
-"""Suite gpu: four works of the size that a GPU is used for, in TF32 and in bfloat16.
+"""Suite gpu: works of the size that a GPU is used for, in TF32 and in bfloat16.
 
 Every client takes part in every round of 40 steps. The plain loop is slow here, so that few of its
-rounds are played.
+rounds are played; its recurrent layers are cuDNN's. With PyTorch and NumPy alone:
+
+    PYTHONPATH=src python -uc "import benchmarks; benchmarks.measure('gpu', say=print)"
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from tunefree.core.device import find_device
@@ -17,28 +19,39 @@ from .workload import Workload
 
 STEPS = 40
 WARM = 3
-WORKS = {
-    work.net: work
-    for work in (
-        Workload(
-            net="mlp",
-            shape=(1, 28, 28),
-            classes=10,
-            clients=100,
-            batch=32,
-            steps=STEPS,
-            args={"hidden": (200, 200)},
-        ),
-        Workload(net="cnn-pfl", shape=(3, 32, 32), classes=10, clients=50, batch=10, steps=STEPS),
-        Workload(net="cnn-p1", shape=(1, 28, 28), classes=62, clients=100, batch=20, steps=STEPS),
-        Workload(net="resnet18", shape=(3, 32, 32), classes=10, clients=20, batch=50, steps=STEPS),
+BERT_SMALL = {"width": 512, "layers": 4, "heads": 8, "hidden": 2048}  # Turc et al., 1908.08962
+
+
+def _work(
+    net: str, shape: tuple[int, ...], classes: int, clients: int, batch: int, **args: Any
+) -> Workload:
+    return Workload(
+        net=net,
+        shape=shape,
+        classes=classes,
+        clients=clients,
+        batch=batch,
+        steps=STEPS,
+        args=args,
     )
+
+
+WORKS = {
+    "mlp": _work("mlp", (1, 28, 28), 10, 100, 32, hidden=(200, 200)),
+    "cnn-pfl": _work("cnn-pfl", (3, 32, 32), 10, 50, 10),
+    "cnn-p1": _work("cnn-p1", (1, 28, 28), 62, 100, 20),
+    "resnet18": _work("resnet18", (3, 32, 32), 10, 20, 50),
+    "lstm": _work("lstm", (80,), 80, 50, 20),
+    "gru": _work("gru", (80,), 80, 50, 20),
+    "vit": _work("vit", (3, 32, 32), 10, 50, 20),
+    "bert-small": _work("bert", (64,), 2, 50, 20, **BERT_SMALL),
 }
 TARGETS = {  # milliseconds per cohort-step
     ("mlp", "tf32"): 0.40,
     ("cnn-pfl", "tf32"): 2.0,
     ("cnn-p1", "tf32"): 4.2,
     ("resnet18", "tf32"): 43.0,
+    ("lstm", "tf32"): 8.0,
     ("cnn-pfl", "bf16"): 1.1,
     ("cnn-p1", "bf16"): 2.3,
     ("resnet18", "bf16"): 22.0,
@@ -51,7 +64,8 @@ class Gpu:
 
     Args:
         models: mlp (784-200-200-10, 100 clients, batch 32), cnn-pfl (50, 10), cnn-p1 (100, 20),
-            resnet18 (20, 50); all by default.
+            resnet18 (20, 50), lstm and gru (80 characters, 50, 20), vit (50, 20), bert-small
+            (64 tokens, 50, 20); all by default.
         precisions: tf32 and bf16 on a GPU, elsewhere auto; also fp32.
         clients: Clients of the cohort, in place of each work's own number.
         batch: Samples per local step, likewise.
@@ -101,14 +115,11 @@ def measure(settings: Gpu, say: Say = silent) -> list[dict[str, Any]]:
     rows = []
     for name in settings.models:
         known = WORKS[name]
-        work = Workload(
-            net=name,
-            shape=known.shape,
-            classes=known.classes,
+        work = replace(
+            known,
             clients=settings.clients or known.clients,
             batch=settings.batch or known.batch,
             steps=settings.steps,
-            args=known.args,
         )
         same = (work.clients, work.batch) == (known.clients, known.batch)
         for precision in settings.precisions or asked:
@@ -122,6 +133,7 @@ def measure(settings: Gpu, say: Say = silent) -> list[dict[str, Any]]:
                 compile=not settings.eager,
                 precision=precision,
             )
+            row["model"] = name
             target = TARGETS.get((name, row["precision"])) if same else None
             row["target_ms"] = target if device.type == "cuda" else None
             say(f"{name}, {row['precision']}: {format_number(row['ours_ms'])} ms")

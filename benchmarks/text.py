@@ -25,7 +25,14 @@ def format_range(row: Mapping[str, Any], name: str, unit: str = "") -> str:
 
     >>> format_range({"ms": 1.0, "ms_range": (2.0, 2.0)}, "ms")
     '1.00'
+
+    Records made before a column was there say so.
+
+    >>> format_range({}, "ms")
+    'not measured'
     """
+    if name not in row:
+        return "not measured"
     if row[name] is None:
         return ""
     low, high = row[f"{name}_range"]

@@ -24,7 +24,7 @@ from tunefree.training.callbacks import Event
 from tunefree.training.config import Engine
 from tunefree.training.fit import fit
 
-from .workload import LR, PlainLoop, Workload
+from .workload import LR, HandLoop, PlainLoop, Workload
 
 Say = Callable[[str], object]
 
@@ -80,10 +80,12 @@ class RoundTimer:
         every: Wait for the device after every so many rounds; 1 times each round by itself.
         block: Rounds of ours between which no plain one is played, then as many plain ones; they
             are reported by their mean.
+        hand: Plays one round of the hand-optimised loop after each of the plain loop, or None.
 
     Attributes:
         took: Seconds of each of our rounds; the first one's are from the making of this object.
         plain: Seconds of a plain round, one number a block.
+        hand: The same of the hand-optimised loop.
         memory: Bytes at the most; the plain loop, which trains one client at a time, needs less.
     """
 
@@ -95,11 +97,14 @@ class RoundTimer:
         repeats: int = 0,
         every: int = 1,
         block: int = 1,
+        hand: Callable[[], object] | None = None,
     ) -> None:
         self.device, self.warm, self.every, self.block = device, warm, every, block
-        self._play, self._repeats = plain, repeats if plain is not None else 0
+        self._repeats = repeats if plain is not None else 0
         self.took: list[float] = []
         self.plain: list[float] = []
+        self.hand: list[float] = []
+        self._plays = [(p, t) for p, t in ((plain, self.plain), (hand, self.hand)) if p is not None]
         self._peak = PeakMemory(device)
         self.memory = 0
         self._since = time.perf_counter()
@@ -107,14 +112,14 @@ class RoundTimer:
     def __call__(self, event: Event) -> None:
         """Stop the clock, run the plain loop, start the clock."""
         counted, rest = divmod(event.round + 1 - self.warm, self.block)
-        turn = 0 <= counted <= self._repeats and rest == 0 and self._play is not None
+        turn = 0 <= counted <= self._repeats and rest == 0 and bool(self._plays)
         if turn or (event.round + 1) % self.every == 0:
             synchronize(self.device)
         self.took.append(time.perf_counter() - self._since)
         self.memory = self._peak.peak()
-        if turn and self._play is not None:
-            took = [time_call(self._play, self.device) for _ in range(self.block)]
-            self.plain += [statistics.mean(took)] if counted else []
+        for play, times in self._plays if turn else ():
+            took = [time_call(play, self.device) for _ in range(self.block)]
+            times += [statistics.mean(took)] if counted else []
         self._since = time.perf_counter()
 
     @property
@@ -149,26 +154,27 @@ def measure_beside(
     method: str = "fedavg",
     compile: bool | None = None,
     precision: Precision = "auto",
+    hand: bool = False,
 ) -> dict[str, Any]:
     """Return one row: `fit` beside the plain loop, in milliseconds per cohort-step.
 
     A cohort-step is one local step of every client of the cohort; a round's time is divided by its
-    local steps. The ratio is that of the medians, its range over blocks that followed each other.
+    local steps. A ratio is that of the medians, its range over blocks that followed each other.
+    With `hand`, the row has the hand-optimised loop too.
     """
     pair, model = work.data(), work.model()
     began = time.perf_counter()
     data = work.federation(pair)
     dealt = time.perf_counter() - began
     cohort = work.cohort or work.clients
-    plain = PlainLoop(
-        work.model(),
-        data.to(device),
-        cohort=cohort,
-        batch=work.batch,
-        steps=work.steps,
-        precision=precision,
-    )
-    watch = RoundTimer(device, warm, plain.round, plain_repeats, block=block)
+
+    def make(loop: type[PlainLoop]) -> PlainLoop:
+        sizes = {"cohort": cohort, "batch": work.batch, "steps": work.steps}
+        return loop(work.model(), data.to(device), **sizes, precision=precision)
+
+    by_hand = make(HandLoop).round if hand else None
+    plays = (make(PlainLoop).round, plain_repeats)
+    watch = RoundTimer(device, warm, *plays, block=block, hand=by_hand)
     run = fit(
         model,
         data,
@@ -184,9 +190,7 @@ def measure_beside(
     )
     check_finished(run.status)
     each = 1e3 / work.steps
-    ours, slow = summarize("ours_ms", watch.ours, each), summarize("plain_ms", watch.plain, each)
-    pairs = [b / a for a, b in zip(watch.ours, watch.plain, strict=False)]
-    ratio = slow["plain_ms"] / ours["ours_ms"] if pairs else None
+    ours = summarize("ours_ms", watch.ours, each)
     return {
         "model": work.net,
         "parameters": run.settings["model"]["parameters"],
@@ -198,9 +202,8 @@ def measure_beside(
         "engine": run.settings.get("engine"),
         "chunk": run.settings.get("chunk"),
         **ours,
-        **slow,
-        "ratio": ratio,
-        "ratio_range": summarize("ratio", pairs)["ratio_range"],
+        **_compare("plain_ms", "ratio", watch.ours, watch.plain, each),
+        **(_compare("hand_ms", "hand_ratio", watch.ours, watch.hand, each) if hand else {}),
         "repeats": len(watch.ours),
         "block": block,
         "plain_repeats": len(watch.plain),
@@ -208,6 +211,17 @@ def measure_beside(
         "federation_s": dealt,
         "memory": watch.memory,
     }
+
+
+def _compare(
+    name: str, ratio: str, ours: list[float], other: list[float], scale: float
+) -> dict[str, Any]:
+    """Return another loop's times, and their ratio to ours."""
+    pairs = [b / a for a, b in zip(ours, other, strict=False)]
+    times, near = summarize(name, other, scale), summarize(ratio, pairs)
+    if pairs:
+        near[ratio] = statistics.median(other) / statistics.median(ours)
+    return times | near
 
 
 def check_finished(status: str) -> None:

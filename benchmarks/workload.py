@@ -19,7 +19,7 @@ from tunefree.models.problem import Precision
 LR = 0.1
 BLOCK = 10_000  # rows at once
 SAMPLES = 100  # of every client, unless a suite says otherwise
-VOCABULARY = {"lstm": 80, "text": 10_000, "bert": 10_000}  # networks that read tokens
+VOCABULARY = {"lstm": 80, "gru": 80, "text": 10_000, "bert": 10_000}  # networks that read tokens
 NEXT_TOKEN = ("gpt",)  # networks whose targets are tokens too, one at every position
 
 
@@ -67,7 +67,7 @@ def make_samples(
     y = torch.arange(rows) % classes
     if net in VOCABULARY:
         ids = torch.randint(VOCABULARY[net], (rows, *shape), generator=g)
-        return (ids if net == "lstm" else {"ids": ids, "mask": torch.ones(ids.shape)}), y
+        return (ids if net in ("lstm", "gru") else {"ids": ids, "mask": torch.ones(ids.shape)}), y
     centre = torch.randn(classes, *shape, generator=torch.Generator().manual_seed(0))
     x = torch.empty(rows, *shape).normal_(generator=g)
     norm = 1.0 if net == "regression" else 10.0
@@ -140,6 +140,41 @@ class PlainLoop:
         ]
         stream = torch.cat(orders) + self.starts[i]
         return iter(stream.split(b)[: self.steps])
+
+
+class HandLoop(PlainLoop):
+    """The plain loop as an expert would write it, still one client after the other.
+
+    A client's batches are gathered before its first step, gradients come from
+    `torch.autograd.grad`, and all tensors are updated in one call.
+    """
+
+    def round(self) -> None:
+        """Train a cohort and put the mean of its models into `model`; frozen parameters stay."""
+        whole, local = _trained(self.model), _trained(self.local)
+        mean = [torch.zeros_like(v) for v in whole]
+        with allow_tf32(self.precision, self.device):
+            for i in self._who.sample(range(self.fed.clients), self.cohort):
+                with torch.no_grad():
+                    torch._foreach_copy_(local, whole)
+                self._train(i)
+                with torch.no_grad():
+                    torch._foreach_add_(mean, local, alpha=1 / self.cohort)
+        with torch.no_grad():
+            torch._foreach_copy_(whole, mean)
+
+    def _train(self, i: int) -> None:
+        local, batches = _trained(self.local), list(self._batches(i))
+        size, rows = len(batches[0]), torch.cat(batches)
+        inputs, target = map_inputs(lambda t: t[rows], self.fed.x), self.fed.y[rows]
+        for k in range(len(batches)):
+            now = slice(k * size, (k + 1) * size)
+            batch = map_inputs(lambda t, now=now: t[now], inputs)  # type: ignore[misc]
+            with _autocast(self.precision, self.device):
+                loss = self.loss(_call(self.local, batch), target[now])
+            grads = torch.autograd.grad(loss, local, materialize_grads=True)
+            with torch.no_grad():
+                torch._foreach_add_(local, grads, alpha=-LR)
 
 
 def _trained(model: nn.Module) -> list[Tensor]:

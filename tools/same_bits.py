@@ -144,6 +144,7 @@ NETS: dict[str, tuple[Sequence[int], int, Words]] = {  # shape of a sample, clas
     "cnn-p4": ((3, 16, 16), 10, {}),
     "cnn-pfl": ((3, 16, 16), 10, {}),
     "lstm": ((12,), 10, {"embedding": 8, "hidden": 16}),
+    "gru": ((12,), 10, {"embedding": 8, "hidden": 16}),
     "resnet18": ((3, 16, 16), 10, {"width": 4}),
     "vit": ((3, 16, 16), 10, {"width": 16, "layers": 2, "hidden": 32}),
     "text": ((12,), 2, {"vocab": 30}),
@@ -472,7 +473,7 @@ def make_federation(name: str) -> Any:
     draw = torch.Generator().manual_seed(3)
     owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
     rows = len(owner)
-    words = int(own.get("vocab", classes)) if name in ("bert", "lstm", "text") else 0
+    words = int(own.get("vocab", classes)) if name in ("bert", "lstm", "gru", "text") else 0
     if words:
         x = torch.randint(words, (rows, *shape), generator=draw)
     else:

@@ -14,7 +14,7 @@ from tunefree import cli
 
 TINY = ("--clients", 2, "--batch", 4, "--steps", 2, "--device", "cpu", "--eager")
 MEDIANS = {
-    "cpu": ("ours_ms", "plain_ms"),
+    "cpu": ("ours_ms", "plain_ms", "hand_ms"),
     "gpu": ("ours_ms", "plain_ms"),
     "lora": ("ours_ms", "plain_ms"),
     "scale": ("round_ms", "plain_ms"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tunefree.models.compiled import VARIABLE, are_engines_enabled
+from tunefree.models.enabled import VARIABLE, are_engines_enabled
 
 
 def pytest_configure(config):

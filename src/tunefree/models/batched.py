@@ -12,12 +12,11 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.errors import first_line
 from ..core.types import Inputs, Rows, list_tensors
-from .compiled import are_engines_enabled
 from .compiled.compiler import compile_graph, trace_graph
 from .compiled.descent import CompiledDescent
-from .compiled.matmul import bmm_decompositions
 from .compiled.mode import BatchedOpsMode
 from .compiled.steps import CompiledSteps
+from .enabled import are_engines_enabled
 from .gpu.capture import CudaGraphFunction, is_on_gpu
 from .losses import Batch, DeferredBatch, LocalUpdate, load_batch
 from .problem import Problem
@@ -147,8 +146,7 @@ class VmapEngine:
 
         graph: Callable[..., Any] = evaluate
         if compile or not self._gpu:
-            table = bmm_decompositions() if compile else None
-            graph = trace_graph(evaluate, *args, decompositions=table)
+            graph = trace_graph(evaluate, *args, decompose=compile)
         if compile:  # only the first shape, that of training; recorded ones have eager's bits
             self._compiled.add(function)
             graph = compile_graph(graph, self._problem.device)

@@ -30,13 +30,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
 
 from ..core.errors import ArgumentError
 from ..core.random import mix, stream
 from ..core.types import Inputs, list_tensors
-from .recurrent import CELLS, is_plain, quiet_weights, run_layers
+from .recurrent import CELLS, is_batched, is_plain, quiet_weights, run_layers
 
 _FEATURES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _REFUSED = (nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -176,7 +175,6 @@ class CounterDropoutMode(TorchFunctionMode):
         self.key = key
         self.used = False  # whether any call was replaced
         self.drops = 0  # calls so far that drew a mask
-        self.recurrent = False  # whether any of them is a recurrent layer
 
     def __torch_function__(
         self,
@@ -196,7 +194,7 @@ class CounterDropoutMode(TorchFunctionMode):
             return self._recurrent(func, *args)
         if func is Tensor.__bool__ and sys._getframe(1).f_globals.get("__name__") in _MASKS:
             self.used = True
-            return bool(args[0]) if peek_interpreter_stack() is None else False
+            return False if is_batched() else bool(args[0])
         return func(*args, **(kwargs or {}))
 
     def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
@@ -209,8 +207,8 @@ class CounterDropoutMode(TorchFunctionMode):
 
     def _recurrent(self, func: Callable[..., Any], *args: Any) -> Any:
         dropout, train = args[5:7]
-        self.used = self.recurrent = True
-        if not (train and dropout) and peek_interpreter_stack() is None:  # no vmap: faster as it is
+        self.used = True
+        if not (train and dropout) and not is_batched():  # faster as it is
             with quiet_weights(args[0].device):
                 return func(*args)
         return run_layers(CELLS[func], self._dropout, *args)

@@ -5,8 +5,8 @@ from typing import Literal
 
 from ..core.errors import ArgumentError, first_line, unknown_name
 from .batched import VmapEngine
-from .compiled import VARIABLE, are_engines_enabled
 from .compiled.compiler import is_in_place_safe
+from .enabled import VARIABLE, are_engines_enabled
 from .loop import LoopEngine
 from .losses import Batch, DeferredBatch, Losses
 from .problem import Problem

@@ -158,8 +158,7 @@ class Problem:
         self.target_scaling: Tensor | None = None  # mean and common scale of the targets
         self._original, self._title = copy.deepcopy(module), f"The model {type(module).__name__}"
         twin, self._key_names = with_counter_dropout(module)
-        self._functional = False  # whether forward calls F.dropout or attention; set by `check`
-        self.has_recurrent = False  # whether it has recurrent layers of PyTorch; set by `check`
+        self._functional = False  # whether forward calls what the mode replaces; set by `check`
         self._module = twin.to(device=self.device, dtype=dtype).train()
         trainable = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
         if not trainable:
@@ -431,7 +430,7 @@ class Problem:
                 f"{self._title} must return one tensor with a row per sample, or an object or dict "
                 f"whose `logits` are one, got {got} for {target.shape[0]} samples."
             )
-        self._functional, self.has_recurrent = trial.used, trial.recurrent
+        self._functional = trial.used
         self._check_draws(trial, inputs)
         if self.loss_name == "auto":
             self.set_loss(guess_loss(output, target if every is None else every))

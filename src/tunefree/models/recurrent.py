@@ -1,4 +1,4 @@
-"""PyTorch's recurrent layers in plain operations, which vmap can batch and the compiler can trace.
+"""PyTorch's recurrent layers for batched clients.
 
 Equations and order of the gates as in nn.LSTM, nn.GRU and nn.RNN, with a = W_ih u + b_ih and
 b = W_hh h + b_hh:
@@ -8,6 +8,14 @@ b = W_hh h + b_hh:
     GRU    n  = tanh(a_n + sigmoid(a_r + b_r) b_n)
            h' = n + sigmoid(a_z + b_z) (h - n)
     RNN    h' = tanh(a + b), or relu(a + b)
+
+The products W_ih u of all times are one product. What remains of a time step is the product with
+W_hh and its cell, for all clients: one kernel each way on a GPU (`gpu.recurrence`), else a batched
+product and pointwise operations. The gradient of W_hh is one product over all times at the end.
+Each direction of a layer is one operation for the compiler, so that it does not compile each step.
+
+Differences from PyTorch's: it can be differentiated once, not twice. Under autocast, h is bfloat16
+and c is float32.
 """
 
 import warnings
@@ -17,38 +25,20 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
+
+from . import recurrence
+from .conv2d import clients_first
 
 States = tuple[Tensor, ...]  # h, and c of an LSTM
-Cell = Callable[[Tensor, Tensor, States], States]
 Drop = Callable[[Tensor, float], Tensor]
 
-
-def _lstm(a: Tensor, b: Tensor, state: States) -> States:
-    i, f, g, o = (a + b).chunk(4, dim=-1)
-    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
-
-
-def _gru(a: Tensor, b: Tensor, state: States) -> States:
-    (r, z, n), (r_h, z_h, n_h) = a.chunk(3, dim=-1), b.chunk(3, dim=-1)
-    new = torch.tanh(n + torch.sigmoid(r + r_h) * n_h)
-    return (new + torch.sigmoid(z + z_h) * (state[0] - new),)
-
-
-def _tanh(a: Tensor, b: Tensor, state: States) -> States:
-    return (torch.tanh(a + b),)
-
-
-def _relu(a: Tensor, b: Tensor, state: States) -> States:
-    return (torch.relu(a + b),)
-
-
-CELLS: dict[Any, Cell] = {
-    torch.lstm: _lstm,
-    torch.gru: _gru,
-    torch.rnn_tanh: _tanh,
-    torch.rnn_relu: _relu,
+CELLS: dict[Any, str] = {
+    torch.lstm: "lstm",
+    torch.gru: "gru",
+    torch.rnn_tanh: "tanh",
+    torch.rnn_relu: "relu",
 }
 """The cell of each of the functions that the layers call."""
 
@@ -64,6 +54,11 @@ def quiet_weights(device: torch.device) -> Iterator[None]:
         yield
 
 
+def is_batched() -> bool:
+    """Return whether this is called inside a transform of torch.func, such as vmap."""
+    return peek_interpreter_stack() is not None
+
+
 def is_plain(input: Tensor, hidden: Any, *rest: Any) -> bool:
     """Return whether `run_layers` has these arguments: no packed sequence, no projection."""
     if isinstance(hidden, Tensor) and not isinstance(rest[0], list | tuple):
@@ -72,8 +67,21 @@ def is_plain(input: Tensor, hidden: Any, *rest: Any) -> bool:
     return bool(len(weights) == layers * (1 + both) * (4 if biases else 2))
 
 
+def read_sequence(layer: nn.LSTM | nn.GRU, u: Tensor) -> Tensor:
+    """Return layer(u)[0] of a layer without dropout, also where vmap batches clients."""
+    if not is_batched():
+        out: Tensor = layer(u)[0]
+        return out
+    kind = "lstm" if isinstance(layer, nn.LSTM) else "gru"
+    zero = u.new_zeros(layer.num_layers, u.shape[0], layer.hidden_size)
+    start = (zero, zero) if kind == "lstm" else zero
+    weights = [w for group in layer.all_weights for w in group]
+    rest = (layer.bias, layer.num_layers, 0.0, True, False, True)
+    return run_layers(kind, F.dropout, u, start, weights, *rest)[0]
+
+
 def run_layers(
-    cell: Cell,
+    kind: str,
     drop: Drop,
     input: Tensor,
     hidden: Tensor | States,
@@ -88,7 +96,7 @@ def run_layers(
     """Return the outputs and the last states; arguments as of `torch.lstm` after the first two.
 
     Args:
-        cell: The equations of one time step.
+        kind: One of the values of `CELLS`.
         drop: Dropout of a tensor, with a probability; between layers, in training.
     """
     u = input.transpose(0, 1) if batch_first else input  # (length, B, inputs)
@@ -98,17 +106,130 @@ def run_layers(
         outs = []
         for reverse in range(1 + both):
             index = k * (1 + both) + reverse
-            w_ih, w_hh, *bias = weights[index * each : (index + 1) * each]
-            b_ih, b_hh = bias or (None, None)
-            state, out = tuple(s[index] for s in starts), []
-            read = F.linear(u, w_ih, b_ih).unbind(0)  # all times at once
-            for now in reversed(read) if reverse else read:
-                state = cell(now, F.linear(state[0], w_hh, b_hh), state)
-                out.append(state[0])
-            outs.append(torch.stack(out[::-1] if reverse else out))
-            last.append(state)
+            state = tuple(s[index] for s in starts)
+            out, ends = _run_layer(
+                kind, u, state, *weights[index * each : (index + 1) * each], reverse=bool(reverse)
+            )
+            outs.append(out)
+            last.append(ends)
         u = outs[0] if len(outs) == 1 else torch.cat(outs, dim=-1)
         if train and dropout and k < layers - 1:
             u = drop(u, dropout)
-    ends = (torch.stack(parts) for parts in zip(*last, strict=True))
-    return (u.transpose(0, 1) if batch_first else u, *ends)
+    parts = (torch.stack(of_layers) for of_layers in zip(*last, strict=True))
+    return (u.transpose(0, 1) if batch_first else u, *parts)
+
+
+def _run_layer(
+    kind: str,
+    u: Tensor,
+    state: States,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    *,
+    reverse: bool,
+) -> tuple[Tensor, States]:
+    """Return one direction's outputs (length, B, hidden) and its last states."""
+    if b_ih is not None and b_hh is not None and kind != "gru":
+        b_hh, b_ih = b_ih + b_hh, None  # added in the steps, which read a anyway
+    a = F.linear(u.flatten(0, 1), w_ih, b_ih).reshape(*u.shape[:2], -1)  # all times at once
+    exact = torch.promote_types(a.dtype, torch.float32)
+    c = state[1].to(exact) if kind == "lstm" else None
+    w, h = w_hh.to(a.dtype), state[0].to(a.dtype)
+    b = None if b_hh is None else b_hh.to(a.dtype)
+    out, end, *_ = _Recurrence.apply(a, w, b, h, c, kind, reverse)  # type: ignore[no-untyped-call]
+    last = out[0 if reverse else -1]
+    return out, (last, end) if kind == "lstm" else (last,)
+
+
+class _Recurrence(torch.autograd.Function):
+    """(out, c at the end, c at all times, gates) of a (length, B, gates), w, b, h and c."""
+
+    @staticmethod
+    def forward(
+        a: Tensor, w: Tensor, b: Any, h: Tensor, c: Any, kind: str, reverse: bool
+    ) -> tuple[Tensor, ...]:
+        one = [None if t is None else t.unsqueeze(0) for t in (a, w, b, h, c)]
+        given: list[Any] = [*one, kind, reverse]
+        return tuple(t.squeeze(0) for t in _forward(*given))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, w, b, h, c, ctx.kind, ctx.reverse = inputs
+        out, _, cells, gates = output
+        ctx.bias = b is not None
+        ctx.mark_non_differentiable(cells, gates)
+        ctx.save_for_backward(w, h, c, out, cells, gates)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        given = (*grads[:2], *ctx.saved_tensors, ctx.bias, ctx.kind, ctx.reverse)
+        ga, gw, gb, gh, gc = _RecurrenceGrad.apply(*given)  # type: ignore[no-untyped-call]
+        has_c = ctx.kind == "lstm"
+        return ga, gw, gb if ctx.bias else None, gh, gc if has_c else None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: Any, a: Tensor, w: Tensor, b: Any, h: Tensor, c: Any, *more: Any
+    ) -> tuple[Any, int]:
+        a, w, b, h, c = _clients_first(info, dims, a, w, b, h, c)
+        return _forward(a, w, b, h, c, *more), 0
+
+
+class _RecurrenceGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        one: list[Any] = [None if t is None else t.unsqueeze(0) for t in args[:8]]
+        return tuple(t.squeeze(0) for t in _backward(*one, *args[8:]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, *args: Any) -> tuple[Any, int]:
+        first: list[Any] = _clients_first(info, dims, *args[:8])
+        return _backward(*first, *args[8:]), 0
+
+
+def _clients_first(info: Any, dims: Any, *values: Any) -> list[Any]:
+    return [
+        None if v is None else clients_first(info, (d,), v)[0]
+        for v, d in zip(values, dims, strict=False)
+    ]
+
+
+def _forward(
+    a: Tensor, w: Tensor, b: Tensor | None, h: Tensor, c: Tensor | None, kind: str, reverse: bool
+) -> tuple[Tensor, ...]:
+    out, cells, gates = recurrence.forward(a, w, b, h, c, kind, reverse)
+    end = cells[:, 0 if reverse else -1].clone() if kind == "lstm" else cells
+    return out, end, cells, gates
+
+
+def _backward(
+    g: Tensor,
+    g_end: Tensor,
+    w: Tensor,
+    h: Tensor,
+    c: Tensor | None,
+    out: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+    bias: bool,
+    kind: str,
+    reverse: bool,
+) -> tuple[Tensor, ...]:
+    """Return the gradients in a, w, b, h and c; empty ones of what there is not."""
+    ga, gates_of_h, gh, gc = recurrence.backward(
+        g, g_end, w, h, c, out, cells, gates, kind, reverse
+    )
+    gb = gates_of_h if kind == "gru" else ga  # the gradient in W_hh h + b
+    now, before = (
+        (slice(None, -1), slice(1, None)) if reverse else (slice(1, None), slice(None, -1))
+    )
+    first = gb[:, -1 if reverse else 0]
+    gw = torch.bmm(first.mT, h)
+    gw = torch.baddbmm(gw, gb[:, now].flatten(1, 2).mT, out[:, before].flatten(1, 2))
+    return ga, gw, gb.sum((1, 2)) if bias else gb.new_empty(len(gb), 0), gh, gc

@@ -109,7 +109,6 @@ def choose_engine(config: SimulationConfig, batches: BatchSource) -> tuple[Losse
     if compile is None:
         compile = _is_worth_compiling(problem, batches, config.plan) and config.engine != "loop"
         compile = compile and not (on_cpu and bytes > TOO_LARGE)
-        compile = compile and not problem.has_recurrent  # every time step, so for minutes
     if config.chunk is not None:
         chunk = min(config.chunk, chunk)
     elif problem.device.type == "cuda":

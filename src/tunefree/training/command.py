@@ -32,7 +32,12 @@ from ..methods.registry import add_own_method
 from ..models import nets
 from .config import OPTIONS, RunConfig, option
 
-TOKEN_MODELS = ("text", "lstm", "bert")  # networks with an embedding of the dataset's vocabulary
+TOKEN_MODELS = (
+    "text",
+    "lstm",
+    "gru",
+    "bert",
+)  # networks with an embedding of the dataset's vocabulary
 CLI_OPTIONS = {about.name: about for _, about in OPTIONS if about.metadata["cli"] is not None}
 
 

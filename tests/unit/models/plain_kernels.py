@@ -48,5 +48,5 @@ def fake_kernels(monkeypatch):
     monkeypatch.setattr(kernels, "is_available", lambda device: True)
     monkeypatch.setattr(kernels, "weight_blocks", lambda *_: kernels.Blocks(16, 16, 16))
     monkeypatch.setattr(convolution, "_uses_kernels", lambda x: True)
-    monkeypatch.setattr(matmul._BatchedMatmul, "__call__", matmul._BatchedMatmul._gpu)
+    monkeypatch.setattr(matmul.BatchedMatmul, "__call__", matmul.BatchedMatmul._gpu)
     return calls

@@ -5,7 +5,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import tunefree as tf
-from tunefree.models.compiled import matmul
+from tunefree.models.compiled import compiler, embedding, matmul
 
 pytestmark = pytest.mark.compiled_engines
 
@@ -19,7 +19,7 @@ def rows(m, p, k, q):
 
 
 def traced(function, *args):
-    graph = make_fx(function, decomposition_table=matmul.bmm_decompositions())(*args)
+    graph = make_fx(function, decomposition_table=compiler.make_table())(*args)
     shapes = [
         tuple(tuple(a.meta["val"].shape) for a in node.args)
         for node in graph.graph.nodes
@@ -45,7 +45,7 @@ def test_operands_in_another_memory_order_are_left_alone():
     assert shapes == [((3, 32, 20), (3, 20, 10))]
 
 
-class Gpu(matmul._BatchedMatmul):
+class Gpu(matmul.BatchedMatmul):
     """The GPU's products, on any device."""
 
     def __call__(self, a, b):
@@ -92,3 +92,21 @@ def test_a_run_with_such_products(method, monkeypatch):
     one, two = (tf.fit(flat, fed, made, compile=c, **words) for c in (True, False))
     assert one.settings["engine"] == "vmap, compiled"
     torch.testing.assert_close(one.x, two.x, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # torch's own use
+@pytest.mark.parametrize("atomic", [False, True])
+def test_gradients_of_embeddings_stay_one_operation_where_sums_would_be_atomic(atomic, monkeypatch):
+    monkeypatch.setattr(embedding, "ATOMIC", ("cpu",) if atomic else ())
+    draw = torch.Generator().manual_seed(0)
+    ids, g = torch.randint(7, (4, 5), generator=draw), torch.randn(4, 5, 3, generator=draw)
+
+    def gradient(g, ids):
+        return torch.ops.aten.embedding_dense_backward(g, ids, 7, -1, False)
+
+    graph = make_fx(gradient, decomposition_table=compiler.make_table())(g, ids)
+    targets = {str(node.target) for node in graph.graph.nodes}
+    assert ("tunefree.embedding_gradient.default" in targets) == atomic
+    wanted = torch.zeros(7, 3).index_add(0, ids.flatten(), g.flatten(0, 1))
+    fast = torch.compile(graph, dynamic=False)
+    torch.testing.assert_close(fast(g, ids), wanted)

@@ -37,6 +37,7 @@ def count(module, trainable=False):
         ("cnn-pfl", COLOUR, 10, {}, 1_626_442),
         ("lstm", (80,), 80, {}, 80 * 256 + 1_052_672 + 256 * 80 + 80),
         ("lstm", (80,), 80, {"embedding": 8}, 819_920),
+        ("gru", (80,), 80, {}, 80 * 256 + 2 * 3 * 256 * (512 + 2) + 256 * 80 + 80),
         ("resnet18", GREY, 10, {"stem": "imagenet"}, 11_175_370),  # P4
         ("resnet18", COLOUR, 10, {"stem": "imagenet"}, 11_181_642),  # P4
         ("resnet18", COLOUR, 10, {}, 11_173_962),
@@ -63,7 +64,7 @@ def count(module, trainable=False):
 def test_parameter_count_and_output_shape(name, shape, classes, args, expected):
     net = nets.build(name, shape=shape, classes=classes, **args).eval()
     assert count(net) == expected
-    is_text = name in ("lstm", "text", "bert", "gpt")
+    is_text = name in ("lstm", "gru", "text", "bert", "gpt")
     x = torch.zeros(2, *shape, dtype=torch.int64 if is_text else torch.float32)
     with torch.no_grad():
         out = net(x, torch.ones_like(x)) if name in ("text", "bert") else net(x)
@@ -162,6 +163,7 @@ SMALL = {
     "cnn-p4": ((2, 9, 7), 3, {}),
     "cnn-pfl": ((3, 8, 8), 3, {}),
     "lstm": ((5,), 7, {"embedding": 3, "hidden": 6}),
+    "gru": ((5,), 7, {"embedding": 3, "hidden": 6}),
     "resnet18": ((1, 8, 8), 3, {"width": 4}),
     "vit": ((3, 8, 8), 3, {"width": 8, "layers": 2, "heads": 2, "hidden": 12}),
     "text": ((5,), 3, {"vocab": 11, "width": 4}),
@@ -183,7 +185,7 @@ def batch(name, *lead):
     """Random inputs and targets with leading axes, e.g. (clients, samples)."""
     shape, classes, args = SMALL[name]
     g = torch.Generator().manual_seed(5)
-    if name in ("lstm", "gpt"):
+    if name in ("lstm", "gru", "gpt"):
         x = torch.randint(classes, (*lead, *shape), generator=g)
     elif name in ("text", "bert"):
         ids = torch.randint(args["vocab"], (*lead, *shape), generator=g)
@@ -261,10 +263,11 @@ def test_build_is_deterministic_and_leaves_the_generator_alone(name):
 
 
 @pytest.mark.parametrize("embedding", [3, 6])
-def test_lstm_equals_torch(embedding):
-    net = nets.build("lstm", shape=(9,), classes=7, embedding=embedding, hidden=6).double()
-    reference = nn.LSTM(embedding, 6, num_layers=2, batch_first=True).double()
-    reference.load_state_dict(net.lstm.state_dict())
+@pytest.mark.parametrize(("name", "layer"), [("lstm", nn.LSTM), ("gru", nn.GRU)])
+def test_recurrent_net_equals_torch(name, layer, embedding):
+    net = nets.build(name, shape=(9,), classes=7, embedding=embedding, hidden=6).double()
+    reference = layer(embedding, 6, num_layers=2, batch_first=True).double()
+    reference.load_state_dict(getattr(net, name).state_dict())
     ids = torch.randint(7, (4, 9), generator=torch.Generator().manual_seed(0))
     expected = net.head(reference(net.embed(ids))[0][:, -1])
     torch.testing.assert_close(net(ids), expected, rtol=1e-12, atol=1e-12)

@@ -1,11 +1,14 @@
 """PyTorch's own attention and recurrent layers, with dropout, in every engine, without warnings."""
 
 import warnings
+from collections import Counter
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.func import functional_call, grad, grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import tunefree as tf
 from tunefree.models.dropout import CounterDropoutMode
@@ -144,9 +147,33 @@ def test_compiled(name):
     torch.testing.assert_close(fast.x, fit(name, engine="vmap").x, rtol=1e-9, atol=1e-11)
 
 
-def test_recurrent_layers_are_not_compiled_unasked(monkeypatch):
+def test_a_recurrent_layer_is_one_operation_for_the_compiler():
+    """Each direction of a layer, however long sequences are: each step would take minutes."""
+    layer = nn.LSTM(3, 4, num_layers=2, bidirectional=True)
+    params = {n: p.detach() for n, p in layer.named_parameters()}
+
+    def loss(params, x):
+        with CounterDropoutMode(torch.zeros((), dtype=torch.int64)):
+            return functional_call(layer, params, (x,))[0].square().sum()
+
+    def count(length):
+        graph = make_fx(vmap(grad(loss), in_dims=(None, 0)))(params, torch.randn(2, length, 5, 3))
+        return Counter(str(node.target) for node in graph.graph.nodes)
+
+    assert count(30) == count(7)
+    assert count(7)["tunefree.recurrence.default"] == 4
+    assert count(7)["tunefree.recurrence_backward.default"] == 4
+
+
+def test_small_recurrent_networks_are_compiled_in_long_runs(monkeypatch):
     monkeypatch.setattr("tunefree.simulation.engine.COMPILE_STEPS", 1)
-    assert fit("gru").settings["engine"] == "vmap"
+    seen = []
+    monkeypatch.setattr(
+        "tunefree.simulation.engine.select_engine", lambda *args: seen.append(args[3]) or 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        fit("gru")
+    assert seen == [True]
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
@@ -163,6 +190,45 @@ def test_plain_operations_are_those_of_the_layer(kind, both, bias):
     got = run_layers(CELLS[function], None, x, hidden, weights, bias, 2, 0.0, True, both, False)
     out, last = layer(x, hidden)
     torch.testing.assert_close(got, (out, *(last if kind is nn.LSTM else (last,))))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("length", [1, 6])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_layers": 2, "bidirectional": True},
+        {"bias": False, "batch_first": True},
+        {"num_layers": 3, "batch_first": True},
+    ],
+    ids=["bidirectional", "no bias", "three layers"],
+)
+def test_batched_gradients_are_those_of_the_layer(kind, length, options):
+    """Three clients, each with weights and first states of its own, by all results."""
+    torch.manual_seed(0)
+    layer = kind(3, 4, **options).double()
+    params = {n: torch.randn(3, *p.shape).double() for n, p in layer.named_parameters()}
+    batch, count = 2, options.get("num_layers", 1) * (1 + options.get("bidirectional", False))
+    shape = (batch, length) if "batch_first" in options else (length, batch)
+    x, start = torch.randn(3, *shape, 3).double(), torch.randn(2, 3, count, batch, 4).double()
+
+    def loss(params, x, h, c):
+        state = (h, c) if kind is nn.LSTM else h
+        out, last = functional_call(layer, params, (x, state))
+        ends = last if kind is nn.LSTM else (last,)
+        weigh = (torch.arange(t.numel()).reshape(t.shape).sin() for t in (out, *ends))
+        return sum((a * b).sum() for a, b in zip(weigh, (out, *ends), strict=True))
+
+    with CounterDropoutMode(torch.zeros((), dtype=torch.int64)):
+        got, values = vmap(grad_and_value(loss, argnums=(0, 1, 2, 3)))(params, x, *start)
+    for i in range(3):
+        leaves = [p[i].clone().requires_grad_() for p in (*params.values(), x, *start)]
+        own = dict(zip(params, leaves, strict=False))
+        value = loss(own, *leaves[len(own) :])
+        wanted = torch.autograd.grad(value, leaves, materialize_grads=True)
+        torch.testing.assert_close(values[i], value.detach(), rtol=1e-12, atol=1e-12)
+        for one, other in zip((*got[0].values(), *got[1:]), wanted, strict=True):
+            torch.testing.assert_close(one[i], other, rtol=1e-10, atol=1e-11)
 
 
 def test_packed_sequences_are_left_to_pytorch():

@@ -10,6 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from .embedding import decompose_gradient
+from .matmul import BatchedMatmul
+
 # On a CPU, PyTorch 2.11 may overwrite a tensor before all of its reads (pytorch/pytorch#177631):
 # steps in place would then use weights that have already been updated.
 IN_PLACE_SINCE = (2, 12)
@@ -26,16 +29,22 @@ GPU_OPTIONS: dict[str, Any] = {
 }
 
 
-def trace_graph(
-    function: Callable[..., Any], *args: Any, decompositions: dict[Any, Any] | None = None
-) -> GraphModule:
-    """Return the operations of a call as a graph.
+def make_table() -> dict[Any, Callable[..., Any]]:
+    """Return the decomposition table of one trace that is compiled."""
+    aten = torch.ops.aten
+    products = {aten.bmm.default: BatchedMatmul()}
+    return products | {aten.embedding_dense_backward.default: decompose_gradient}
+
+
+def trace_graph(function: Callable[..., Any], *args: Any, decompose: bool = False) -> GraphModule:
+    """Return the operations of a call as a graph, with `make_table` where `decompose` is true.
 
     The context gives all values one fake mode; otherwise `make_fx` creates one for each value,
     which takes half of the time.
     """
+    table = make_table() if decompose else None
     with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
-        graph: GraphModule = make_fx(function, decomposition_table=decompositions)(*args)
+        graph: GraphModule = make_fx(function, decomposition_table=table)(*args)
     return graph
 
 

@@ -18,7 +18,6 @@ from ..gpu.capture import is_on_gpu
 from ..losses import Batch, DeferredBatch, load_batch
 from ..problem import Problem
 from .compiler import trace_graph
-from .matmul import bmm_decompositions
 from .mode import BatchedOpsMode
 
 Gradients = Callable[[tuple[Tensor, ...], Inputs, Tensor, Tensor, Tensor], tuple[Any, Rows]]
@@ -84,7 +83,7 @@ class TensorGradient:
             return [loss, *grads]
 
         given = (self.parts, self.low, *batch)
-        graph = trace_graph(losses_and_gradients, *given, decompositions=bmm_decompositions())
+        graph = trace_graph(losses_and_gradients, *given, decompose=True)
         graphs.flatten_signature(graph)
         return graph
 

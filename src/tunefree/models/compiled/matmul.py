@@ -7,9 +7,6 @@ is computed transposed. On a GPU, m products with a long sum over k and small re
 multiprocessors: the sum is split into pieces that are computed in parallel, and q is padded.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,18 +17,14 @@ BUSY_TILES = 64  # products in parallel that occupy enough of a GPU
 GPU_ALIGNMENT = 8  # elements to which rows are padded on a GPU
 
 
-def bmm_decompositions() -> dict[Any, Callable[[Tensor, Tensor], Tensor]]:
-    """Return a decomposition table for one call of make_fx."""
-    return {torch.ops.aten.bmm.default: _BatchedMatmul()}
-
-
-class _BatchedMatmul:
+class BatchedMatmul:
     """torch.bmm in one trace; the gradient of the weights reuses a split left operand."""
 
     def __init__(self) -> None:
         self._splits: dict[object, tuple[Tensor, Tensor]] = {}  # operand and pieces, by address
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the product, or NotImplemented where torch.bmm is as fast."""
         if a.device.type == "cuda":
             return self._gpu(a, b)
         p, q = a.shape[1], b.shape[2]

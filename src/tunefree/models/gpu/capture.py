@@ -9,13 +9,11 @@ memory, and the next call overwrites them: the caller copies what it needs longe
 import gc
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
-
-from ..problem import Problem
 
 WARMUP_CALLS = 3  # before a capture, in which libraries choose their kernels
 MAX_ADDRESSES = 6  # of the rows, for which captures are held at once
@@ -23,7 +21,13 @@ CAPTURE_AT_MISS = 2  # misses of an address before it replaces the least recentl
 MAX_CAPTURES = 24  # in all; afterwards, rows at a new address are copied to a captured one
 
 
-def is_on_gpu(problem: Problem) -> bool:
+class OnDevice(Protocol):
+    """What has a device, such as a `Problem`."""
+
+    device: torch.device
+
+
+def is_on_gpu(problem: OnDevice) -> bool:
     """Return whether the problem's calls can be captured."""
     return problem.device.type == "cuda"
 

@@ -25,7 +25,7 @@ from .cnn import CnnDropout, CnnP2, CnnP4
 from .dense import Convex, Linear, Mlp, Regression
 from .gpt import Gpt
 from .resnet import ResNet18
-from .text import Lstm, Text
+from .text import Gru, Lstm, Text
 from .vit import ViT
 
 _BUILT_IN: dict[str, Callable[..., nn.Module]] = {
@@ -38,6 +38,7 @@ _BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "cnn-p4": CnnP4,
     "cnn-pfl": partial(CnnDropout, init="xavier"),
     "lstm": Lstm,
+    "gru": Gru,
     "resnet18": ResNet18,
     "vit": ViT,
     "text": Text,
