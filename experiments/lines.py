@@ -19,11 +19,18 @@ def read_rows(path: Path) -> list[ResultRow]:
 def append_rows(
     path: Path, tasks: Sequence[TaskT], work: Callable[[TaskT, Worker], ResultRow], processes: int
 ) -> None:
-    """Do the tasks in several processes and append each result when it is there."""
+    """Do the tasks in several processes and append each result when it is there.
+
+    A task that fails does not end the others; the first failure is raised after them.
+    """
+    failed: BaseException | None = None
     with ProcessPool(work, processes) as pool, path.open("a") as file:
         for _, row in pool.run(tasks, lambda task, message: None):
             if isinstance(row, BaseException):
-                raise row
+                failed = failed or row
+                continue
             file.write(json.dumps(row) + "\n")
             file.flush()
             print(*(value for value in row.values() if isinstance(value, str | int)), flush=True)
+    if failed is not None:
+        raise failed

@@ -198,13 +198,13 @@ class LiveDoG(DoG):
             self.v = now
 
     def begin(self, scale):
-        assert scale == 1.0, "it sets its own step; no schedule"
+        self.scale = scale
         self.directions, self.rates, self.lengths = [], [], []
 
     def move(self, y, d, phi, share):
         self.directions.append(d)
         seen = sum(square(earlier) for earlier in self.directions)
-        rate = self.rho() / np.sqrt(self.v + self.omega() * seen)
+        rate = self.scale * self.rho() / np.sqrt(self.v + self.omega() * seen)
         self.rates.append(rate)
         self.lengths.append(rate * np.sqrt(square(d)) / self.r)  # in units of r
         return y - rate * d

@@ -441,6 +441,20 @@ def test_weight_decay_belongs_to_every_clients_loss(problem, case):
     follows(got, expected)
 
 
+@pytest.mark.parametrize("case", ["feddog", "feddowg", "auto"])
+@pytest.mark.parametrize("schedule", ["linear:0", "cosine:0.1"])
+def test_a_schedule_multiplies_steps_that_follow_from_distances(problem, case, schedule):
+    name, settings = cases.NAMED[case]
+    settings = settings | {"weights": "uniform"}
+    kind, number = schedule.split(":")
+    x0, groups = problems.start(problem), cohorts(problem, 3)
+    terms = [(kind, float(number))]
+    expected = cases.oracle(name)(problem, x0, groups, cases.STEPS, schedule=terms, **settings)
+    method = tf.methods.get(name, schedule=schedule, **settings)
+    got, _, _ = fit(problem, x0, method, cohort=3)
+    follows(got, expected)
+
+
 def composition_turns():
     """Every composition on both problems and with three cohorts."""
     first, second = cases.PROBLEMS

@@ -88,6 +88,8 @@ class DoG(Step):
                   asked: v = omega(r) K (mean_i |grad f_i(x)|^2 + 1e-8);   else v = 0, and gradients
                   weigh with omega of the r they were taken with
 
+    A schedule multiplies the steps and nothing else; there is none unless it is asked for.
+
     With one client, one local step and a plain average, `live` and not `asked` is DoG and DoWG,
     step for step: every gradient counts once, before the step along it.
 
@@ -118,7 +120,6 @@ class DoG(Step):
     asked: bool = True
     reports: ClassVar[tuple[str, ...]] = ("grad_sq",)
     needs: ClassVar[tuple[str, ...]] = ("delta",)
-    sets_lr: ClassVar[bool] = True
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
     records: ClassVar[tuple[str, ...]] = ("grad_sq",)
@@ -165,10 +166,10 @@ class DoG(Step):
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Go lr along -d."""
         if not self.live:
-            lr = tick.down["lr"].expand(y.shape[:1])
+            lr = (tick.factor * tick.down["lr"]).expand(y.shape[:1])
             return descend(y, d, lr), lr, scratch
         v = scratch["v"] + self._omega(tick.down["r"]) * row_sq(d)
-        lr = self._lr(tick.down["r"], v)  # (m,)
+        lr = tick.factor * self._lr(tick.down["r"], v)  # (m,)
         return descend(y, d, lr), lr, {"v": v}
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:

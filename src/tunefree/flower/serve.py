@@ -31,7 +31,7 @@ from ..simulation.context import ClientContext
 from ..training.bind import ClientData, bind, prepare_pair
 from ..training.callbacks import Event
 from ..training.config import RunConfig
-from ..training.decide import decide_method
+from ..training.decide import TABLE_SCHEDULE, decide_method
 from ..training.evaluate import Evaluation
 from ..training.folder import RunFolder
 from ..training.run import Run
@@ -204,8 +204,10 @@ class NodeSource:
     ) -> ClientPool:
         """Return the nodes as a pool."""
         s, batches = self.settings, config.batch_plan
-        width, decay = batch_width(self.counted, batches), method.weight_decay
-        decided = {"weight_decay": decay} if config.sets_itself and decay else {}
+        width, decided = batch_width(self.counted, batches), dict[str, Any]()
+        if config.sets_itself and method.weight_decay:  # adapted to a table
+            decided["weight_decay"] = method.weight_decay
+            decided |= {} if method.step.sets_lr else {"schedule": TABLE_SCHEDULE}
         terms = RunTerms(
             clients=s.clients,
             steps=plan.steps,

@@ -327,6 +327,11 @@ class Problem:
         )
         return are_labels(target) and scores and self.loss is not _mse
 
+    @property
+    def has_logits(self) -> bool:
+        """Whether the outputs are scores whose softmax or sigmoid are probabilities."""
+        return self.loss in (_cross_entropy, _bce)
+
     def accuracy(self, output: Tensor, target: Tensor) -> Tensor | None:
         """Return the share of correct classes or labels of each sample (B,), None if undefined."""
         if self.loss is _bce:

@@ -49,7 +49,14 @@ from ..simulation.simulation import Simulation
 from ..version import __version__
 from ..wire import Ledger
 from .config import RunConfig, parsed
-from .decide import count_layers, decide_method, decide_scaling, decide_validation
+from .decide import (
+    adapt_to_table,
+    count_layers,
+    decide_method,
+    decide_monitor,
+    decide_scaling,
+    decide_validation,
+)
 from .evaluate import Evaluation, measure_regularity, per_client
 from .run import Run, check_frozen
 
@@ -174,7 +181,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         Interrupted: After Ctrl-C while compiling; its run has no round yet.
     """
     method, ranks = decide_method(config, count_layers(model)), init_ranks()
-    config = decide_validation(config, source.sizes)
+    is_decided, config = config.evaluate.validation is None, decide_validation(config, source.sizes)
     if config.cohort is not None:
         most = f"at most the number of clients, {source.clients}"
         check_argument("fit", "cohort", config.cohort, most, config.cohort <= source.clients)
@@ -196,8 +203,12 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         _standardise(config.start, problem, data)
         if config.sets_itself:
             samples = data.effective_samples or int(data.sizes.sum())
-            method = replace(method, weight_decay=1 / samples)
+            method = adapt_to_table(method, samples)
+    config = decide_monitor(config, is_decided, problem.has_logits and not is_scaled)
     validation = data.validation
+    if validation is not None and config.evaluate.monitor == "calibrated_loss":
+        validation = replace(validation, is_calibrated=problem.has_logits)
+        data = replace(data, validation=validation)
     if config.evaluate.metrics and data.test is None and validation is None:
         use = "give Federation(test=...), or Evaluate(validation=0.1)"
         raise ArgumentError(f"Evaluate(metrics=...) needs a test or a validation set; {use}.")
@@ -219,7 +230,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         "steps": config.batch_plan.steps,
         "loss": problem.loss_name,
         "precision": problem.precision,
-        **config.evaluate.resolve_monitor(has_accuracy),
+        **config.evaluate.resolve_monitor(has_accuracy, problem.has_logits),
     }
     try:
         pool = source.create_pool(config, method, problem, plan, start)

@@ -36,7 +36,11 @@ from .run import Run
 
 T = TypeVar("T")
 Metric = Callable[[Tensor, Tensor], Tensor | float]
-MODES: dict[str, Literal["min", "max"]] = {"loss": "min", "accuracy": "max"}  # what is better
+MODES: dict[str, Literal["min", "max"]] = {  # what is better
+    "loss": "min",
+    "calibrated_loss": "min",
+    "accuracy": "max",
+}
 
 
 def option(
@@ -86,8 +90,9 @@ class Evaluate:
     validation: float | None = option(
         None,
         "Fraction of every client's samples held out for validation, such as 0.1; 0 holds out "
-        "none. By default, method auto holds out some, follows their loss, ships the best model "
-        "and has a patience in proportion to the rounds; other methods hold out none.",
+        "none. By default, method auto holds out some, follows their loss (calibrated for classes, "
+        "unless the data are a table), ships the best model and has a patience in proportion to "
+        "the rounds; other methods hold out none.",
         cli=float | None,
     )
     patience: int | None = option(
@@ -103,7 +108,8 @@ class Evaluate:
     )
     monitor: str | None = option(
         None,
-        "Metric on the validation data that patience and keep-best follow: loss, accuracy or, in "
+        "Metric on the validation data that patience and keep-best follow: loss, accuracy, "
+        "calibrated_loss (the loss of the outputs divided by their best temperature) or, in "
         "Python, one of metrics; by default the accuracy where there is one, else the loss.",
         cli=str | None,
     )
@@ -166,10 +172,15 @@ class Evaluate:
             use = f"leave mode out, or use mode={MODES[name]!r}"
             raise ArgumentError(f"Evaluate(monitor={name!r}, mode={mode!r}) cannot be; {use}.")
 
-    def resolve_monitor(self, has_accuracy: bool) -> dict[str, str | None]:
+    def resolve_monitor(self, has_accuracy: bool, has_logits: bool) -> dict[str, str | None]:
         """Return what `patience` and `keep_best` follow, and its direction."""
         if not self.validation:
             return {"monitor": None, "mode": None}
+        if self.monitor == "calibrated_loss" and not has_logits:
+            why = (
+                "divides scores of classes by a temperature: it needs the loss cross_entropy or bce"
+            )
+            raise ArgumentError(f"Evaluate(monitor='calibrated_loss') {why}; use 'loss'.")
         if self.monitor == "accuracy" and not has_accuracy:
             names = ", ".join(map(repr, ("loss", *(self.metrics or {}))))
             why = "needs classes, and this task has none"

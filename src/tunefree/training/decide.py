@@ -25,6 +25,7 @@ DEEP = 4  # weight matrices from which on auto races for the clients' step size
 HELD = 0.2  # share of a client's samples that `auto` holds back, at most
 FEWEST, ENOUGH, MOST = 50, 2000, 10_000  # samples held back: too few below, enough, too many above
 PATIENCE, SHARE = 20, 0.2  # evaluations without a gain that end `auto`: at least, and of all
+TABLE_SCHEDULE = "linear:0"  # of the clients' steps of `auto` on tables
 MAX_SPREAD = 100.0  # of the columns' ranges; beyond it a run that does not standardise warns
 
 
@@ -53,6 +54,17 @@ def decide_method(config: RunConfig, layers: int = 0) -> Method:
     return method
 
 
+def adapt_to_table(method: Method, samples: float) -> Method:
+    """Return `auto` for a table with standardised columns.
+
+    The weight decay is 1 over the samples, as in scikit-learn's logistic regression. Steps decay to
+    zero, so that the clients' different minima do not pull the last models apart; a step that has
+    its own decay, as in a race, keeps it.
+    """
+    schedule = method.schedule if method.step.sets_lr else TABLE_SCHEDULE
+    return replace(method, weight_decay=1 / samples, schedule=schedule)
+
+
 def count_layers(model: nn.Module) -> int:
     """Return the number of trained weight matrices, convolutions and embeddings included."""
     if not isinstance(model, nn.Module):  # is refused later
@@ -72,9 +84,29 @@ def decide_validation(config: C, sizes: Tensor | None) -> C:
             evaluations = -(-config.rounds // config.eval_every)
             patience = max(PATIENCE, math.ceil(SHARE * evaluations))
             found = replace(
-                found, validation=share, patience=patience, keep_best=True, monitor="loss"
+                found,
+                validation=share,
+                patience=patience,
+                keep_best=True,
+                monitor="calibrated_loss",
             )
     return replace(config, evaluate=replace(found, validation=found.validation or None))
+
+
+def decide_monitor(config: C, is_decided: bool, is_calibrated: bool) -> C:
+    """Return the configuration with the loss that `auto` follows.
+
+    Networks become overconfident while they still learn to tell classes apart: the loss rises, the
+    accuracy too, and the loss at the best temperature falls. On small tables the plain loss chose
+    the better probabilities.
+
+    Args:
+        is_decided: Whether the validation data were decided by the run, not given.
+        is_calibrated: Whether the outputs are scores of classes, and the data are no table.
+    """
+    if is_decided and config.evaluate.validation and not is_calibrated:
+        return replace(config, evaluate=replace(config.evaluate, monitor="loss"))
+    return config
 
 
 def choose_share(sizes: Tensor) -> float | None:

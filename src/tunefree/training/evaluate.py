@@ -16,6 +16,7 @@ from ..penalties import Penalty, sparsity, stationarity
 from .config import Metric
 
 ROWS = 4096  # rows evaluated at once
+TEMPERATURES = tuple(2 ** (k / 2) for k in range(-4, 9))  # that outputs are divided by: 1/4 to 16
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,17 @@ class Evaluation:
     groups: Tensor | None = None  # weight of each test row for each client (N, rows)
     names: Sequence[int | str] = ()  # of the clients that the groups are for
     weight: Tensor | None = None  # of each row in the mean loss
+    is_calibrated: bool = False  # whether the loss at the best temperature is measured too
 
     def has_accuracy(self, x: Vector) -> bool:
         """Return whether `measure` has an accuracy."""
         inputs, target = map_inputs(lambda t: t[:2], self.test[0]), self.test[1][:2]
         return self.problem.accuracy(self.problem.outputs(x, inputs), target) is not None
+
+    def _mean(self, losses: Tensor) -> float:
+        """Return the weighted mean of the rows' losses."""
+        each, weight = losses.to(torch.float64), self.weight
+        return float(each.mean() if weight is None else (weight * each).sum() / weight.sum())
 
     def measure(self, x: Vector, prefix: str = "test") -> dict[str, Any]:
         """Return the numbers for one model, by name."""
@@ -44,11 +51,10 @@ class Evaluation:
             losses.append(self.problem.sample_losses(output, target[low : low + ROWS]))
             outputs.append(output)
         output, loss = torch.cat(outputs), torch.cat(losses)
-        each = loss.to(torch.float64)
-        mean = (
-            each.mean() if self.weight is None else (self.weight * each).sum() / self.weight.sum()
-        )
-        out: dict[str, Any] = {f"{prefix}_loss": float(mean)}
+        out: dict[str, Any] = {f"{prefix}_loss": self._mean(loss)}
+        if self.is_calibrated:
+            found = [self.problem.sample_losses(output / t, target) for t in TEMPERATURES]
+            out[f"{prefix}_calibrated_loss"] = min(map(self._mean, found))
         right = self.problem.accuracy(output, target)
         labelled, score = right is not None, loss if right is None else right
         if labelled:

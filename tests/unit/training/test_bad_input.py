@@ -11,7 +11,7 @@ from torch import nn
 
 import tunefree as tf
 from helpers import CrashError, fit, grouped, labelled, linear
-from tunefree.clients import Armijo, Constant, Direction, DoG, LocalProblem, Scaffold, Sum
+from tunefree.clients import Armijo, Constant, Direction, DoG, LocalProblem, Polyak, Scaffold, Sum
 from tunefree.core.errors import (
     ArgumentError,
     CheckpointError,
@@ -360,7 +360,7 @@ def test_clip_with_line_search():
         tf.methods.get("fedexpsls", clip=1.0)
 
 
-@pytest.mark.parametrize("step", [DoG(), Armijo()])
+@pytest.mark.parametrize("step", [Polyak(), Armijo()])
 @pytest.mark.parametrize("schedule", ["cosine", "exponential:0.9", "warmup:3"])
 def test_schedule_with_a_step_that_sets_its_own(step, schedule):
     words = f"Cannot use schedule=.* with {type(step).__name__}. This is because it sets its own"

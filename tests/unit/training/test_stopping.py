@@ -5,6 +5,7 @@ import torch
 
 import tunefree as tf
 from helpers import CrashError, bound, drop_seconds, fit, grouped, labelled, linear
+from tunefree.core.errors import ArgumentError, ResumeError
 from tunefree.training.command import CommandConfig, build_run
 from tunefree.training.config import RunConfig
 from tunefree.training.decide import choose_share, decide_validation
@@ -53,6 +54,57 @@ def test_auto_trains_on_the_rest_of_the_rows():
     chance = torch.log_softmax(run.predict(x, raw=True), 1)
     loss = -chance[torch.arange(len(y)), y].mean()
     assert best["validation_loss"] == pytest.approx(float(loss))
+
+
+def images():
+    """The rows of `large` as images of one channel."""
+    fed = large()
+    return tf.Federation(fed.x.reshape(-1, 1, 1, 3), fed.y, fed.owners())
+
+
+def flat():
+    return torch.nn.Sequential(torch.nn.Flatten(), linear(3))
+
+
+def test_classes_of_images_are_followed_by_their_loss_at_the_best_temperature():
+    run = fit("auto", images(), flat(), rounds=6)
+    assert decided(run) == DECIDED | {"monitor": "calibrated_loss"}
+    _, (x, y) = images().hold_out(0.2, seed=0)
+    best = min(run.history, key=lambda row: row["validation_calibrated_loss"])
+    scores = run.predict(x, raw=True)
+
+    def loss(temperature):
+        return float(torch.nn.functional.cross_entropy(scores / temperature, y))
+
+    assert best["validation_loss"] == pytest.approx(loss(1))
+    among = min(loss(2 ** (k / 2)) for k in range(-4, 9))
+    assert best["validation_calibrated_loss"] == pytest.approx(among)
+    finest = min(loss(2 ** (k / 16)) for k in range(-32, 65))
+    assert finest <= among < finest + 0.02
+
+
+def test_calibrated_loss_can_be_asked_for_and_weights_count_in_it():
+    draw = torch.Generator().manual_seed(1)
+    weight = 1 + torch.rand(320, generator=draw, dtype=torch.float64)
+    fed = tf.Federation(images().x, images().y, images().owners(), sample_weight=weight)
+    evaluate = tf.Evaluate(validation=0.2, keep_best=True, monitor="calibrated_loss")
+    run = fit("fedavg", fed, flat(), rounds=1, evaluate=evaluate)
+    taken = fed.choose_rows(0.2)
+    scores, target, kept = run.predict(fed.x[taken], raw=True), fed.y[taken], weight[taken]
+    losses = [
+        torch.nn.functional.cross_entropy(scores / 2 ** (k / 2), target, reduction="none")
+        for k in range(-4, 9)
+    ]
+    wanted = min(float((kept * each).sum() / kept.sum()) for each in losses)
+    assert run.history[0]["validation_calibrated_loss"] == pytest.approx(wanted)
+    assert "test_calibrated_loss" not in run.history[0]
+
+
+def test_calibrated_loss_needs_scores_of_classes():
+    fed = tf.Federation(large().x, large().x[:, :1], large().owners())
+    evaluate = tf.Evaluate(validation=0.2, keep_best=True, monitor="calibrated_loss")
+    with pytest.raises(ArgumentError, match=r"needs the loss cross_entropy or bce.*use 'loss'"):
+        fit("fedavg", fed, torch.nn.Linear(3, 1).double(), loss="mse", evaluate=evaluate)
 
 
 def test_zero_switches_it_off():
@@ -204,10 +256,20 @@ def test_resume_goes_on_waiting(tmp_path):
 
 
 def test_more_rounds_have_more_patience(tmp_path):
-    fit("auto", large(), rounds=2, out=tmp_path)
-    run = fit("auto", large(), rounds=150, steps=2, out=tmp_path)
+    fit("auto", images(), flat(), rounds=2, out=tmp_path)
+    run = fit("auto", images(), flat(), rounds=150, steps=2, out=tmp_path)
     assert run.settings["patience"] == 30
-    assert torch.equal(run.output, fit("auto", large(), rounds=150).output)
+    assert torch.equal(run.output, fit("auto", images(), flat(), rounds=150).output)
+
+
+def test_steps_on_a_table_decay_over_the_planned_rounds(tmp_path):
+    run = fit("auto", large(), rounds=4, out=tmp_path)
+    schedule = run.settings["method"]["schedule"]
+    assert (schedule["shape"], schedule["floor"]) == ("linear", 0.0)
+    with pytest.raises(ResumeError, match="planned for 4 rounds"):
+        fit("auto", large(), rounds=5, out=tmp_path)
+    whole = fit("auto", large(), rounds=4, scale=None)
+    assert whole.settings["method"]["schedule"]["shape"] == "constant"
 
 
 def test_the_command_line():
@@ -215,7 +277,7 @@ def test_the_command_line():
         config, model, fed = build_run(CommandConfig(options={"rounds": 3} | options))
         return bound(model, fed, config.method, evaluate=config.evaluate).settings
 
-    assert {n: settings()[n] for n in NAMES} == DECIDED
+    assert {n: settings()[n] for n in NAMES} == DECIDED | {"monitor": "calibrated_loss"}
     for other in ({"validation": 0.0}, {"method": "fedavg"}):
         found = settings(**other)
         assert {n: found[n] for n in NAMES} == OFF
@@ -236,7 +298,7 @@ def test_tables_are_regularised_as_by_a_standard_normal_prior():
     run = fit("auto", large(), evaluate=off())
     assert run.settings["scale"] == "standard"
     assert run.settings["method"]["weight_decay"] == 1 / 320
-    given = tf.methods.get("auto", weights="samples", weight_decay=1 / 320)
+    given = tf.methods.get("auto", weights="samples", weight_decay=1 / 320, schedule="linear:0")
     assert torch.equal(run.x, fit(given, large(), scale="standard").x)
     assert fit("auto", large(), scale=None).settings["method"]["weight_decay"] == 0
     assert fit(AUTO, large(), scale="standard").settings["method"]["weight_decay"] == 0
