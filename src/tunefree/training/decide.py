@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
 from .. import methods
 from ..core.errors import ArgumentError, cannot_use, check_argument
@@ -53,9 +54,9 @@ def decide_method(config: RunConfig, layers: int = 0) -> Method:
     return method
 
 
-def count_layers(model: nn.Module) -> int:
+def count_layers(model: torch.nn.Module) -> int:
     """Return the number of trained weight matrices, convolutions and embeddings included."""
-    if not isinstance(model, nn.Module):  # is refused later
+    if not isinstance(model, torch.nn.Module):  # is refused later
         return 0
     return sum(p.requires_grad and p.ndim > 1 for p in model.parameters())
 
