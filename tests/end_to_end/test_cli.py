@@ -402,8 +402,8 @@ def test_lines_of_the_help_of_run(call):
         "│ --data STR Dataset name (tunefree datasets lists them), or FILE.py:NAME of │",
         "│ your own. [default: digits] │",
         "│ --rounds INT Communication rounds T, >= 1. [default: 100] │",
-        "│ --loss STR cross_entropy, bce, mse, auto by outputs and targets, or │",
-        "│ FILE.py:NAME. [default: auto] │",
+        '│ --loss STR "cross_entropy", "bce" (a logit for each 0/1 target), "mse", │',
+        "│ target) -> loss of each sample (FILE.py:NAME on the command line). │",
         "│ --out PATH Run folder; by default the next free runs/DATA-METHOD-NUMBER. │",
     ):
         assert line in lines

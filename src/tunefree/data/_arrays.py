@@ -16,8 +16,6 @@ Label: TypeAlias = str | int | bool
 """A class as the user names it."""
 
 _SAMPLED = 256  # rows of each input that a digest reads
-
-
 PREDICTED = "predict"  # the name of the inputs of a prediction, as a set
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
 from .. import methods
 from ..core.errors import ArgumentError, cannot_use, check_argument
@@ -65,9 +66,9 @@ def adapt_to_table(method: Method, samples: float) -> Method:
     return replace(method, weight_decay=1 / samples, schedule=schedule)
 
 
-def count_layers(model: nn.Module) -> int:
+def count_layers(model: torch.nn.Module) -> int:
     """Return the number of trained weight matrices, convolutions and embeddings included."""
-    if not isinstance(model, nn.Module):  # is refused later
+    if not isinstance(model, torch.nn.Module):  # is refused later
         return 0
     return sum(p.requires_grad and p.ndim > 1 for p in model.parameters())
 

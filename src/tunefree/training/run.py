@@ -113,13 +113,11 @@ class Run:
         loss, single = self.settings.get("loss"), _data(self.settings).get("target") == []
         if loss == "bce":
             index = (output > 0).long()
-            index = index.reshape(len(index)) if single else index
-            return self._name_classes(index) if single else index.numpy()
+            return self._name_classes(index.reshape(len(index))) if single else index.numpy()
         if self._has_scores(output):
             return self._name_classes(self._scores(output).argmax(1))
-        return (
-            output.reshape(len(output)) if single and output[:1].numel() == 1 else output
-        ).numpy()
+        is_one = single and output[:1].numel() == 1
+        return (output.reshape(len(output)) if is_one else output).numpy()
 
     def predict_proba(self, inputs: Any) -> Any:
         """Return the probability of each class as an array (rows, classes).
