@@ -115,7 +115,7 @@ def test_what_is_sent_instead(attack, chunk):
 
 def test_the_papers_z():
     """Baruch et al.'s example: 50 workers, 24 of them hostile."""
-    from tunefree.attacks.informed import largest_z
+    from tunefree.attacks.rules import largest_z
 
     for m, f in ((50, 24), (50, 12), (20, 4), (100, 20), (10, 3)):
         s = m // 2 + 1 - f

@@ -3,8 +3,7 @@
 from ..core.text import Registry
 from .adversaries import Adversaries, Behaviour
 from .attack import Attack, AttackContext, Moments
-from .blind import Gaussian, LabelFlip, LargeNorm, Misreport, SignFlip
-from .informed import InnerProduct, LittleIsEnough
+from .rules import Gaussian, InnerProduct, LabelFlip, LargeNorm, LittleIsEnough, Misreport, SignFlip
 
 __all__ = [
     "Adversaries",

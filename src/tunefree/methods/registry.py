@@ -3,16 +3,18 @@
 `register_method` adds a factory with its paper and its grid; `get` builds a method.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ..core.errors import ArgumentError, check_known, convert_errors
 from ..core.plugins import Catalogue
 from .method import Method
 
 F = TypeVar("F", bound=Callable[..., Method])
+P = ParamSpec("P")
 
 COMMON = ("wire", "output", "weights", "schedule", "weight_decay", "clip")  # for every method
 FAMILIES = {
@@ -129,6 +131,28 @@ def register_method(
         entry = MethodEntry(factory, paper, grid, arxiv, kind, _package_of(factory))
         CATALOGUE.add(factory.__name__, entry)
         return factory
+
+    return register
+
+
+def register_variant(
+    of: Callable[P, Method], paper: str, **entry: Any
+) -> Callable[[Callable[[Method], Method]], Callable[P, Method]]:
+    """Add a method with the settings of another one, which the decorated function changes.
+
+    Args:
+        of: The other method's factory.
+        paper: Author and year.
+        entry: What else `register_method` takes.
+    """
+
+    def register(change: Callable[[Method], Method]) -> Callable[P, Method]:
+        @functools.wraps(change)
+        def factory(*args: P.args, **settings: P.kwargs) -> Method:
+            return change(of(*args, **settings))
+
+        factory.__signature__ = inspect.signature(of)  # type: ignore[attr-defined]
+        return register_method(paper, **entry)(factory)
 
     return register
 

@@ -35,7 +35,7 @@ from ..server import ParFreFL as ParFreFLServer
 from ..server.mirror import MIRRORS
 from ..wire import Wire
 from .method import Method, Solver, read_wire
-from .registry import LR, register_method
+from .registry import LR, register_method, register_variant
 
 
 @register_method("ours")
@@ -88,17 +88,11 @@ def feddog(*, r_rel: float = 1e-2, live: bool = False, server_lr: float = 1.0) -
     return Method(step=DoG(r_rel, live=live, asked=not live), server=Average(server_lr))
 
 
-@register_method("Khaled 2023", arxiv="2305.16284")
-def feddowg(*, r_rel: float = 1e-2, live: bool = False, server_lr: float = 1.0) -> Method:
-    """DoWG steps over the federation; no learning rate. After Khaled et al. 2023.
-
-    Args:
-        live: Whether a gradient counts before the step along it, and once; with one client and one
-            local step this is DoWG. False takes all steps of a round at the size that the rounds
-            before it give, and starts from gradient norms that are asked for.
-    """
-    step = DoG(r_rel, weighted=True, live=live, asked=not live)
-    return Method(step=step, server=Average(server_lr))
+@register_variant(feddog, "Khaled 2023", arxiv="2305.16284")
+def feddowg(method: Method) -> Method:
+    """DoWG steps over the federation; no learning rate. After Khaled et al. 2023."""
+    assert isinstance(method.step, DoG)
+    return replace(method, step=replace(method.step, weighted=True))
 
 
 @register_method("FedSLS")
@@ -196,29 +190,9 @@ def fedproxlod(
     return Method(direction=Pull(), step=step, server=server)
 
 
-@register_method("FedProxLoD")
-def fedproxwlod(
-    *,
-    merge: bool = True,
-    global_loss: Literal["clients", "server"] = "clients",
-    prox_step: Literal["implicit", "explicit"] = "implicit",
-    r_rel: float = 1e-2,
-    mu_init: float = 1.0,
-    reading: Literal["summed", "printed"] = "summed",
-    merge_weights: Literal["theorem", "printed"] = "theorem",
-    solver: Solver = "steps",
-) -> Method:
+@register_variant(fedproxlod, "FedProxLoD")
+def fedproxwlod(method: Method) -> Method:
     """FedProxLoD weighted by distance; no learning rate. FedProxWLoD."""
-    method = fedproxlod(
-        merge=merge,
-        global_loss=global_loss,
-        prox_step=prox_step,
-        r_rel=r_rel,
-        mu_init=mu_init,
-        reading=reading,
-        merge_weights=merge_weights,
-        solver=solver,
-    )
     assert isinstance(method.server, LoD)
     return replace(method, server=replace(method.server, weighted=True))
 

@@ -1,5 +1,6 @@
 """FedAvg, and methods that change the server, the pull or the local step."""
 
+from dataclasses import replace
 from typing import Literal
 
 from ..clients import AdaAlter, Constant, Moreau, Proximal
@@ -7,7 +8,7 @@ from ..clients import solver as read_solver
 from ..core.errors import ArgumentError
 from ..server import Adaptive, AMSGrad, Average, Extrapolate, FedExP, FedExPM, LastTwo, Momentum
 from .method import Method, Solver
-from .registry import ADAM_SERVER_LR, LR, PROX_MU, decades, register_method
+from .registry import ADAM_SERVER_LR, LR, PROX_MU, decades, register_method, register_variant
 
 
 @register_method("McMahan 2017", choose={"lr": LR}, arxiv="1602.05629")
@@ -94,19 +95,13 @@ def fedadam(
     return Method(step=Constant(lr), server=server, weights=None)
 
 
-@register_method("Reddi 2021", choose={"lr": LR, "server_lr": ADAM_SERVER_LR}, arxiv="2003.00295")
-def fedyogi(
-    *,
-    lr: float = 0.1,
-    server_lr: float = 0.01,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    eps: float = 1e-3,
-    s0: float | None = None,
-) -> Method:
+@register_variant(
+    fedadam, "Reddi 2021", choose={"lr": LR, "server_lr": ADAM_SERVER_LR}, arxiv="2003.00295"
+)
+def fedyogi(method: Method) -> Method:
     """Yogi on the server; lr and server_lr are choices. Reddi et al. 2021."""
-    server = Adaptive("yogi", server_lr, beta1, beta2, eps, s0)
-    return Method(step=Constant(lr), server=server, weights=None)
+    assert isinstance(method.server, Adaptive)
+    return replace(method, server=replace(method.server, kind="yogi"))
 
 
 @register_method("Wang 2022", choose={"lr": LR, "server_lr": decades(-2, 0, 2)}, arxiv="2205.02719")
