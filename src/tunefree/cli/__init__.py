@@ -21,6 +21,7 @@ def main(arguments: list[str] | None = None, app: App = app) -> None:
         app: The application; benchmarks and experiments have their own.
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
+    logging.getLogger("tunefree").setLevel(logging.INFO)
     try:
         words = expand_config(sys.argv[1:] if arguments is None else arguments)
         _check_empty(words)

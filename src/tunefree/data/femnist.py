@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.cache import cache_folder
 from ..core.errors import DataError, convert_errors
 from ..core.files import read_file
 from ._arrays import Array
 from .dataset import Dataset
-from .sources import DataFolder, cache_folder, search_folders
+from .sources import DataFolder, search_folders
 
 CLASSES, PIXELS = 62, 784
 LICENCE = "Public domain in the US (NIST Special Database 19); cite Caldas et al. 2018 (LEAF)."
