@@ -11,7 +11,7 @@ from typing import Any
 from tunefree.core.device import find_device
 from tunefree.core.errors import unknown_name
 
-from . import cpu, federation, gpu, lora, methods, pfl_cifar10, precision, rules, scale
+from . import cpu, federation, gpu, lora, methods, pfl_cifar10, precision, rules, scale, startup
 from .keep import record
 from .timing import Say, silent
 
@@ -66,6 +66,12 @@ SUITES = {
         federation.Nodes,
         federation.measure,
         federation.table,
+    ),
+    "startup": Suite(
+        "Set-up in a first process and in a second one, which finds what was compiled.",
+        startup.Startup,
+        startup.measure,
+        startup.table,
     ),
     "precision": Suite(
         "Test accuracy in fp32, tf32 and bf16 over several seeds.",

@@ -16,6 +16,7 @@ from .config import expand_config
 def main(arguments: list[str] | None = None, app: App = app) -> None:
     """Run a command, by default that of the process, and exit with its code."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
+    logging.getLogger("tunefree").setLevel(logging.INFO)
     try:
         words = expand_config(sys.argv[1:] if arguments is None else arguments)
         _check_empty(words)

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.cache import cache_folder
 from ..core.errors import DataError, convert_errors
 from ..core.files import read_file
 from .dataset import Dataset
-from .sources import DataFolder, cache_folder, search_folders
+from .sources import DataFolder, search_folders
 from .tables import Array
 
 CLASSES, PIXELS = 62, 784

@@ -22,6 +22,7 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ..core.cache import cache_folder
 from ..core.errors import DataError, convert_errors, first_line
 from ..core.files import read_file
 
@@ -74,15 +75,6 @@ class DatasetSource:
     def archive(self) -> str:
         """File name of the archive; "" if the files are separate."""
         return self.url.rpartition("/")[2] if self.members else ""
-
-
-def cache_folder() -> Path:
-    """Return the folder that downloads go to."""
-    try:
-        import pooch  # type: ignore[import-untyped]
-    except ImportError:
-        return Path.home() / ".cache" / "tunefree"
-    return Path(pooch.os_cache("tunefree"))
 
 
 def search_folders(folder: DataFolder) -> list[Path]:
@@ -195,7 +187,7 @@ def _download(source: DatasetSource, name: str) -> Path:
         raise DataError(f"{missing}; {source.hint} Put it into {where}.")
     url = source.url if source.archive else source.url + name
     try:
-        import pooch
+        import pooch  # type: ignore[import-untyped]
 
         checksum = source.checksums.get(name)
         return Path(pooch.retrieve(url, known_hash=checksum, fname=name, path=target))

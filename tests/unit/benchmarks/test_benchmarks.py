@@ -2,11 +2,23 @@
 
 import json
 from collections import defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from benchmarks import cpu, gpu, keep, methods, pfl_cifar10, precision, rules, scale, timing
+from benchmarks import (
+    cpu,
+    gpu,
+    keep,
+    methods,
+    pfl_cifar10,
+    precision,
+    rules,
+    scale,
+    startup,
+    timing,
+)
 from benchmarks.workload import LR, HandLoop, PlainLoop, Workload, allow_tf32
 
 import tunefree as tf
@@ -364,3 +376,36 @@ def test_a_record_is_written_under_its_name(tmp_path):
     assert keep.save(kept, tmp_path).name == "rules-nvidia-h200.json"
     assert keep.save(kept, tmp_path / "mine.json").name == "mine.json"
     assert keep.describe_machine(kept).startswith("NVIDIA H200; A (B) @ 2 GHz, 2 cores")
+
+
+def test_a_second_process_is_compared_with_the_first(monkeypatch):
+    """The first finds empty folders, the second what the first left in them."""
+    seen = []
+
+    def run(words, env, **named):
+        where = Path(env["TORCHINDUCTOR_CACHE_DIR"])
+        seen.append((words[1:], where.exists()))
+        where.mkdir(exist_ok=True)
+        said = {"setup_s": 9.0 if len(seen) == 1 else 2.0, "engine": "vmap", "precision": "fp32"}
+        return SimpleNamespace(returncode=0, stdout=f"a line\n{json.dumps(said)}\n", stderr="")
+
+    monkeypatch.setattr(startup.subprocess, "run", run)
+    (row,) = startup.measure(startup.Startup(models=("mlp",), clients=3, device="cpu"))
+    words = ["-m", "benchmarks.startup", "mlp", "3", "32", "cpu"]
+    assert seen == [(words, False), (words, True)]
+    assert (row["setup_s"], row["setup_s_again"], row["engine"]) == (9.0, 2.0, "vmap")
+    assert startup.table([row])[0]["again, s"] == "2.00"
+
+
+def test_a_process_that_fails_is_reported(monkeypatch):
+    failed = SimpleNamespace(returncode=1, stdout="", stderr="Traceback\nValueError: no")
+    monkeypatch.setattr(startup.subprocess, "run", lambda *args, **named: failed)
+    with pytest.raises(TunefreeError, match="plays mlp failed: ValueError: no"):
+        startup.measure(startup.Startup(models=("mlp",)))
+
+
+def test_one_process_of_startup(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    found = startup.play("mlp", 2, 4, CPU)
+    assert found["engine"] == "vmap, compiled"
+    assert found["setup_s"] >= 0

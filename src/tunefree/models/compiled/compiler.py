@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from . import kept
 from .embedding import decompose_gradient
 from .matmul import BatchedMatmul
 
@@ -51,8 +52,9 @@ def trace_graph(function: Callable[..., Any], *args: Any, decompose: bool = Fals
 def compile_graph(graph: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
     """Return the graph compiled for the shapes of its first call."""
     if device.type != "cuda":
-        return torch.compile(graph, dynamic=False, options=None)
-    return _ignore_softmax_warning(torch.compile(graph, dynamic=False, options=GPU_OPTIONS))
+        return kept.watch_first_call(torch.compile(graph, dynamic=False, options=None))
+    fast = torch.compile(graph, dynamic=False, options=GPU_OPTIONS)
+    return _ignore_softmax_warning(kept.watch_first_call(fast))
 
 
 def _ignore_softmax_warning(function: Callable[..., Any]) -> Callable[..., Any]:
