@@ -15,6 +15,7 @@ have 1.4 times the rounds of the tuned ones.
 """
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -201,25 +202,28 @@ def fixed_setting(rows: list[dict[str, Any]]) -> list[str]:
 
 def best_settings(rows: list[dict[str, Any]], task: str) -> list[str]:
     """Return the two best tuned settings of a task with seed 0."""
-    found = [r for r in rows if r["task"] == task and r["seed"] == 0 and r["method"] not in FREE]
+    grid = tuned_methods()
+    found = [r for r in rows if r["task"] == task and r["seed"] == 0 and r["method"] in grid]
     return [r["method"] for r in sorted(found, key=lambda r: -r["final"])[:2]]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return a markdown table of mean final accuracies over the seeds of `compare`.
 
-    The first two rows are the best tuned setting; those below are differences to it in points, with
-    the lowest difference of a run to its own best evaluation in brackets where it exceeds 1 point.
+    The first two rows are the best tuned setting; those below are differences to it in points, on
+    the seeds of the row. Brackets: how far a run ended below its own best evaluation, where it is
+    more than 1 point; and the number of seeds, where it is less than three.
     """
     scores: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         if row["seed"] > 0:
             scores.setdefault((row["task"], row["method"]), []).append(row)
     mean = {key: statistics.mean(r["final"] for r in found) for key, found in scores.items()}
-    tasks = [t for t in TASKS if any(key[0] == t and key[1] not in FREE for key in mean)]
+    grid = tuned_methods()
+    tasks = [t for t in TASKS if any(key[0] == t and key[1] in grid for key in mean)]
     best = {}
     for task in tasks:
-        tuned = [key for key in mean if key[0] == task and key[1] not in FREE]
+        tuned = [key for key in mean if key[0] == task and key[1] in grid]
         best[task] = max(tuned, key=lambda key: mean[key])
     lines = ["| | " + " | ".join(tasks) + " | mean |", "|---" * (len(tasks) + 2) + "|"]
     lines.append("| best tuned | " + " | ".join(f"{mean[best[t]]:.4f}" for t in tasks) + " | |")
@@ -231,9 +235,12 @@ def table(rows: list[dict[str, Any]]) -> str:
             if found is None:
                 cells.append("")
                 continue
-            gaps.append(100 * (mean[task, name] - mean[best[task]]))
+            top = {r["seed"]: r["final"] for r in scores[best[task]]}
+            both = [r["final"] - top[r["seed"]] for r in found if r["seed"] in top]
+            gaps.append(100 * statistics.mean(both) if both else math.nan)
             drop = 100 * max(r["best"] - r["final"] for r in found)
-            cells.append(f"{gaps[-1]:+.1f}" + (f" (-{drop:.1f})" if drop > 1 else ""))
+            notes = [f"-{drop:.1f}"] * (drop > 1) + [f"{len(both)} of 3"] * (len(both) < 3)
+            cells.append(f"{gaps[-1]:+.1f}" + (f" ({', '.join(notes)})" if notes else ""))
         if gaps:
             whole = f"{statistics.mean(gaps):+.1f}" if len(gaps) == len(tasks) else ""
             lines.append(f"| {name} | " + " | ".join(cells) + f" | {whole} |")

@@ -247,7 +247,7 @@ BAD = {
     "patience": (["--patience", "2"], "choose by validation data"),
     "monitor": (
         ["--validation", "0.2", "--monitor", "f1"],
-        "Evaluate(monitor=...) must be one of 'loss', 'accuracy', got 'f1'.",
+        "Evaluate(monitor=...) must be one of 'loss', 'calibrated_loss', 'accuracy', got 'f1'.",
     ),
     "device": (["--device", "gpu"], "fit(device=...) must be 'auto' or a device of this machine"),
     "resume": (["--resume", "nowhere"], "--resume must be a run folder, got 'nowhere'"),

@@ -105,8 +105,8 @@ def test_dog_by_hand(weighted):
 
     y = tensor([1.0, 1.0], [2.0, 2.0])
     new, used, _ = step.take(y, y, tick(nowhere(y), factor=0.1, down=step.down(shared)), {})
-    close(new, (1 - lr) * y)  # no schedule: it sets its own step
-    close(used, tensor(lr, lr))
+    close(new, (1 - 0.1 * lr) * y)  # the schedule's factor
+    close(used, tensor(0.1 * lr, 0.1 * lr))
 
     shared = step.update_shared(
         {"delta": tensor(0.3, 0.4), "grad_sq": tensor(7.0)[0]}, shared, Round(PLAN, 0, 0.5)

@@ -107,7 +107,8 @@ def test_resume_keeps_it(tmp_path):
     [
         (
             {"monitor": "f1", "metrics": SPREAD},
-            "Evaluate(monitor=...) must be one of 'loss', 'accuracy', 'spread', got 'f1'.",
+            "Evaluate(monitor=...) must be one of 'loss', 'calibrated_loss', 'accuracy', 'spread', "
+            "got 'f1'.",
         ),
         (
             {"monitor": "spread", "metrics": SPREAD},

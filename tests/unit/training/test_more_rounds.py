@@ -15,6 +15,7 @@ LATER = {"eval_every": 1, "cohort": 2}
 @pytest.mark.parametrize("name", ["auto", "scaffold", "fedadam", "fedproxwlod", "fedexp"])
 def test_a_finished_run_goes_on(name, tmp_path):
     options = LATER | ({"cohort": None} if tf.methods.get(name).full else {})
+    options |= {"scale": None} if name == "auto" else {}  # on a standardised table its steps decay
     first = fit(name, rounds=3, out=tmp_path, **options)
     assert first.status == "finished"
     run, whole = fit(name, rounds=6, out=tmp_path, **options), fit(name, rounds=6, **options)
