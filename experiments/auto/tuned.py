@@ -228,7 +228,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| | " + " | ".join(tasks) + " | mean |", "|---" * (len(tasks) + 2) + "|"]
     lines.append("| best tuned | " + " | ".join(f"{mean[best[t]]:.4f}" for t in tasks) + " | |")
     lines.append("| its setting | " + " | ".join(best[t][1] for t in tasks) + " | |")
-    for name in dict.fromkeys(["auto", "fedrace", "feddowgdua", *FREE, *(key[1] for key in mean)]):
+    others = [key[1] for key in mean if key[1] not in grid]
+    for name in dict.fromkeys(["auto", "fedrace", "feddowgdua", *FREE, *others]):
         cells, gaps = [], []
         for task in tasks:
             found = scores.get((task, name))
