@@ -34,6 +34,14 @@ REFUSED = {
     ("fedcanon-qsgd-mcp", "many small steps"): r"Cannot use MCP.* proximal map needs alpha < 1/rho",
     ("fedcanon2-scad", "many small steps"): r"Cannot use SCAD.* proximal map needs alpha < 1/rho",
 }
+# Where a method's loss rises so far that the run says so: steps of a fixed length, and proximal
+# points that a few local steps do not reach (StoPS, and the weight of FedProxLoD as printed).
+RISES = {
+    "parfrefl": ("many small steps",),
+    "comparfrefl": ("many small steps",),
+    "wlod-printed": ("many small steps",),
+    "exprox-stops": ("float64", "one client", "one class", "one class in all", "d = 1"),
+}
 SCALE_FREE = ("auto", "fedrace", "feddog", "feddowg", "fedprodigy", "fedproxlod", "fedproxwlod")
 
 
@@ -171,6 +179,8 @@ def test_every_method(name):
     for case, status in found.items():
         may_diverge = case.startswith(large)
         expected = ("finished", "diverged") if may_diverge else ("finished", "refused")
+        if case in RISES.get(name, ()):
+            expected = ("unstable", "diverged")
         assert status in expected, case
 
 
