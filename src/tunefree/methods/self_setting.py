@@ -43,9 +43,9 @@ def auto() -> Method:
     """Nothing to choose: feddowgdua, and fedrace for deep networks. Ours.
 
     Chosen by measurement (docs/auto.md). It is `feddowgdua`; a run trains `fedrace` instead if the
-    network has four or more weight matrices, except under masks and robust rules, where losses are
-    not to be asked for or believed, and with compressed uploads, whose errors the race takes for
-    progress. Which of them it is, is decided before round 0 and recorded.
+    network has four or more weight matrices or an embedding, except under masks and robust rules,
+    where losses are not to be asked for or believed, and with compressed uploads, whose errors the
+    race takes for progress. Which of them it is, is decided before round 0 and recorded.
     """
     return replace(feddowgdua(), weights=None)
 

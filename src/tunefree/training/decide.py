@@ -67,10 +67,16 @@ def adapt_to_table(method: Method, samples: float) -> Method:
 
 
 def count_layers(model: torch.nn.Module) -> int:
-    """Return the number of trained weight matrices, convolutions and embeddings included."""
+    """Return the number of trained weight matrices, convolutions included.
+
+    An embedding counts as `DEEP`: most of its rows have no gradient in a step, and DoWG's steps are
+    then too short for those that have one.
+    """
     if not isinstance(model, torch.nn.Module):  # is refused later
         return 0
-    return sum(p.requires_grad and p.ndim > 1 for p in model.parameters())
+    embeddings = [m.weight for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+    extra = (DEEP - 1) * sum(w.requires_grad for w in embeddings)
+    return extra + sum(p.requires_grad and p.ndim > 1 for p in model.parameters())
 
 
 def decide_validation(config: C, sizes: Tensor | None) -> C:

@@ -11,7 +11,7 @@ import tunefree as tf
 from helpers import linear
 from tunefree.core.errors import ArgumentError
 from tunefree.training.config import RunConfig
-from tunefree.training.decide import decide_method
+from tunefree.training.decide import count_layers, decide_method
 
 BY_SAMPLES = {"auto", "fedavg", "fedavgm", "fedprox", "fedadagrad", "fedadam", "fedyogi"}
 NOISE = tf.privacy.Privacy(
@@ -107,6 +107,13 @@ def test_what_auto_is_depends_on_the_depth_and_is_recorded(hidden, server, tmp_p
     options = {"rounds": 1, "steps": 2, "device": "cpu"}
     run = tf.fit(frozen, federation(), **options)
     assert run.settings["method"]["server"]["part"] == "FedDuAdagrad"
+
+
+def test_networks_with_a_trained_embedding_race():
+    net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 2))
+    assert (count_layers(net), count_layers(net[2])) == (5, 1)
+    net[0].requires_grad_(False)
+    assert count_layers(net) == 1
 
 
 def test_auto_under_a_robust_rule_is_recorded():
