@@ -69,8 +69,7 @@ def adapt_to_table(method: Method, samples: float) -> Method:
 def count_layers(model: torch.nn.Module) -> int:
     """Return the number of trained weight matrices, convolutions included.
 
-    An embedding counts as `DEEP`: most of its rows have no gradient in a step, and DoWG's steps are
-    then too short for those that have one.
+    An embedding counts as `DEEP`: on text, the race was ahead by five points (docs/auto.md).
     """
     if not isinstance(model, torch.nn.Module):  # is refused later
         return 0
