@@ -5,6 +5,7 @@ goes to exactly one client (`ByOwner` may leave rows out, marked -1), every clie
 `min_samples`, and the same seed gives the same assignment.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -37,7 +38,7 @@ class Partitioner(Protocol):
         ...
 
 
-class _AllRows:
+class _AllRows(ABC):
     """A partitioner that gives every row to one of a number of clients."""
 
     by_label: ClassVar[bool] = True  # whether it reads the classes of the rows
@@ -65,8 +66,10 @@ class _AllRows:
         rng = numpy_generator(seed, f"split {name.lower()}")
         return torch.from_numpy(self._deal(y.cpu().numpy(), clients, rng))
 
+    @abstractmethod
     def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
-        raise NotImplementedError
+        """Return the client of each row."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Networks for text: a bag of words, and character models with recurrent layers."""
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 
 from ..recurrent import read_sequence
@@ -37,7 +39,7 @@ class Text(nn.Module):
         return logits
 
 
-class _Characters(nn.Module):
+class _Characters(nn.Module, ABC):
     """An embedding, recurrent layers, and a dense layer that reads their last output."""
 
     def __init__(
@@ -60,8 +62,10 @@ class _Characters(nn.Module):
         self._add_layers(embedding, hidden, layers)
         self.head = nn.Linear(hidden, classes)
 
+    @abstractmethod
     def _add_layers(self, inputs: int, hidden: int, layers: int) -> None:
-        raise NotImplementedError
+        """Create the recurrent layers under the network's own name for them."""
+        ...
 
     def _read(self, ids: Tensor, layers: nn.LSTM | nn.GRU) -> Tensor:
         u = self.embed(_shapes.check_tokens(self._name, ids))
