@@ -31,8 +31,9 @@ def resident():
 
 outside, before = faults(), resident()
 with heap.keep_heap():
-    faults(1)
-    inside = faults()
+    # A small block of somebody else's may take the end of a freed one, which then is too small
+    # and the next tensor lies elsewhere: one of several finds its place again.
+    inside = min(faults(1) for _ in range(12))
     with heap.keep_heap():
         pass  # the inner one gives nothing back
     within = resident()
@@ -50,7 +51,7 @@ def test_blocks_are_kept_within_and_given_back_after():
     if outside < 4 * (MEGABYTES << 20) / (16 * resource.getpagesize()):
         pytest.skip("this system does not count pages, or maps large ones")
     assert within > MEGABYTES << 19
-    assert inside < outside / 2  # a block may move once
+    assert inside < outside / 4 / 2
     assert after < MEGABYTES << 19
 
 
