@@ -145,11 +145,12 @@ class VmapEngine:
             return self._evaluate(function, gather, args, compile)
 
         graph: Callable[..., Any] = evaluate
-        if compile or not self._gpu:
-            graph = trace_graph(evaluate, *args, decompose=compile)
         if compile:  # only the first shape, that of training; recorded ones have eager's bits
             self._compiled.add(function)
-            graph = compile_graph(graph, self._problem.device)
+            traced = trace_graph(evaluate, *args, decompose=True)
+            graph = compile_graph(traced, self._problem.device)
+        elif not self._gpu:
+            graph = trace_graph(evaluate, *args)
         if not self._gpu:
             return graph
         try:

@@ -1,7 +1,6 @@
 """The clients' data on the device: batches of a local phase, and blocks of all samples."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..clients.loop import LocalBatches
+from ..core.device import one_thread
 from ..core.random import bits, key
 from ..core.types import Pair, map_inputs, to_device
 from ..data.batches import BatchPlan, batch_width, draw_batches
@@ -60,7 +60,8 @@ class BatchSource:
     def _first(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
         draws = draw_batches(self.seed, 0, ids, sizes, starts, self.cut, width=self.width)
-        return draws.index[:, 0], draws.mask[:, 0], key(self.seed, "dropout", 0, ids)
+        mask = draws.mask[:, 0].contiguous()  # as in training
+        return draws.index[:, 0], mask, key(self.seed, "dropout", 0, ids)
 
     def local_batches(
         self, ids: Tensor, t: int, phase: int, steps: int | None, deferred: bool = False
@@ -69,7 +70,7 @@ class BatchSource:
 
         If they are `deferred`, gathering the rows is left to the engine.
         """
-        with _one_thread(self.problem.device):
+        with one_thread(self.problem.device.type == "cuda"):  # small work beside the GPU's
             sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
             cut = self.cut if steps is None else BatchPlan(batch=self.cut.batch, steps=steps)
             draws = draw_batches(
@@ -77,6 +78,7 @@ class BatchSource:
             )
             long = draws.index.shape[1]
             index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
+            mask = mask.contiguous()  # so that a batch has the same strides for every K
             keys = ids.expand(long, -1)
             if self.problem.has_dropout or self.augment is not None:
                 spots = phase << 32 | torch.arange(long)
@@ -166,24 +168,6 @@ class BatchPrefetcher:
         """Draw these clients' batches of round t before they are requested."""
         found = self._batches.local_batches(ids, t, 0, self._steps, self._deferred)
         self._early = (t, self._steps, ids, found)
-
-
-@contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
-    """Use one thread for the host's work beside a GPU.
-
-    The work is small, and threads that wait for each other on busy cores were seen to take several
-    times as long as the round.
-    """
-    threads = torch.get_num_threads()
-    if device.type != "cuda" or threads == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _rows(t: Tensor, index: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..attacks import Adversaries, Behaviour
+from ..core.device import one_thread
 from ..core.errors import ArgumentError
 from ..core.plan import Round
 from ..core.random import cohort
@@ -33,7 +34,7 @@ from .cohort import (
     select_clients,
 )
 from .context import WORK_COUNTS, ClientContext, work_costs
-from .engine import SimulationConfig, choose_engine
+from .engine import SimulationConfig, choose_engine, is_small
 from .memory import ClientMemory
 from .moments import MomentSums
 
@@ -65,7 +66,9 @@ class Simulation:
             config.problem, federation, config.batch_plan, plan.seed, config.augment
         )
         self.weights = client_weights(method.resolved_weights, federation.sizes)  # (N,), sum 1
-        self.losses, self.chunks = choose_engine(config, self.batches)
+        self._is_small = is_small(config, self.batches)
+        with one_thread(self._is_small):  # compiled code has a fixed number of threads
+            self.losses, self.chunks = choose_engine(config, self.batches)
         faults = config.faults
         limit_steps = None if faults is None else partial(faults.limit_steps, plan.seed)
         self.context = ClientContext(method, self.batches, self.losses, limit_steps)
@@ -94,7 +97,8 @@ class Simulation:
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Train the cohort and return the means of its uploads."""
-        result, self._pending = self.train_clients(ids, down, t, ledger)
+        with one_thread(self._is_small):
+            result, self._pending = self.train_clients(ids, down, t, ledger)
         return replace(result, measured=result.measured | self.behaviour.measure(ids))
 
     def train_clients(
@@ -278,7 +282,8 @@ class Simulation:
         self.behaviour.start(ids)
 
         def work(part: Tensor, following: Tensor | None) -> Rows:
-            rows: Channels = {what: self.context.probe(x, t, part, what)}
+            with one_thread(self._is_small):
+                rows: Channels = {what: self.context.probe(x, t, part, what)}
             rows = self.behaviour.change_vectors(part, rows, t, "probe")
             return self.behaviour.change_numbers(part, rows)[what]
 

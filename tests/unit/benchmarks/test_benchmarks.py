@@ -405,7 +405,7 @@ def test_a_process_that_fails_is_reported(monkeypatch):
 
 
 def test_one_process_of_startup(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(torch._inductor, "compile", lambda graph, args: graph)
     found = startup.play("mlp", 2, 4, CPU)
     assert found["engine"] == "vmap, compiled"
     assert found["setup_s"] >= 0

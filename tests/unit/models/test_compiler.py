@@ -25,8 +25,6 @@ def test_on_a_gpu_kernels_are_not_chosen_by_timing(monkeypatch):
         },
     }
     assert set(given["options"]) <= set(torch._inductor.list_options())
-    compile_graph(torch.sin, torch.device("cpu"))
-    assert given["options"] is None
 
 
 def test_a_warning_about_few_classes_is_suppressed(monkeypatch):
@@ -86,7 +84,7 @@ def test_compiled_layers_move_together():
 @pytest.mark.parametrize("safe", [False, True])
 def test_only_a_safe_compiler_gets_steps_in_place(safe, monkeypatch):
     steps, step = [], CompiledDescent.step
-    monkeypatch.setattr(torch, "compile", lambda graph, **options: graph)
+    monkeypatch.setattr(torch._inductor, "compile", lambda graph, args: graph)
     monkeypatch.setattr(engine, "is_in_place_safe", lambda device: safe)
     monkeypatch.setattr(CompiledDescent, "step", lambda *a: steps.append(0) or step(*a))
     fast, plain = run(compile=True), run(compile=False)

@@ -143,7 +143,7 @@ def test_vmap_of_a_module_that_cannot_be_batched_is_refused():
 def test_without_a_compiler(monkeypatch, caplog, when):
     """The compiler is missing when the function is first called; some builds refuse earlier."""
 
-    def broken(function, **options):
+    def broken(graph, args):
         if when == "built":
             raise RuntimeError("no compiler here\nand more lines")
 
@@ -152,7 +152,7 @@ def test_without_a_compiler(monkeypatch, caplog, when):
 
         return call
 
-    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr(torch._inductor, "compile", broken)
     p = problem()
     engine = select_engine(p, batch(), "auto", compile=True)
     assert engine.name == "vmap"
@@ -165,7 +165,7 @@ def test_without_a_compiler(monkeypatch, caplog, when):
 @pytest.mark.compiled_engines
 @pytest.mark.parametrize(("net", "engine"), [("cnn-p2", "loop"), ("mlp", "vmap")])
 def test_without_a_compiler_the_choice_is_that_of_runs_without_it(monkeypatch, net, engine):
-    monkeypatch.setattr(torch, "compile", lambda function, **options: 1 / 0)
+    monkeypatch.setattr(torch._inductor, "compile", lambda graph, args: 1 / 0)
     model = tf.models.build(net, shape=(1, 28, 28), classes=10)
     rows = torch.arange(300)
     fed = tf.Federation(torch.randn(300, 1, 28, 28), rows % 10, rows % 6)
@@ -189,16 +189,16 @@ def test_names():
 def test_a_compiler_that_fails_on_values_only(monkeypatch, caplog):
     """The line search's plain values are compiled apart from the gradients; both must work."""
 
-    def half(function, **options):
+    def half(graph, args):
         def call(*args):
-            out = function(*args)
+            out = graph(*args)
             if len(out) == 1:  # values alone; gradients come with them
                 raise RuntimeError("cannot lower this")
             return out
 
         return call
 
-    monkeypatch.setattr(torch, "compile", half)
+    monkeypatch.setattr(torch._inductor, "compile", half)
     p = problem()
     engine = select_engine(p, batch(), "auto", compile=True)
     assert bool(torch.isfinite(engine.value(p.start.expand(3, -1), batch())).all())
@@ -208,7 +208,7 @@ def test_a_compiler_that_fails_on_values_only(monkeypatch, caplog):
 @pytest.fixture
 def uncompiled(monkeypatch):
     """A compiler that leaves everything as it is, its order too."""
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(torch._inductor, "compile", lambda graph, args: graph)
     monkeypatch.setattr("tunefree.models.engine.is_in_place_safe", lambda device: True)
 
 
@@ -292,11 +292,11 @@ def test_every_descent_is_compiled_by_itself(monkeypatch):
     """The compiler keeps few versions of one function, then runs it uncompiled."""
     codes = []
 
-    def compile(function, **options):
-        codes.append(getattr(function, "forward", function).__code__)
-        return function
+    def compile(graph, args):
+        codes.append(graph.forward.__code__)
+        return graph
 
-    monkeypatch.setattr(torch, "compile", compile)
+    monkeypatch.setattr(torch._inductor, "compile", compile)
     for _ in range(2):
         select_engine(problem(), batch(), "auto", True, steps="descent")
     assert len(codes) >= 2
@@ -346,6 +346,7 @@ def plain(monkeypatch):
     monkeypatch.setenv("TUNEFREE_ENGINES", "plain")
     for module, name in (
         (torch, "compile"),
+        (torch._inductor, "compile"),
         (batched, "trace_graph"),
         (batched, "CudaGraphFunction"),
         (batched, "BatchedOpsMode"),

@@ -81,7 +81,7 @@ def test_on_a_gpu_other_products_are_left_alone(m, k, q):
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_a_run_with_such_products(method, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(torch._inductor, "compile", lambda graph, args: graph)
     p, k, q = LINEAR
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(200, k, generator=draw), torch.randint(q, (200,), generator=draw)
@@ -95,18 +95,68 @@ def test_a_run_with_such_products(method, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # torch's own use
-@pytest.mark.parametrize("atomic", [False, True])
-def test_gradients_of_embeddings_stay_one_operation_where_sums_would_be_atomic(atomic, monkeypatch):
-    monkeypatch.setattr(embedding, "ATOMIC", ("cpu",) if atomic else ())
+@pytest.mark.parametrize(("padding", "scale"), [(-1, False), (2, False), (-1, True), (0, True)])
+def test_gradients_of_embeddings_stay_one_operation(padding, scale):
     draw = torch.Generator().manual_seed(0)
     ids, g = torch.randint(7, (4, 5), generator=draw), torch.randn(4, 5, 3, generator=draw)
 
     def gradient(g, ids):
-        return torch.ops.aten.embedding_dense_backward(g, ids, 7, -1, False)
+        return torch.ops.aten.embedding_dense_backward(g, ids, 7, padding, scale)
 
     graph = make_fx(gradient, decomposition_table=compiler.make_table())(g, ids)
     targets = {str(node.target) for node in graph.graph.nodes}
-    assert ("tunefree.embedding_gradient.default" in targets) == atomic
-    wanted = torch.zeros(7, 3).index_add(0, ids.flatten(), g.flatten(0, 1))
+    assert "tunefree.embedding_gradient.default" in targets
+    wanted = gradient(g, ids)
     fast = torch.compile(graph, dynamic=False)
     torch.testing.assert_close(fast(g, ids), wanted)
+
+
+def words_federation():
+    draw = torch.Generator().manual_seed(0)
+    ids, y = torch.randint(30, (60, 5), generator=draw), torch.randint(3, (60,), generator=draw)
+    return tf.Federation(ids, y, torch.arange(60) % 4, classes=3)
+
+
+class Words(torch.nn.Module):
+    """A mean of embeddings; `twice` also reads the embedding's weights as a matrix."""
+
+    def __init__(self, padding=None, scale=False, twice=False):
+        super().__init__()
+        self.embed = torch.nn.Embedding(30, 4, padding_idx=padding, scale_grad_by_freq=scale)
+        self.head, self.twice = torch.nn.Linear(4, 3), twice
+
+    def forward(self, ids):
+        mean = self.embed(ids).mean(1)
+        return self.head(mean @ self.embed.weight.T @ self.embed.weight if self.twice else mean)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows_only"),
+    [({}, True), ({"padding": 3}, False), ({"twice": True}, False)],
+)
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_a_run_with_embeddings(method, settings, rows_only, monkeypatch):
+    """Only rows of tokens in the batch move, unless more than the lookup has a gradient."""
+    changed, descend = [], embedding.descend
+    monkeypatch.setattr(embedding, "descend", lambda *a: changed.append(a) or descend(*a))
+    words = {"rounds": 2, "steps": 3, "batch": 4, "dtype": torch.float64, "device": "cpu"}
+    method, data = tf.methods.get(method, lr=0.3), words_federation()
+    torch.manual_seed(0)
+    net = Words(**settings)
+    one, two = (tf.fit(net, data, method, compile=c, **words) for c in (True, False))
+    assert one.settings["engine"] == "vmap, compiled"
+    assert bool(changed) == (rows_only and method.name == "fedavg")
+    torch.testing.assert_close(one.x, two.x, rtol=1e-9, atol=1e-11)
+
+
+def test_clients_of_different_sizes_have_one_compiled_step(monkeypatch):
+    """Batches of rounds with other numbers of steps have the same strides."""
+    compiled, compile = [], torch._inductor.compile
+    monkeypatch.setattr(torch._inductor, "compile", lambda *a: compiled.append(a) or compile(*a))
+    owner = torch.repeat_interleave(torch.arange(6), torch.tensor([4, 9, 12, 20, 25, 30]))
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(100, 7, generator=draw), torch.randint(3, (100,), generator=draw)
+    data, net = tf.Federation(x, y, owner, classes=3), torch.nn.Linear(7, 3)
+    words = {"rounds": 6, "cohort": 2, "epochs": 1, "batch": 4, "device": "cpu"}
+    tf.fit(net, data, tf.methods.get("fedavg", lr=0.1), compile=True, **words)
+    assert len(compiled) == 2  # the step, and the losses

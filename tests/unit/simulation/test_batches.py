@@ -6,7 +6,15 @@ from torch import nn
 
 import tunefree as tf
 from helpers import bound
-from tunefree.simulation.batches import _one_thread
+from tunefree.core.device import one_thread
+from tunefree.models.loop import LoopEngine
+
+
+class Widen(nn.Module):
+    """Keeps megabytes for the backward pass, and has no parameters."""
+
+    def forward(self, x):
+        return x.flatten(2).repeat(1, 1, 2000).exp().mean(-1)
 
 
 @pytest.fixture
@@ -18,13 +26,42 @@ def two_threads():
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize(("device", "inside"), [("cuda", 1), ("cpu", 2)])
-def test_threads_beside_a_gpu(device, inside):
-    with _one_thread(torch.device(device)):
-        assert torch.get_num_threads() == inside
+def test_one_thread():
+    with one_thread(wanted=False):
+        assert torch.get_num_threads() == 2
+    with one_thread():
+        assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
-    with pytest.raises(KeyboardInterrupt), _one_thread(torch.device(device)):
+    with pytest.raises(KeyboardInterrupt), one_thread():
         raise KeyboardInterrupt
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(
+    ("net", "inside"),
+    [
+        (nn.Linear(4, 3), 1),
+        (nn.Sequential(nn.Linear(4, 900), nn.ReLU(), nn.Linear(900, 90)), 2),
+        (
+            nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 9, 1), Widen(), nn.Linear(9, 3)),
+            2,
+        ),
+    ],
+    ids=["small", "many operations", "many activations"],
+)
+def test_threads_go_by_the_work(net, inside, monkeypatch):
+    seen, real = [], LoopEngine.value_and_grad
+    monkeypatch.setattr(
+        LoopEngine,
+        "value_and_grad",
+        lambda *args: seen.append(torch.get_num_threads()) or real(*args),
+    )
+    x, y = torch.randn(60, 4), torch.randint(3, (60,))
+    fed = tf.Federation(x, y, torch.arange(60) % 3)
+    words = {"rounds": 1, "steps": 1, "batch": 20, "device": "cpu"}
+    tf.fit(net, fed, tf.methods.get("fedprox", lr=0.1), engine="loop", **words)
+    assert set(seen) == {inside}
     assert torch.get_num_threads() == 2
 
 

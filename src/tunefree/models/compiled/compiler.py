@@ -9,9 +9,10 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from . import kept
-from .embedding import decompose_gradient
+from ..gpu.graphs import flatten_signature
+from . import embedding, kept
 from .matmul import BatchedMatmul
 
 # On a CPU, PyTorch 2.11 may overwrite a tensor before all of its reads (pytorch/pytorch#177631):
@@ -34,7 +35,10 @@ def make_table() -> dict[Any, Callable[..., Any]]:
     """Return the decomposition table of one trace that is compiled."""
     aten = torch.ops.aten
     products = {aten.bmm.default: BatchedMatmul()}
-    return products | {aten.embedding_dense_backward.default: decompose_gradient}
+    return products | {
+        aten.embedding.default: embedding.decompose,
+        aten.embedding_dense_backward.default: embedding.decompose_gradient,
+    }
 
 
 def trace_graph(function: Callable[..., Any], *args: Any, decompose: bool = False) -> GraphModule:
@@ -49,12 +53,33 @@ def trace_graph(function: Callable[..., Any], *args: Any, decompose: bool = Fals
     return graph
 
 
-def compile_graph(graph: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return the graph compiled for the shapes of its first call."""
+def compile_graph(graph: GraphModule, device: torch.device) -> Callable[..., Any]:
+    """Return the graph compiled for the shapes of its first call; its signature may be changed."""
     if device.type != "cuda":
-        return kept.watch_first_call(torch.compile(graph, dynamic=False, options=None))
+        return kept.watch_first_call(_compile_for_cpu(graph))
     fast = torch.compile(graph, dynamic=False, options=GPU_OPTIONS)
     return _ignore_softmax_warning(kept.watch_first_call(fast))
+
+
+def _compile_for_cpu(graph: GraphModule) -> Callable[..., Any]:
+    """Return the graph as a function that is compiled when it is called with new strides.
+
+    `torch.compile` checks more in every call, which takes as long as a local step of a small
+    network. Here the arguments' shapes and types are always the same.
+    """
+    nested = getattr(graph.graph._codegen, "pytree_info", None)
+    flatten_signature(graph)
+    compiled: dict[object, Callable[..., Any]] = {}
+
+    def call(*args: Any) -> Any:
+        flat = tree_leaves(args)
+        strides = tuple(t.stride() for t in flat)
+        if strides not in compiled:
+            compiled[strides] = torch._inductor.compile(graph, flat)
+        out = compiled[strides](*flat)
+        return out if nested is None else tree_unflatten(out, nested.out_spec)
+
+    return call
 
 
 def _ignore_softmax_warning(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from ..gpu import kernels
 from ..gpu.capture import CudaGraphFunction, is_on_gpu
 from ..losses import Batch, DeferredBatch
 from ..problem import Problem
+from . import embedding
 from .compiler import compile_graph, trace_graph
 from .gradient import Gradients, TensorGradient
 
@@ -51,6 +52,7 @@ class CompiledDescent:
         """Return one step in place as a function of (loss sums, *batch)."""
         gradient = self._gradient
         graph, cast, factored = gradient.graph, gradient.cast, gradient.factored
+        looked_up = gradient.looked_up
 
         def step(
             parts: list[Tensor], low: list[Tensor], total: Rows, lr: Rows, *args: Any
@@ -58,7 +60,9 @@ class CompiledDescent:
             loss, *grads = graph(*parts, *low, *tree_leaves(args))
             moved = {}
             for k, (part, grad) in enumerate(zip(parts, grads, strict=True)):
-                if k not in factored:
+                if k in looked_up:
+                    grads[k] = (embedding.scale_rows(grad[0], lr), grad[1])
+                elif k not in factored:
                     each = lr.reshape(-1, *[1] * (part.ndim - 1))
                     moved[k] = torch.where(each > 0, part - each * grad, part)
             total.copy_(torch.where(lr > 0, total + loss, total))
@@ -66,7 +70,7 @@ class CompiledDescent:
                 parts[k].copy_(new)
                 if k in cast:
                     low[k].copy_(new)
-            return total, [grads[k] for k in factored]
+            return total, [grads[k] for k in (*factored, *looked_up)]
 
         # a graph of its own: the compiler caches few versions of one function, then gives up
         whole = trace_graph(step, gradient.parts, gradient.low, self._total, self._lr, *batch)
@@ -75,9 +79,13 @@ class CompiledDescent:
         def run(first: Tensor, *args: Any) -> Tensor:
             total: Tensor
             total, pairs = fast(gradient.parts, gradient.low, self._total, self._lr, *args)
-            for k, (left, right) in zip(factored, pairs, strict=True):
+            for k, (left, right) in zip(factored, pairs, strict=False):
                 low = gradient.low[k] if k in cast else None
                 kernels.descend(gradient.parts[k], low, left, right, self._lr)
+            for k, (moves, ids) in zip(looked_up, pairs[len(factored) :], strict=True):
+                embedding.descend(gradient.parts[k], moves, ids)
+                if k in cast:
+                    gradient.low[k].copy_(gradient.parts[k])
             return total
 
         return run

@@ -17,6 +17,7 @@ from ..gpu import flatten, graphs, kernels, rewrite
 from ..gpu.capture import is_on_gpu
 from ..losses import Batch, DeferredBatch, load_batch
 from ..problem import Problem
+from . import embedding
 from .compiler import trace_graph
 from .mode import BatchedOpsMode
 
@@ -30,7 +31,8 @@ class TensorGradient:
         problem: Model and loss.
         gradients: Gradients and losses of m clients: (parts, inputs, target, mask, key).
         probe: A batch as training uses it.
-        factors: Whether large gradients that are products may be returned as their two factors.
+        factors: Whether large gradients that are products may be returned as their two factors,
+            and those of embeddings as rows and tokens.
 
     Attributes:
         graph: (*parts, *low, *batch) -> [losses, *gradients].
@@ -38,6 +40,7 @@ class TensorGradient:
         low: bfloat16 copies of `parts`; empty in other precisions.
         cast: Indices of the copies that the graph reads.
         factored: Indices of the gradients that are returned as factors.
+        looked_up: Indices of the gradients of embeddings that are returned as rows and tokens.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class TensorGradient:
         self.low = [p.to(torch.bfloat16) for p in self.parts] if low else []
         self._columns: dict[int, flatten.ColumnOrder] = {}  # of weights whose columns are reordered
         self.factored: list[int] = []
+        self.looked_up: list[int] = []
         self.graph = self._trace(gradients, batch, samples_last=not on_gpu)
         self.cast = rewrite.use_cast_inputs(self.graph, len(self.low))
         if on_gpu:
@@ -68,6 +72,8 @@ class TensorGradient:
             fast = problem.precision in ("tf32", "bf16") and kernels.is_available(problem.device)
             if factors and fast:
                 self.factored = rewrite.return_factors(self.graph, given, kernels.MAX_FACTOR_TERMS)
+        elif factors:
+            self.looked_up = embedding.return_rows(self.graph)
 
     def _trace(
         self, gradients: Gradients, batch: tuple[Any, ...], samples_last: bool
