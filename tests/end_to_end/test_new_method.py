@@ -32,8 +32,9 @@ def run(*words, path, cwd):
 def copy(tmp_path_factory):
     """A copy of the package and of two folders of tests, with the files of CONTRIBUTING.md."""
     root = tmp_path_factory.mktemp("copy")
-    for name in ("src/tunefree", "tests/oracle", "tests/every"):  # compiled files still hold
-        shutil.copytree(ROOT / name, root / name)
+    for name in ("src/tunefree", "tests/oracle", "tests/every"):
+        clean = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, root / name, ignore=clean)
     shutil.copy(ROOT / "tests/helpers.py", root / "tests")
     (root / "src/tunefree/methods/fednesterov.py").write_text(METHOD)
     (root / "tests/oracle/test_fednesterov.py").write_text(ORACLE)
