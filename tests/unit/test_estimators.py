@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +23,12 @@ from tunefree.core.errors import ArgumentError
 SKIPPED: dict[str, str] = {}  # checks that fail by design, and why; scikit-learn skips some itself
 
 
+# Many short runs of one client, which start fastest in the plain loop.
+SHORT: dict[str, Any] = {"rounds": 6, "steps": 10, "options": {"engine": "loop"}}
+
+
 @parametrize_with_checks(
-    [tf.FederatedClassifier(rounds=6), tf.FederatedRegressor(rounds=6)],
+    [tf.FederatedClassifier(**SHORT), tf.FederatedRegressor(**SHORT)],
     expected_failed_checks=lambda estimator: SKIPPED,
 )
 def test_what_scikit_learn_checks(estimator, check):
