@@ -11,6 +11,7 @@ import pytest
 # Recorded steps have the same bits.
 SHORT = ("tests/oracle/", "tests/every/", "tests/unit/", "tests/trust/")
 RECORDED = ("unit/models/", "trust/test_long", "methods/test_fixed_points.py")
+RECORDED += ("unit/test_estimators.py",)
 RECORDED += ("test_identities.py::test_toy", "test_invariants.py::test_solvers_do_not_count_steps")
 RECORDED += ("::test_minibatches[least_squares-uniform", "::test_minibatches[softmax-uniform")
 RECORDED += ("test_proposed.py::test_named_methods[wlod-exact",)

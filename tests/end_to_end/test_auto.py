@@ -11,7 +11,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 FOLDER = os.environ.get("TUNEFREE_DATA") or (SHARED if SHARED.is_dir() else None)
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("alpha", [0.1, pytest.param(0.3, marks=pytest.mark.slow), 1.0])
 def test_digits(alpha):
     fed = tf.load("digits").split(tf.Dirichlet(alpha), clients=20, seed=1)
     model = tf.models.build("mlp", shape=(1, 8, 8), classes=10, seed=1)

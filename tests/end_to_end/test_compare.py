@@ -108,6 +108,7 @@ def test_forms(call, place):
     assert rows[1]["note"].startswith("seed 0: diverged")
 
 
+@pytest.mark.slow  # a shorter form is test_ctrl_c_while_other_processes_train
 def test_processes_do_the_same(call, place):
     words = ("--methods", "fedavg,scaffold", "--rounds", 3, "--seeds", 2)
     assert call("compare", *words, "--out", "one", *PART)[0] == 0
@@ -151,6 +152,8 @@ def check_interrupted_and_resumed(call, place, study, code, out, err):
     for label in ("scaffold", "fedavg"):
         one, other = (place / top / label / "seed-0" for top in "ab")
         assert drop_seconds(read_history(one)) == drop_seconds(read_history(other))
+        files = [folder / "model.safetensors" for folder in (one, other)]
+        assert files[0].read_bytes() == files[1].read_bytes()
 
 
 TWO = ("--methods", "scaffold,fedavg", "--seeds", "1", *PART)

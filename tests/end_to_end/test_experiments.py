@@ -2,9 +2,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -152,34 +149,3 @@ def test_the_pages_follow_results_and_specifications(tmp_path, monkeypatch, caps
     assert render.main(["--check"]) == 1
     assert load(path).at("small").claims[0].says == "Auto wins"
     assert render.main(["--nope"]) == 2
-
-
-BARE = """
-import importlib.abc, sys
-
-class Blocker(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("safetensors", "rich", "cyclopts", "pooch"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Blocker())
-import experiments
-
-found = experiments.run("PX-table1", device="cpu", jobs=1, seeds=1, methods=["Auto"])
-print(found.markdown())
-"""
-
-
-def test_python_alone_needs_neither_rich_nor_safetensors(call, tmp_path):
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, "-c", BARE],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "1 of 1  T1: Auto, seed 0: finished" in done.stdout
-    assert "# PX-table1, small: Accuracy on digits" in done.stdout

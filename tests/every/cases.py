@@ -1,5 +1,6 @@
 """Every named method, some compositions, and the small problem of `tf.testing` to run them on."""
 
+import pytest
 import torch
 
 import tunefree as tf
@@ -77,6 +78,7 @@ COMPOSITIONS |= {
     "exprox-stops": tf.methods.get("fedexprox", extrapolation="stops"),
     "comparfrefl-choose": tf.methods.get("comparfrefl", compressor=tf.wire.Choose(at_will)),
 }
+KINDS = ("fedavg", "auto", "fedsls", "scaffold", "fedproxwlod", "comparfrefl")  # of memory
 METHODS = {name: tf.methods.get(name) for name in tf.methods.names()} | COMPOSITIONS
 
 
@@ -88,13 +90,13 @@ def parts_of(method):
     return found | {(place, type(getattr(method, place))) for place in places}
 
 
-def cover():
+def cover(methods=METHODS):
     """Few methods that have every part of all of them, as their names."""
-    left, found = set().union(*map(parts_of, METHODS.values())), []
+    left, found = set().union(*map(parts_of, methods.values())), []
     while left:
-        name = max(METHODS, key=lambda n: len(parts_of(METHODS[n]) & left))
+        name = max(methods, key=lambda n: len(parts_of(methods[n]) & left))
         found.append(name)
-        left -= parts_of(METHODS[name])
+        left -= parts_of(methods[name])
     return found
 
 
@@ -104,6 +106,20 @@ def first_of_families():
     for name in tf.methods.names():
         found.setdefault(tf.methods.CATALOGUE[name].family, name)
     return list(found.values())
+
+
+def representatives():
+    """Named methods that together have every part of the catalogue, and one of each family."""
+    named = {name: METHODS[name] for name in tf.methods.names()}
+    chosen = {*cover(named), *first_of_families()}
+    return [name for name in named if name in chosen]
+
+
+def with_the_rest_slow(chosen, *more):
+    """All named methods, those that are not chosen among the slow tests; and more."""
+    for name in tf.methods.names():
+        marks = () if name in chosen else pytest.mark.slow
+        yield pytest.param(name, *more, marks=marks)
 
 
 WORK = {"steps": {"steps": 3}, "epochs": {"epochs": 2}}

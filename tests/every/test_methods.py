@@ -7,6 +7,7 @@ import torch
 
 import tunefree as tf
 from every.cases import (
+    KINDS,
     METHODS,
     SIZES,
     cover,
@@ -19,8 +20,6 @@ from every.cases import (
 from tunefree.core.errors import Interrupted
 
 ROUNDS = 3
-KINDS = ("fedavg", "auto", "fedsls", "scaffold", "fedproxwlod", "comparfrefl")  # of memory
-
 
 # Checks that repeat whole runs. Every part is seen by those of WITH_EVERY_PART in some method, and
 # one method of each family, and of each kind of memory, by all checks.

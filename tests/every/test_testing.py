@@ -1,8 +1,6 @@
 """`tf.testing` finds broken parts, each by the right check and the right sentence."""
 
 import random
-import subprocess
-import sys
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -450,24 +448,3 @@ def test_public_names():
     assert set(testing.__all__) == {"ALL", "check_method", *(c.__name__ for c in testing.ALL)}
     for name in testing.__all__[1:]:
         assert getattr(testing, name).__doc__.splitlines()[0].endswith(".")
-
-
-def test_pytorch_and_numpy_are_enough():
-    blocked = ("pytest", "safetensors", "rich", "cyclopts", "pooch")
-    code = f"""
-import importlib.abc, sys
-
-class Blocker(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {blocked!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Blocker())
-import tunefree as tf
-print(*tf.testing.check_method("scaffold").values(), sep="\\n")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    needs = "skipped: a run folder needs safetensors, which is not installed"
-    assert (lines.count("passed"), lines.count(needs)) == (len(testing.ALL) - 2, 2)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import tunefree as tf
-from every.cases import METHODS
+from every.cases import METHODS, representatives, with_the_rest_slow
 from flower.local import CLIENTS, LocalTransport, arguments, train
 from tunefree.flower.serve import serve
 from tunefree.flower.settings import Settings
@@ -40,7 +40,7 @@ def simulated(method, **given):
     )
 
 
-@pytest.mark.parametrize("name", [*tf.methods.names(), *COMPOSED])
+@pytest.mark.parametrize("name", [*with_the_rest_slow(representatives()), *COMPOSED])
 def test_every_method(name, tmp_path):
     method = METHODS[name]
     alone = simulated(method, rounds=2)

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import math
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -264,12 +263,3 @@ def test_a_missing_package_is_named_with_the_command(kind, tmp_path, monkeypatch
         tf.sinks.make_sinks(tmp_path, [kind])
     assert f"needs the package {NEEDS[kind]}, which cannot be imported" in str(error.value)
     assert "pip install 'tunefree[tracking]' installs it." in str(error.value)
-
-
-def test_nothing_is_imported_until_it_is_asked_for():
-    heavy = sorted(package for package in NEEDS.values() if package)
-    code = f"import sys, tunefree.sinks; print([p for p in {heavy} if p in sys.modules])"
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert said.stdout.strip() == "[]"

@@ -70,9 +70,15 @@ def by_hand(fed):
 
 @pytest.mark.compiled_engines
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # torch's own use
-@pytest.mark.parametrize("engine", ["vmap", "loop", "compiled"])
-def test_auto_trains_on_standardised_columns(engine):
-    options = OPTIONS | ({"compile": True} if engine == "compiled" else {"engine": engine})
+@pytest.mark.parametrize(
+    "engine", ["vmap", "loop", "traced", pytest.param("compiled", marks=pytest.mark.slow)]
+)
+def test_auto_trains_on_standardised_columns(engine, monkeypatch):
+    """Traced: the steps that are compiled, without the compiler, which takes its time."""
+    if engine == "traced":
+        monkeypatch.setattr(torch, "compile", lambda graph, **options: graph)
+    compiled = engine in ("traced", "compiled")
+    options = OPTIONS | ({"compile": True} if compiled else {"engine": engine})
     fed = table()
     scaled, scaling = by_hand(fed)
     # As auto has for 96 rows of a table.
@@ -86,7 +92,7 @@ def test_auto_trains_on_standardised_columns(engine):
         if "test_loss" in b:
             assert a["test_loss"] == pytest.approx(b["test_loss"], rel=1e-4)
     assert run.settings["scale"] == "standard"
-    assert ("compiled" in run.settings["engine"]) == (engine == "compiled")
+    assert ("compiled" in run.settings["engine"]) == compiled
 
 
 def test_columns_far_from_zero_are_asked_for_twice():

@@ -49,15 +49,22 @@ def by_hand(fed):
 
 @pytest.mark.compiled_engines
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # torch's own use
-@pytest.mark.parametrize("engine", ["vmap", "loop", "compiled"])
+@pytest.mark.parametrize(
+    "engine", ["vmap", "loop", "traced", pytest.param("compiled", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("targets", [(), (1,), (2,)])
-def test_trains_on_standardised_targets(engine, targets):
-    options = OPTIONS | ({"compile": True} if engine == "compiled" else {"engine": engine})
+def test_trains_on_standardised_targets(engine, targets, monkeypatch):
+    """Traced: the steps that are compiled, without the compiler, which takes its time."""
+    if engine == "traced":
+        monkeypatch.setattr(torch, "compile", lambda graph, **options: graph)
+    compiled = engine in ("traced", "compiled")
+    options = OPTIONS | ({"compile": True} if compiled else {"engine": engine})
     fed = table(targets)
     scaled, mean, deviation = by_hand(fed)
     model = net(fed.y[:1].numel())
     run = tf.fit(model, fed, "feddog", scale="standard", **options)
     wanted = tf.fit(model, scaled, "feddog", scale=None, **options)
+    assert ("compiled" in run.settings["engine"]) == compiled
     torch.testing.assert_close(run.target_scaling[0], mean.reshape(-1))
     torch.testing.assert_close(run.target_scaling[1], deviation.expand(fed.y[:1].numel()))
     torch.testing.assert_close(run.x, wanted.x, rtol=1e-9, atol=1e-9)
