@@ -40,14 +40,14 @@ def _one_hidden_layer(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, outputs))
 
 
-MakeModel = nn.Module | Callable[[int, int], nn.Module] | str
+ModelOrFactory = nn.Module | Callable[[int, int], nn.Module] | str
 
 
 @dataclass(eq=False, repr=False)
 class _Federated(BaseEstimator):  # type: ignore[misc]
     """What both estimators share."""
 
-    model: MakeModel | None = None
+    model: ModelOrFactory | None = None
     method: str | Method = "auto"
     _: KW_ONLY
     rounds: int = 100

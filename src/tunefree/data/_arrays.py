@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError, check_int
-from ..core.types import Inputs, Pair, list_tensors, map_inputs
+from ..core.types import Inputs, Samples, list_tensors, map_inputs
 from .tables import Array, Features, Table, read_table, tidy
 
 Label: TypeAlias = str | int | bool
@@ -27,7 +27,7 @@ def refusal(name: str, rule: str, of: str = "") -> DataError:
     return DataError(f"{argument} must {rule}.")
 
 
-def as_pair(x: Any, y: Any, of: str = "") -> Pair:
+def as_pair(x: Any, y: Any, of: str = "") -> Samples:
     """Convert and check inputs and targets; `of` names their set, "" for the training data."""
     inputs, target = as_inputs(x, of), _as_tensor(y, "y", of)
     if is_class(target):
@@ -52,7 +52,7 @@ def as_pair(x: Any, y: Any, of: str = "") -> Pair:
     return inputs, target
 
 
-def check_match(a: Pair, b: Pair, a_name: str, b_name: str) -> None:
+def check_match(a: Samples, b: Samples, a_name: str, b_name: str) -> None:
     """Raise if the samples of two sets differ in arrays, shapes or kind of target."""
     a_form, b_form = _describe_sample(a), _describe_sample(b)
     if a_form != b_form:
@@ -109,7 +109,7 @@ def is_class(y: Tensor) -> bool:
     return is_int and y.ndim == 1
 
 
-def select_rows(pair: Pair, rows: Tensor) -> Pair:
+def select_rows(pair: Samples, rows: Tensor) -> Samples:
     """Return some rows of inputs and targets."""
     return map_inputs(lambda t: t[rows.to(t.device)], pair[0]), pair[1][rows.to(pair[1].device)]
 
@@ -158,7 +158,7 @@ def number_labels(y: Any, labels: Sequence[Label], of: str = "") -> Tensor:
     return torch.tensor(found, dtype=torch.int64)
 
 
-def update_digest(total: "hashlib._Hash", pair: Pair | None) -> None:
+def update_digest(total: "hashlib._Hash", pair: Samples | None) -> None:
     """Add a set's shapes, dtypes, targets and evenly spaced input rows to a digest."""
     if pair is None:
         total.update(b"none")
@@ -232,7 +232,7 @@ def _named(x: Inputs) -> list[tuple[str, Tensor]]:
     return [(f"x[{name!r}]", part) for name, part in items]
 
 
-def _describe_sample(pair: Pair) -> str:
+def _describe_sample(pair: Samples) -> str:
     parts = [*_named(pair[0]), ("y", pair[1])]
     return ", ".join(f"{name} {tuple(t.shape[1:])}" for name, t in parts)
 

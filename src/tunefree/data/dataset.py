@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError, DataError, check_known
-from ..core.types import Inputs, Pair
+from ..core.types import Inputs, Samples
 from ._arrays import (
     Label,
     as_labels,
@@ -49,7 +49,7 @@ class Dataset:
     name: str
     x: Inputs
     y: Tensor
-    test: Pair | None = None
+    test: Samples | None = None
     classes: int | None = None
     owner: Tensor | None = None
     owners: tuple[int | str, ...] = ()

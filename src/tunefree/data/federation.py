@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError, DataError, check_between, check_int, check_known
 from ..core.random import bits, key
-from ..core.types import MAX_CLASSES, Inputs, Pair, map_inputs
+from ..core.types import MAX_CLASSES, Inputs, Samples, map_inputs
 from . import _arrays
 from ._arrays import Label, read_samples, refusal, select_rows
 from .tables import Array, Features, Table, read_table
@@ -142,7 +142,7 @@ class Federation:
         if len(pairs) > 1:
             x, y = _arrays.concatenate([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
         self.x, self.y = x, y
-        found: dict[str, Pair] = dict(read[len(parts) :])
+        found: dict[str, Samples] = dict(read[len(parts) :])
         for of, pair in found.items():
             _arrays.check_match(pair, (x, y), of, "the training data")
         self.test, self.held = found.get("test"), found.get("held")
@@ -172,7 +172,7 @@ class Federation:
         if fraction is not None:
             self.__dict__.update(self.with_test(fraction).__dict__)
 
-    def _convert(self, pair: tuple[Any, Any], of: str) -> Pair:
+    def _convert(self, pair: tuple[Any, Any], of: str) -> Samples:
         """Return inputs and targets as tensors; labels of classes become their numbers."""
         x, y = pair
         return _arrays.as_pair(
@@ -251,7 +251,7 @@ class Federation:
         """Number of training samples of all clients together."""
         return len(self.y)
 
-    def client(self, i: int) -> Pair:
+    def client(self, i: int) -> Samples:
         """Return the inputs and targets of client i."""
         if not 0 <= i < self.clients:
             last = self.clients - 1
@@ -324,7 +324,7 @@ class Federation:
             test=select_rows((self.x, self.y), taken.nonzero()[:, 0]), test_owner=owner
         )
 
-    def hold_out(self, fraction: float, seed: int = 0) -> tuple[Self, Pair]:
+    def hold_out(self, fraction: float, seed: int = 0) -> tuple[Self, Samples]:
         """Split a validation set off every client's samples; return the rest and the set.
 
         Each client gives round(fraction * n_i) of its samples but keeps at least one. The choice

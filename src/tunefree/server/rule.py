@@ -5,9 +5,9 @@ from typing import ClassVar, TypeAlias
 
 from ..core.fields import Checked
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, Metrics, State, Vector
 
-ServerUpdate: TypeAlias = tuple[Vector, State, Trace]
+ServerUpdate: TypeAlias = tuple[Vector, State, Metrics]
 """The next x, the memory from now on, and numbers for the history."""
 
 

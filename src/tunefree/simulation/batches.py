@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..clients.loop import LocalBatches
 from ..core.random import bits, key
-from ..core.types import Pair, map_inputs, to_device
+from ..core.types import Samples, map_inputs, to_device
 from ..data.batches import BatchPlan, batch_width, draw_batches
 from ..data.federation import Federation
 from ..models.augment import CropFlip
@@ -137,7 +137,7 @@ class BatchSource:
         inputs = map_inputs(change, batch.inputs)
         return replace(batch, inputs=inputs)
 
-    def _gather_rows(self, source: Pair, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
+    def _gather_rows(self, source: Samples, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
         index, mask, keys = (self._here(t) for t in (index, mask, keys))
         inputs = map_inputs(lambda t: _rows(t, index), source[0])
         return Batch(inputs, _rows(source[1], index), mask, keys)

@@ -28,7 +28,7 @@ from ..core.errors import (
     check_numbers,
 )
 from ..core.plan import Plan
-from ..core.types import Inputs, Pair, Vector, list_tensors, map_inputs
+from ..core.types import Inputs, Samples, Vector, list_tensors, map_inputs
 from ..data._arrays import all_finite
 from ..data.batches import batch_width, mean_steps
 from ..data.federation import Federation
@@ -472,7 +472,7 @@ def _class_weights(fed: Federation, given: str | Mapping[Any, float]) -> Tensor:
     return counts.sum() / (fed.classes * counts.clamp(min=1))
 
 
-def prepare_pair(problem: Problem, pair: Pair) -> Pair:
+def prepare_pair(problem: Problem, pair: Samples) -> Samples:
     """Return inputs and targets on the problem's device and in its dtype."""
     inputs, target = problem.prepare(pair[0]), problem.prepare(pair[1])
     assert isinstance(target, Tensor)
@@ -480,7 +480,7 @@ def prepare_pair(problem: Problem, pair: Pair) -> Pair:
     return inputs, target
 
 
-def _check_finite(pair: Pair, dtype: torch.dtype) -> None:
+def _check_finite(pair: Samples, dtype: torch.dtype) -> None:
     for part in (*list_tensors(pair[0]), pair[1]):
         if not all_finite(part):
             use = "scale it, or use fit(dtype=torch.float64)"

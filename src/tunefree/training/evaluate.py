@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError
 from ..core.layout import Layout
-from ..core.types import Pair, Vector, map_inputs
+from ..core.types import Samples, Vector, map_inputs
 from ..data.federation import Federation
 from ..models.problem import Problem
 from ..penalties import Penalty, sparsity, stationarity
@@ -24,7 +24,7 @@ class Evaluation:
     """Evaluation on one set of samples."""
 
     problem: Problem
-    test: Pair  # on the problem's device
+    test: Samples  # on the problem's device
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # each f(all outputs, all targets)
     groups: Tensor | None = None  # weight of each test row for each client (N, rows)
     names: Sequence[int | str] = ()  # of the clients that the groups are for
