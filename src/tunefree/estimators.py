@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .core.errors import import_optional
+from .core.random import torch_seed
 from .data.federation import Federation
 from .methods import Method
 from .models import nets
@@ -76,8 +77,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             return self.model
         if isinstance(self.model, str):
             return nets.build(self.model, shape=(inputs,), classes=outputs, seed=seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with torch_seed(seed):
             return (self.model or _one_hidden_layer)(inputs, outputs)
 
     def _read(self, X: Any) -> Any:

@@ -12,8 +12,9 @@ from ..core.text import format_bytes
 from ..report.terminal import ProgressBar, make_summary
 from ..simulation.ranks import init_ranks
 from ..sinks import SinkName, make_sinks
-from ..training.bind import SimulatedClients, bind, estimate_cost
+from ..training.bind import bind, estimate_cost
 from ..training.callbacks import Callback
+from ..training.client_data import SimulatedClients
 from ..training.command import CommandConfig, build_run
 from ..training.fit import train
 from ..training.folder import RunFolder

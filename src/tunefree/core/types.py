@@ -38,6 +38,15 @@ def map_inputs(f: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     return tuple(f(part) for part in inputs)
 
 
+def take_rows(inputs: Inputs, rows: slice | int | Tensor) -> Inputs:
+    """Return some samples of a batch.
+
+    >>> take_rows((torch.arange(3), torch.ones(3)), slice(2))
+    (tensor([0, 1]), tensor([1., 1.]))
+    """
+    return map_inputs(lambda t: t[rows], inputs)
+
+
 def select_prefix(state: Mapping[str, T], part: str) -> dict[str, T]:
     """Return the entries under a dotted prefix, without the prefix."""
     head = f"{part}."

@@ -35,7 +35,6 @@ class Partitioner(Protocol):
             seed: Decides every random choice.
             owner: Natural owner of each row, where the dataset knows it.
         """
-        ...
 
 
 class _AllRows(ABC):
@@ -69,7 +68,6 @@ class _AllRows(ABC):
     @abstractmethod
     def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         """Return the client of each row."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -25,15 +25,12 @@ class Transport(Protocol):
 
     def nodes(self) -> list[int]:
         """Return the numbers of the connected nodes."""
-        ...
 
     def exchange(self, payloads: dict[int, Payload], seconds: float) -> dict[int, Payload | str]:
         """Return the answers by node, or an error message; late nodes are left out."""
-        ...
 
     def pause(self) -> None:
         """Sleep before nodes are looked for again."""
-        ...
 
 
 class NodeRegistry:

@@ -19,8 +19,9 @@ from torch import nn
 from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
 from ..core.files import MAX_JSON, check_writable, read_file, to_json, write_atomically
 from ..data import Federation
-from ..training.bind import SimulatedClients, bind
+from ..training.bind import bind
 from ..training.callbacks import Callback, Event
+from ..training.client_data import SimulatedClients
 from ..training.config import RunConfig
 from ..training.fit import train
 from ..training.folder import RunFolder

@@ -5,7 +5,6 @@ it into a configuration, a model and a federation.
 """
 
 import inspect
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -23,7 +22,9 @@ from ..core.errors import (
     check_known,
     convert_errors,
 )
+from ..core.fields import has_type
 from ..core.plugins import get_own, is_own, load_own
+from ..core.random import torch_seed
 from ..core.text import parse_value
 from ..core.types import list_tensors
 from ..data import Dataset, Federation, load, partition
@@ -162,24 +163,10 @@ class CommandConfig:
             own = typing.get_type_hints(CommandConfig)
             kinds = own | {n: about.metadata["cli"] for n, about in CLI_OPTIONS.items()}
             for name, kind in kinds.items():
-                if name in given and name != "options" and not _has_type(given[name], kind):
+                if name in given and name != "options" and not has_type(given[name], kind):
                     raise TypeError(f"{name} is {given[name]!r}")
             options = {n: v for n, v in given.items() if n not in own}
             return cls(**{n: v for n, v in given.items() if n in own}, options=options)
-
-
-def _has_type(value: Any, kind: Any) -> bool:
-    """Whether a value of JSON has a type of the command line."""
-    origin, inside = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        return any(_has_type(value, one) for one in inside)
-    if origin is Literal:
-        return isinstance(value, str) and value in inside
-    if origin is tuple:
-        return isinstance(value, tuple) and all(isinstance(v, str) for v in value)
-    if kind in (int, float):
-        return isinstance(value, int | kind) and not isinstance(value, bool)
-    return isinstance(value, kind)
 
 
 def parse_method_settings(name: str, texts: tuple[str, ...]) -> dict[str, Any]:
@@ -284,8 +271,7 @@ def _make_own_model(text: str, facts: dict[str, Any]) -> nn.Module:
             raise ArgumentError(f"{text} must be {wanted}, got {type(found).__name__}.")
         taken = inspect.signature(found).parameters
         given = {name: value for name, value in facts.items() if name in taken}
-        with torch.random.fork_rng(devices=[]), convert_errors(f"{text} failed", ArgumentError):
-            torch.default_generator.manual_seed(facts["seed"])
+        with torch_seed(facts["seed"]), convert_errors(f"{text} failed", ArgumentError):
             found = found(**given)
     if not isinstance(found, nn.Module):
         raise ArgumentError(f"{text} must return a torch.nn.Module, got {type(found).__name__}.")
