@@ -361,6 +361,16 @@ def test_sound_parts_pass():
     assert set(found.values()) == {"passed"}
 
 
+def test_bytes_of_a_panel_are_counted():
+    class AsksPanel(Average):
+        def start_round(self, x, state, t, ask):
+            ask("loss", [x], "panel")
+            return state
+
+    found = testing.check_method(M(server=AsksPanel()), checks=[testing.check_bytes_are_real])
+    assert found == {"check_bytes_are_real": "passed"}
+
+
 def test_a_check_that_does_not_apply_says_why():
     some = (
         testing.check_order_of_clients_does_not_matter,
@@ -471,3 +481,14 @@ print(*tf.testing.check_method("scaffold").values(), sep="\\n")
     lines = done.stdout.splitlines()
     needs = "skipped: a run folder needs safetensors, which is not installed"
     assert (lines.count("passed"), lines.count(needs)) == (len(testing.ALL) - 2, 2)
+
+
+def test_the_first_check_of_a_process():
+    """What the first run imports leaves the process's generators as they were."""
+    code = """
+import tunefree as tf
+check = tf.testing.check_global_state_is_untouched
+print(tf.testing.check_method("fedavg", checks=[check])[check.__name__])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "passed\n", done.stderr

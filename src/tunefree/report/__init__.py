@@ -1,6 +1,7 @@
 """Output for people: progress and tables in the terminal, the HTML report, figures for papers."""
 
 import logging
+import random
 
 from ..training.callbacks import Callback
 from ..training.run import register_report
@@ -10,11 +11,14 @@ from .payload import describe_run
 
 def make_progress(rounds: int) -> Callback | None:
     """Return a callback that shows a run's progress in a terminal or a notebook; None elsewhere."""
+    state = random.getstate()  # from which `rich` draws a number when it is imported
     try:
         from .terminal import make_bar
     except ImportError:  # rich is not installed
         logging.getLogger("tunefree").debug("No progress bar: rich cannot be imported.")
         return None
+    finally:
+        random.setstate(state)
     return make_bar(rounds)
 
 
