@@ -236,7 +236,7 @@ class Step(ClientPart, ABC):
         return None
 
     def extra_gradients(self, steps: float) -> float:
-        """Return how many gradients `take` asks for in so many steps, for a dry run."""
+        """Return how many gradients `take` asks for in this number of steps, for a dry run."""
         return 0.0
 
     def resolve(self, down: Channels, t: Round) -> tuple["Step", Round]:

@@ -18,7 +18,7 @@ from ..core.errors import ArgumentError, DataError, check_between, check_int, ch
 from ..core.random import bits, key
 from ..core.types import MAX_CLASSES, Inputs, Samples, map_inputs
 from . import _arrays
-from ._arrays import Label, read_samples, refusal, select_rows
+from ._arrays import Label, bad_input, read_samples, select_rows
 from .tables import Array, Features, Table, read_table
 
 TestBy = Literal["rows", "clients"]
@@ -89,7 +89,7 @@ class Federation:
                 remedy = "; owner=np.arange(len(x)) % 10 divides rows without owners among 10"
                 if has_parts and is_named:
                     remedy = ", which is for one part per client, as in Federation.of"
-                raise refusal("owner", f"name the client of each sample, got None{remedy}")
+                raise bad_input("owner", f"name the client of each sample, got None{remedy}")
             parts = {"test": test, "held": held, "classes": classes, "name": name}
             self.__dict__.update(self.of(x, y=y, **parts).__dict__)
             return
@@ -155,7 +155,7 @@ class Federation:
         if not bool(sizes.all()):
             empty = f"client {int((sizes == 0).nonzero()[0])} has no samples"
             remedy = f"lower clients={clients} or give it one"
-            raise refusal("owner", f"give every client a sample, but {empty}; {remedy}")
+            raise bad_input("owner", f"give every client a sample, but {empty}; {remedy}")
         self.sizes, self.starts = sizes, sizes.cumsum(0) - sizes
         self.names: tuple[int | str, ...] = tuple(unique.tolist())
         count = len(self.labels) if self.labels is not None else classes
@@ -449,7 +449,7 @@ class Federation:
         assert self.features is not None
         if (table := read_table(value)) is not None:
             if not table.has_names(y):
-                raise refusal(of, "be a pair (table, targets), as y is no column's name")
+                raise bad_input(of, "be a pair (table, targets), as y is no column's name")
             return self.features.encode(table), table.targets(y, of)
         if isinstance(value, Sequence) and len(value) == 2:
             inside = read_table(value[0])
@@ -472,13 +472,15 @@ class Federation:
         count = classes or max(int(y.max()) for _, y in named) + 1
         if count > MAX_CLASSES:
             remedy = "number the classes from 0, or give floats for regression"
-            raise refusal("y", f"hold labels below {MAX_CLASSES:,}, but has {count - 1}; {remedy}")
+            raise bad_input(
+                "y", f"hold labels below {MAX_CLASSES:,}, but has {count - 1}; {remedy}"
+            )
         for what, y in named:
             wrong = ((y < 0) | (y >= count)).nonzero()
             if len(wrong):
                 found = f"{what} has {int(y[wrong[0]])} in row {int(wrong[0])}"
                 remedy = "number the classes from 0, or give floats for regression"
-                raise refusal("y", f"hold labels in 0..{count - 1}, but {found}; {remedy}")
+                raise bad_input("y", f"hold labels in 0..{count - 1}, but {found}; {remedy}")
         return count
 
     def _test_ids(self, test_owner: Any, unique: Array) -> Tensor:
@@ -487,7 +489,7 @@ class Federation:
         labels = _arrays.as_labels(test_owner, "test_owner", len(self.test[1]))
         if labels.dtype.kind != unique.dtype.kind and "U" in (labels.dtype.kind, unique.dtype.kind):
             problem = "one of them holds strings and the other ints"
-            raise refusal("test_owner", f"use the labels of owner, but {problem}")
+            raise bad_input("test_owner", f"use the labels of owner, but {problem}")
         place = np.searchsorted(unique, labels).clip(max=len(unique) - 1)
         return torch.from_numpy(np.where(unique[place] == labels, place, -1).astype(np.int64))
 
@@ -499,7 +501,7 @@ def count_held(sizes: Tensor, fraction: float) -> Tensor:
 
 def _as_two(pair: Any, of: str) -> tuple[Any, Any]:
     if not isinstance(pair, Sequence) or len(pair) != 2:
-        raise refusal(of, f"be a pair (x, y), got {type(pair).__name__}")
+        raise bad_input(of, f"be a pair (x, y), got {type(pair).__name__}")
     return pair[0], pair[1]
 
 
@@ -510,5 +512,5 @@ def _as_label_list(classes: int | Sequence[Label] | None) -> tuple[Label, ...] |
     labels = tuple(classes) if isinstance(classes, Sequence | np.ndarray) else ()
     if not labels or isinstance(classes, str) or len(set(labels)) < len(labels):
         rule = "be a number of classes, or a list of different labels"
-        raise refusal("classes", f"{rule}, got {classes!r}")
+        raise bad_input("classes", f"{rule}, got {classes!r}")
     return labels

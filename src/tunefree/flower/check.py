@@ -1,9 +1,9 @@
 """Validation of what clients send: every answer is checked before the server uses it.
 
 The server refuses answers to another request, missing and additional channels, other dtypes, shapes
-and lengths, bytes that the channel's wire cannot decode, non-finite numbers and vectors of absurd
-norm. Lengths are checked before anything is decoded, so that decoding needs no more memory than the
-model.
+and lengths, bytes that the channel's wire cannot decode, non-finite numbers and vectors whose norm
+is too large. Lengths are checked before anything is decoded, so that decoding needs no more memory
+than the model.
 """
 
 import math
@@ -183,5 +183,7 @@ def _read_number(name: str, value: object) -> float:
     if value != value or abs(value) == math.inf:
         raise RefusedError(f"its {name} must be finite, got {value!r}"[:200])
     if abs(value) > MAX_COUNT:
-        raise RefusedError(f"its {name} is absurd: {value!r}"[:200])
+        raise RefusedError(
+            f"its {name} must be at most {MAX_COUNT:.0e} in size, got {value!r}"[:200]
+        )
     return float(value)

@@ -14,7 +14,7 @@ times f(x0) or is not finite. In the run, such a loss, or one that gives back ni
 was gained, puts the run back to the last point that gave back less than a quarter, at a third of
 the rate.
 
-Differences from the paper: there is none, the rule is ours (docs/auto.md).
+Differences from the paper: none; the rule is ours (docs/auto.md).
 """
 
 import math

@@ -103,7 +103,7 @@ class ClientMemory:
         ids = _plain(ids)
         slots = self._slot[ids]
         seen = (slots >= 0).nonzero().flatten()
-        found = self._found(ids, slots[seen])
+        found = self._read_rows(ids, slots[seen])
         out = {n: found[n].to(v.device, non_blocking=v.is_cuda) for n, v in self._first.items()}
         if len(seen) == len(ids):
             return out
@@ -113,7 +113,7 @@ class ClientMemory:
             out[name] = rows
         return out
 
-    def _found(self, ids: Tensor, slots: Tensor) -> State:
+    def _read_rows(self, ids: Tensor, slots: Tensor) -> State:
         if self._prefetched is not None and torch.equal(ids, self._prefetched[0]):
             future, self._prefetched = self._prefetched[1], None
             return future.result()

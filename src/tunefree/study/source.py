@@ -121,7 +121,7 @@ class CommandStudy(Study):
         """Restore the study in another process, which runs the user's files, too."""
         self.__dict__.update(state)
         for name in {name for name, _ in self.methods.values()} or {self.config.method}:
-            self.config.replace(method=name).load_own()
+            self.config.replace(method=name).load_user_objects()
 
 
 @dataclass(frozen=True, kw_only=True)

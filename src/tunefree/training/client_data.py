@@ -214,8 +214,8 @@ def _sample_weights(fed: Federation, config: RunConfig) -> Tensor | None:
 def _effective_samples(weight: Tensor | None) -> float | None:
     """Return how many samples weights stand for; None without weights.
 
-    A whole number is so many equal samples, as in scikit-learn. Where weights add up to less than
-    Kish's effective number of samples, such as to 1, it is that number.
+    A sample with an integer weight w counts as w equal samples, as in scikit-learn. Where weights
+    add up to less than Kish's effective number of samples, such as to 1, it is that number.
 
     >>> _effective_samples(torch.tensor([0.0, 3.0, 1.0])), _effective_samples(torch.ones(4) / 4)
     (4.0, 4.0)

@@ -23,13 +23,13 @@ from ..core.errors import (
     convert_errors,
 )
 from ..core.fields import has_type
-from ..core.plugins import get_own, is_own, load_own
+from ..core.plugins import get_user_object, is_user_object, load_user_object
 from ..core.random import torch_seed
 from ..core.text import parse_value
 from ..core.types import list_tensors
 from ..data import Dataset, Federation, load, partition
 from ..methods import Method
-from ..methods.registry import add_own_method
+from ..methods.registry import add_user_method
 from ..models import nets
 from .config import OPTIONS, RunConfig, option
 
@@ -114,17 +114,17 @@ class CommandConfig:
         return self.data.rpartition(":")[2] if self.table is None else self.table.stem
 
     @property
-    def own(self) -> list[str]:
+    def user_objects(self) -> list[str]:
         """The texts that name objects of the user's files."""
         texts = (self.data, self.model, self.method, self.options["loss"])
-        return [text for text in texts if is_own(text)]
+        return [text for text in texts if is_user_object(text)]
 
-    def load_own(self) -> None:
+    def load_user_objects(self) -> None:
         """Run the user's files that the command names, which must have been typed."""
-        for text in self.own:
-            found = load_own(text)
+        for text in self.user_objects:
+            found = load_user_object(text)
             if text == self.method:
-                add_own_method(text, found)
+                add_user_method(text, found)
 
     @property
     def method(self) -> str:
@@ -205,9 +205,9 @@ def load_data(command: CommandConfig) -> Dataset | Federation:
             drop=command.drop or (),
             loss=loss,
         )
-    if not is_own(command.data):
+    if not is_user_object(command.data):
         return load(command.data, command.data_dir)
-    found = get_own(command.data)
+    found = get_user_object(command.data)
     with convert_errors(f"{command.data} failed", ArgumentError):
         found = found() if callable(found) else found
     if not isinstance(found, Dataset | Federation):
@@ -252,8 +252,8 @@ def make_model(command: CommandConfig, dataset: Dataset | Federation) -> nn.Modu
     shape: Any = tuple(first.shape[1:])
     shapes = {k: tuple(v.shape[1:]) for k, v in x.items()} if isinstance(x, Mapping) else shape
     name, seed = command.model, command.options["seed"]
-    if is_own(name):
-        return _make_own_model(name, {"shape": shape, "classes": classes, "seed": seed})
+    if is_user_object(name):
+        return _make_user_model(name, {"shape": shape, "classes": classes, "seed": seed})
     if name == "auto":
         name = nets.default_for(shapes, classes, not first.is_floating_point(), dataset.name)
         name = "mlp" if command.table is not None else name  # for numbers as for classes
@@ -262,9 +262,9 @@ def make_model(command: CommandConfig, dataset: Dataset | Federation) -> nn.Modu
     return nets.build(name, shape=shape, classes=classes, seed=seed, **extra)
 
 
-def _make_own_model(text: str, facts: dict[str, Any]) -> nn.Module:
+def _make_user_model(text: str, facts: dict[str, Any]) -> nn.Module:
     """Return the user's module: as it is, or made by a function of some of the facts."""
-    found = get_own(text)
+    found = get_user_object(text)
     if not isinstance(found, nn.Module):
         if not callable(found):
             wanted = "a torch.nn.Module, or a function or class that makes one"
@@ -283,7 +283,7 @@ def make_config(command: CommandConfig) -> RunConfig:
     loss = command.options["loss"]
     options = dict(command.options) | {
         "method": make_method(command),
-        "loss": get_own(loss) if is_own(loss) else loss,
+        "loss": get_user_object(loss) if is_user_object(loss) else loss,
         "cohort": command.options["cohort"] or None,
         "batch": command.options["batch"] or None,
         "dtype": getattr(torch, command.options["dtype"]),
