@@ -59,7 +59,7 @@ def bare_types(kind: Any) -> tuple[Any, ...]:
 def has_type(value: Any, kind: Any) -> bool:
     """Return whether a value of JSON, or a tuple of texts, has the type that a field declares.
 
-    >>> has_type(3, float | None), has_type(True, int), has_type({}, dict[str, int])
+    >>> has_type(3, float | None), has_type(True, int), has_type(None, tuple[str, ...] | None)
     (True, False, True)
     """
     origin = get_origin(kind) or kind
@@ -69,8 +69,9 @@ def has_type(value: Any, kind: Any) -> bool:
         return isinstance(value, str) and value in get_args(kind)
     if origin in (int, float):
         return isinstance(value, int | origin) and not isinstance(value, bool)
-    is_text = origin is not tuple or all(isinstance(one, str) for one in value)
-    return isinstance(value, origin) and is_text
+    if not isinstance(value, origin):
+        return False
+    return origin is not tuple or all(isinstance(one, str) for one in value)
 
 
 def _check(owner: str, name: str, value: Any, kinds: tuple[Any, ...]) -> None:
