@@ -314,7 +314,7 @@ def test_studies_of_own_methods_and_tables(call, place, own, patients):
 def test_another_process_runs_the_files_too(own):
     name = f"{own}:method"
     command = CommandConfig(data=f"{own}:data", options={"method": name, "rounds": 1})
-    command.load_user_object()
+    command.load_user_objects()
     study = CommandStudy(config=command).with_candidates([make_candidate(name, ("lr=0.2",))])
     sent = pickle.dumps(study)
     plugins._OBJECTS.clear()
