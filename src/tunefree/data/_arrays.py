@@ -237,6 +237,13 @@ def _describe_sample(pair: Samples) -> str:
     return ", ".join(f"{name} {tuple(t.shape[1:])}" for name, t in parts)
 
 
+def describe_set(samples: int, classes: int | None, test: Samples | None) -> str:
+    """Return the size and kind of a data set in a few words."""
+    kind = "regression" if classes is None else f"{classes} classes"
+    tested = "no test set" if test is None else f"{len(test[1])} test samples"
+    return f"{samples} samples, {kind}, {tested}"
+
+
 def all_finite(t: Tensor) -> bool:
     """Return whether a tensor has no NaN or Inf, in one pass and without a copy."""
     if not t.is_floating_point() or t.numel() == 0:

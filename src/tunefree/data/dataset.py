@@ -14,6 +14,7 @@ from ._arrays import (
     Label,
     as_labels,
     as_weights,
+    describe_set,
     find_labels,
     number_labels,
     select_rows,
@@ -62,9 +63,7 @@ class Dataset:
     sample_weight: Tensor | None = None
 
     def __repr__(self) -> str:
-        kind = "regression" if self.classes is None else f"{self.classes} classes"
-        tested = "no test set" if self.test is None else f"{len(self.test[1])} test samples"
-        return f"Dataset({self.name!r}, {len(self.y)} samples, {kind}, {tested})"
+        return f"Dataset({self.name!r}, {describe_set(len(self.y), self.classes, self.test)})"
 
     @staticmethod
     def from_file(

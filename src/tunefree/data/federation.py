@@ -439,10 +439,8 @@ class Federation:
         return total.hexdigest()[:16]
 
     def __repr__(self) -> str:
-        kind = "regression" if self.classes is None else f"{self.classes} classes"
-        tested = "no test set" if self.test is None else f"{len(self.test[1])} test samples"
-        facts = f"{self.clients} clients, {self.samples} samples, {kind}, {tested}"
-        return f"Federation({self.name!r}, {facts})"
+        facts = _arrays.describe_set(self.samples, self.classes, self.test)
+        return f"Federation({self.name!r}, {self.clients} clients, {facts})"
 
     def _read_set(self, value: Any, of: str, y: Any) -> Any:
         """Return another set of a federation whose inputs are a table, as a pair."""
