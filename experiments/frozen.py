@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tunefree.core.errors import ArgumentError
-from tunefree.core.types import Inputs, Pair, map_inputs
+from tunefree.core.types import Inputs, Samples, map_inputs
 from tunefree.data.federation import Federation
 
 ROWS = 4096  # rows mapped at once
@@ -44,7 +44,7 @@ def features(
             )
         return caught[0], output
 
-    def map_pair(pair: Pair | None) -> Pair | None:
+    def map_pair(pair: Samples | None) -> Samples | None:
         if pair is None:
             return None
         z = []

@@ -10,7 +10,8 @@ from tunefree.core.errors import ArgumentError, TunefreeError
 from tunefree.data import describe
 from tunefree.study import measures
 from tunefree.study.tasks import NOT_RUN, FailedRun, Outcome
-from tunefree.training.bind import SimulatedClients, bind
+from tunefree.training.bind import bind
+from tunefree.training.client_data import SimulatedClients
 from tunefree.training.run import Run
 
 from . import named

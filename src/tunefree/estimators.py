@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .core.errors import import_optional
+from .core.random import torch_seed
 from .data.federation import Federation
 from .methods import Method
 from .models import nets
@@ -40,14 +41,14 @@ def _one_hidden_layer(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, outputs))
 
 
-MakeModel = nn.Module | Callable[[int, int], nn.Module] | str
+ModelOrFactory = nn.Module | Callable[[int, int], nn.Module] | str
 
 
 @dataclass(eq=False, repr=False)
 class _Federated(BaseEstimator):  # type: ignore[misc]
     """What both estimators share."""
 
-    model: MakeModel | None = None
+    model: ModelOrFactory | None = None
     method: str | Method = "auto"
     _: KW_ONLY
     rounds: int = 100
@@ -76,8 +77,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             return self.model
         if isinstance(self.model, str):
             return nets.build(self.model, shape=(inputs,), classes=outputs, seed=seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with torch_seed(seed):
             return (self.model or _one_hidden_layer)(inputs, outputs)
 
     def _read(self, X: Any) -> Any:

@@ -82,7 +82,7 @@ def patients(place):
 
 @pytest.fixture
 def own(place, monkeypatch):
-    monkeypatch.setattr(plugins, "_OWN", {})
+    monkeypatch.setattr(plugins, "_OBJECTS", {})
     monkeypatch.setattr(plugins, "_MODULES", {})
     monkeypatch.setattr(CATALOGUE, "_entries", dict(CATALOGUE._entries))
     (place / "lib").mkdir()
@@ -258,7 +258,7 @@ def test_an_own_model_starts_from_the_seed(call, place, own, patients):
 def test_a_folder_cannot_name_code(call, place, own):
     call("run", "--model", f"{own}:made", "--out", "a", *SMALL)
     call("run", "--method", f"{own}:fixed", "--out", "b", *SMALL)
-    plugins._OWN.clear()  # as in a new process
+    plugins._OBJECTS.clear()  # as in a new process
     CATALOGUE._entries.pop(f"{own}:fixed")
     for folder in "ab":
         code, _, err = call("run", "--resume", folder)
@@ -314,10 +314,10 @@ def test_studies_of_own_methods_and_tables(call, place, own, patients):
 def test_another_process_runs_the_files_too(own):
     name = f"{own}:method"
     command = CommandConfig(data=f"{own}:data", options={"method": name, "rounds": 1})
-    command.load_own()
+    command.load_user_objects()
     study = CommandStudy(config=command).with_candidates([make_candidate(name, ("lr=0.2",))])
     sent = pickle.dumps(study)
-    plugins._OWN.clear()
+    plugins._OBJECTS.clear()
     del CATALOGUE._entries[name]
     found = pickle.loads(sent).inputs(RunTask(name, 0, 1))
     assert found.federation.clients == 3

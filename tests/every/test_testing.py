@@ -1,6 +1,8 @@
 """`tf.testing` finds broken parts, each by the right check and the right sentence."""
 
 import random
+import subprocess
+import sys
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -359,6 +361,16 @@ def test_sound_parts_pass():
     assert set(found.values()) == {"passed"}
 
 
+def test_bytes_of_a_panel_are_counted():
+    class AsksPanel(Average):
+        def start_round(self, x, state, t, ask):
+            ask("loss", [x], "panel")
+            return state
+
+    found = testing.check_method(M(server=AsksPanel()), checks=[testing.check_bytes_are_real])
+    assert found == {"check_bytes_are_real": "passed"}
+
+
 def test_a_check_that_does_not_apply_says_why():
     some = (
         testing.check_order_of_clients_does_not_matter,
@@ -448,3 +460,14 @@ def test_public_names():
     assert set(testing.__all__) == {"ALL", "check_method", *(c.__name__ for c in testing.ALL)}
     for name in testing.__all__[1:]:
         assert getattr(testing, name).__doc__.splitlines()[0].endswith(".")
+
+
+def test_the_first_check_of_a_process():
+    """What the first run imports leaves the process's generators as they were."""
+    code = """
+import tunefree as tf
+check = tf.testing.check_global_state_is_untouched
+print(tf.testing.check_method("fedavg", checks=[check])[check.__name__])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "passed\n", done.stderr

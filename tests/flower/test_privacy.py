@@ -525,7 +525,7 @@ def test_a_node_answers_one_message_at_a_time(tmp_path, monkeypatch):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     assert sorted(type(one).__name__ for one in said) == ["bytes", "str"]
     assert "Member 0 is 'shared', not 'advertised'." in said
 

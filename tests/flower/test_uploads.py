@@ -80,7 +80,7 @@ BROKEN = {
     "no loss": (without("metrics", "loss"), "loss"),
     "two losses": (said("metrics", loss=[1.0, 1.0]), "loss"),
     "steps below zero": (said("metrics", tally=[-1.0, 0.0, 0.0, 0.0]), "below zero"),
-    "absurdly many steps": (said("metrics", tally=[1e300, 0.0, 0.0, 0.0]), "absurd"),
+    "absurdly many steps": (said("metrics", tally=[1e300, 0.0, 0.0, 0.0]), "at most 1e"),
     "words for steps": (said("metrics", tally=["1", 0.0, 0.0, 0.0]), "tally"),
 }
 CODES = {

@@ -18,7 +18,8 @@ from tunefree import cli, methods
 from tunefree.core.errors import ArgumentError, DataError, TunefreeError, check_int, check_numbers
 from tunefree.flower.serve import limit_claims
 from tunefree.flower.settings import Settings
-from tunefree.training.bind import SimulatedClients, bind
+from tunefree.training.bind import bind
+from tunefree.training.client_data import SimulatedClients
 from tunefree.training.config import GROUP_OF, OPTIONS, RunConfig
 
 BAD = (math.nan, math.inf, -math.inf, 1e308, -1e308, 1e39, 10**400, 2**70, -(2**70))

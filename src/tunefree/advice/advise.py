@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .. import methods
-from ..core.errors import ArgumentError, check_argument, check_between, check_int
+from ..core.errors import ArgumentError, check_between, check_cohort, check_int
 from ..core.plan import Plan
 from ..core.text import format_bytes
 from ..core.types import Vector
@@ -139,8 +139,7 @@ def advise(
     check_int("advise", "most", most)
     if cohort is not None:
         check_int("advise", "cohort", cohort)
-        most_clients = f"at most the number of clients, {federation.clients}"
-        check_argument("advise", "cohort", cohort, most_clients, cohort <= federation.clients)
+        check_cohort("advise", cohort, federation.clients)
     if skew is not None:
         check_between("advise", "skew", skew, -1e-9, 1)
     problem = Problem(model)

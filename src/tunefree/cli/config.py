@@ -68,7 +68,7 @@ def read_options(options: Any, kind: Any) -> CommandConfig:
     given = kind() if options is None else options
     found = {f.name: getattr(given, f.name) for f in fields(given) if f.name != "config"}
     command = CommandConfig().replace(**found)
-    command.load_own()
+    command.load_user_objects()
     return command
 
 
@@ -81,7 +81,7 @@ def next_folder(name: str) -> Path:
 
 
 def expand_config(arguments: list[str]) -> list[str]:
-    """Return a command line with the options of its `--config` file in the place of it."""
+    """Return a command line in which the options of the file replace `--config`."""
     typed = {word.partition("=")[0] for word in arguments if word.startswith("--")}
     typed |= set(TABLE) if typed & set(TABLE) else set()
     if "--config" not in typed:

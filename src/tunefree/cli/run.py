@@ -7,13 +7,14 @@ from cyclopts import Parameter
 
 from ..core.errors import ArgumentError, Interrupted
 from ..core.files import to_json
-from ..core.plugins import get_own
+from ..core.plugins import get_user_object
 from ..core.text import format_bytes
 from ..report.terminal import ProgressBar, make_summary
 from ..simulation.ranks import init_ranks
 from ..sinks import SinkName, make_sinks
-from ..training.bind import SimulatedClients, bind, estimate_cost
+from ..training.bind import bind, estimate_cost
 from ..training.callbacks import Callback
+from ..training.client_data import SimulatedClients
 from ..training.command import CommandConfig, build_run
 from ..training.fit import train
 from ..training.folder import RunFolder
@@ -103,7 +104,7 @@ def run(
     else:
         out.print(make_summary(result))
     if result.status == "interrupted":
-        print_interrupted("run", folder, repeat=bool(command.own))
+        print_interrupted("run", folder, repeat=bool(command.user_objects))
         return INTERRUPTED
     return DIVERGED if result.status == "diverged" else 0
 
@@ -125,6 +126,6 @@ def _read_command(folder: Path, options: RunOptions | None = None) -> CommandCon
             "Python: call fit again with the same arguments and out."
         )
     command = CommandConfig.from_json(found)
-    for text in command.own:
-        get_own(text)  # refuses code that a folder names
+    for text in command.user_objects:
+        get_user_object(text)  # refuses code that a folder names
     return command if options is None else command.replace(rounds=given.rounds)

@@ -9,13 +9,13 @@ from rich.console import Console
 
 from ..core.errors import ArgumentError, Interrupted, check_int
 from ..core.files import to_json
-from ..core.plugins import is_own
+from ..core.plugins import is_user_object
 from ..core.text import format_bytes
 from ..report.terminal import make_table
 from ..study import Comparison, Tuning, tuning
 from ..study.candidates import (
     Candidate,
-    load_own_methods,
+    load_user_methods,
     make_candidate,
     make_seeds,
     parse_candidates,
@@ -161,7 +161,7 @@ def compare(
         raise ArgumentError("compare needs --methods, such as --methods auto,fedavg,scaffold.")
     else:
         command = {"options": read_options(options, CompareOptions).to_json(), "target": goal}
-        load_own_methods(methods)
+        load_user_methods(methods)
         command |= {"methods": methods, "seeds": given.seeds or "3"}
     candidates = parse_candidates([m for m in command["methods"].split(",") if m.strip()])
     given.check_columns(Comparison({}, [], tunings={c.label: {} for c in candidates if c.tuned}))
@@ -178,7 +178,7 @@ def compare(
     KeepConfig(folder, keep).begin()
     given.print(found)
     if interrupted:
-        own = bool(study.config.own) or is_own(command["methods"])
+        own = bool(study.config.user_objects) or is_user_object(command["methods"])
         print_interrupted("compare", folder, repeat=own)
         return INTERRUPTED
     print_line(f"Page: {found.report(folder / 'report.html')}", err)
@@ -241,7 +241,7 @@ def tune(
             found = run_search(study, candidate, searched, listener, by, halving)
     except Interrupted:
         KeepConfig(folder, keep).begin()
-        print_interrupted("tune", folder, repeat=bool(study.config.own))
+        print_interrupted("tune", folder, repeat=bool(study.config.user_objects))
         return INTERRUPTED
     KeepConfig(folder, keep).begin()
     given.print(found)

@@ -51,12 +51,17 @@ class Rates(Checked):
     lr: Positive | None = None
     server_lr: Positive | None = None
 
+    @property
+    def reduces_variance(self) -> bool:
+        """Whether gradients at the last x are subtracted, as in PAdaMFed-VR."""
+        return self.kind == "padamfed-vr"
+
     def beta_at(self, plan: Plan) -> float:
         """Return beta under this plan."""
         if self.beta is not None:
             return self.beta
         work = plan.cohort * plan.steps  # S K
-        if self.kind == "padamfed-vr":
+        if self.reduces_variance:
             return float(min(1.0, work ** (1 / 3) / plan.rounds ** (2 / 3)))
         return float(min(1.0, (work / plan.rounds) ** 0.5))
 
@@ -73,8 +78,8 @@ class Rates(Checked):
     def server_lr_at(self, plan: Plan) -> float:
         """Return the length of a server step under this plan."""
         work, T = plan.cohort * plan.steps, plan.rounds
-        vr = self.kind == "padamfed-vr"
-        found = work ** (1 / 3) / T ** (2 / 3) if vr else work**0.25 / T**0.75
+        exponents = (1 / 3, 2 / 3) if self.reduces_variance else (0.25, 0.75)
+        found = work ** exponents[0] / T ** exponents[1]
         return self.scale * found if self.server_lr is None else self.server_lr
 
 
@@ -182,18 +187,14 @@ class PAdaMFed(Direction):
     records: ClassVar[tuple[str, ...]] = ("grad_mean",)
 
     @property
-    def _vr(self) -> bool:
-        return self.rates.kind == "padamfed-vr"
-
-    @property
     def sets(self) -> tuple[str, ...]:  # type: ignore[override]
         """The plain form scales the gradient, the other refers to the last x."""
-        return ("ref", "scale") if self._vr else ("scale",)
+        return ("ref", "scale") if self.rates.reduces_variance else ("scale",)
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
         """What the server's rule must send."""
-        return ("momentum", "before") if self._vr else ("momentum",)
+        return ("momentum", "before") if self.rates.reduces_variance else ("momentum",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         """Return c_i = 0, until everyone has prepared."""
@@ -205,7 +206,7 @@ class PAdaMFed(Direction):
             return LocalProblem(scale=0.0)
         beta = self.rates.beta_at(t.plan)
         shift = down["momentum"] - beta * own["control"]
-        if self._vr:
+        if self.rates.reduces_variance:
             return LocalProblem(shift=shift, ref=down["before"], ref_scale=1 - beta)
         return LocalProblem(scale=beta, shift=shift)
 

@@ -199,7 +199,6 @@ class Direction(ClientPart, ABC):
     @abstractmethod
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Return the problem that clients solve in this local phase."""
-        ...
 
     def between_phases(self, work: LocalResult, own: State, t: Round) -> State:
         """Return the memory for the next phase; names that `init` lacks last for the round."""
@@ -237,7 +236,7 @@ class Step(ClientPart, ABC):
         return None
 
     def extra_gradients(self, steps: float) -> float:
-        """Return how many gradients `take` asks for in so many steps, for a dry run."""
+        """Return how many gradients `take` asks for in this number of steps, for a dry run."""
         return 0.0
 
     def resolve(self, down: Channels, t: Round) -> tuple["Step", Round]:
@@ -263,7 +262,6 @@ class Step(ClientPart, ABC):
     @abstractmethod
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Return the next y (m, d), the step sizes used (m,) and the scratch memory."""
-        ...
 
 
 class LineSearch(Step):
@@ -281,22 +279,18 @@ class LineSearch(Step):
     @abstractmethod
     def most_trials(self) -> int:
         """Most trials of a step; 0 takes the first size without one."""
-        ...
 
     @abstractmethod
     def start_search(self, sq: Rows, here: Rows, tick: StepContext, scratch: State) -> State:
         """Return the search before its first trial, from |d|^2 and phi(y)."""
-        ...
 
     @abstractmethod
     def judge(self, value: Rows, search: State) -> State:
         """Return the search after a trial: `value` is phi(y - lr d)."""
-        ...
 
     @abstractmethod
     def finish(self, search: State) -> State:
         """Return the scratch memory after a step."""
-        ...
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
         """Search until each client's trial is accepted, and go there."""

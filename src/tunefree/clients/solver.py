@@ -96,15 +96,8 @@ class Until(Step):
                 f"own, got {self.step!r}."
             )
 
-    @property
-    def sets_lr(self) -> bool:  # type: ignore[override]
-        """As the step that is repeated."""
-        return self.step.sets_lr
-
-    @property
-    def exact(self) -> bool:  # type: ignore[override]
-        """As the step that is repeated."""
-        return self.step.exact
+    sets_lr = property(lambda self: self.step.sets_lr, doc="As the step that is repeated.")
+    exact = property(lambda self: self.step.exact, doc="As the step that is repeated.")
 
     def check(self, plan: Plan) -> None:
         """Refuse minibatches: their gradients never vanish."""

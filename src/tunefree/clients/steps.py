@@ -53,7 +53,7 @@ class ServerRate(Step):
 
         y <- y - lr d;   up: the mean batch loss of the local steps
 
-    Differences from the paper: there is none, the step is ours; the server rule `Race` finds lr.
+    Differences from the paper: none; the step is ours, the server rule `Race` finds lr.
     """
 
     reports: ClassVar[tuple[str, ...]] = ("train_loss",)

@@ -164,6 +164,12 @@ def check_int(owner: str, name: str, value: int, low: int = 1, below: int = 1 <<
     check_argument(owner, name, value, rule, is_int and low <= value < below)
 
 
+def check_cohort(owner: str, cohort: int, clients: int) -> None:
+    """Check that a cohort is not larger than the number of clients."""
+    rule = f"at most the number of clients, {clients}"
+    check_argument(owner, "cohort", cohort, rule, cohort <= clients)
+
+
 def _power(n: int) -> str:
     return f"2**{n.bit_length() - 1}" if n & (n - 1) == 0 else str(n)
 

@@ -56,6 +56,24 @@ def bare_types(kind: Any) -> tuple[Any, ...]:
     return tuple(option for k in bare for option in options(k))
 
 
+def has_type(value: Any, kind: Any) -> bool:
+    """Return whether a value of JSON, or a tuple of texts, has the type that a field declares.
+
+    >>> has_type(3, float | None), has_type(True, int), has_type(None, tuple[str, ...] | None)
+    (True, False, True)
+    """
+    origin = get_origin(kind) or kind
+    if origin in (Union, UnionType):
+        return any(has_type(value, one) for one in get_args(kind))
+    if origin is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if origin in (int, float):
+        return isinstance(value, int | origin) and not isinstance(value, bool)
+    if not isinstance(value, origin):
+        return False
+    return origin is not tuple or all(isinstance(one, str) for one in value)
+
+
 def _check(owner: str, name: str, value: Any, kinds: tuple[Any, ...]) -> None:
     if value is None and NoneType in kinds:
         return

@@ -70,4 +70,3 @@ class Query(Protocol):
         in all rounds, everyone, or the server's own sample. `sent` is what is transmitted so that
         clients know the points; by default the points.
         """
-        ...

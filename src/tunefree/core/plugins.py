@@ -1,8 +1,8 @@
 """Catalogues by name: built-in entries, and entries of other installed packages (entry points).
 
 The command line also takes objects of the user's own files, as PATH.py:NAME. Their code runs when
-`load_own` is called for a text that the user typed; a text that was read from a file (recorded
-settings, messages) never runs any.
+`load_user_object` is called for a text that the user typed; a text that was read from a file
+(recorded settings, messages) never runs any.
 """
 
 import importlib.util
@@ -100,21 +100,21 @@ def _package(point: "EntryPoint") -> str:
     return point.dist.name if point.dist is not None else point.value.partition(":")[0]
 
 
-_OWN: dict[str, Any] = {}  # objects of the user's files, by the text that was typed
+_OBJECTS: dict[str, Any] = {}  # objects of the user's files, by the text that was typed
 _MODULES: dict[Path, ModuleType] = {}
 
 
-def is_own(text: object) -> bool:
+def is_user_object(text: object) -> bool:
     """Return whether a text names an object of a file: PATH.py:NAME.
 
-    >>> is_own("net.py:Net"), is_own("fedavg")
+    >>> is_user_object("net.py:Net"), is_user_object("fedavg")
     (True, False)
     """
     return isinstance(text, str) and ".py:" in text
 
 
-def load_own(text: str) -> Any:
-    """Run the file of PATH.py:NAME, once, and return the object; `get_own` then knows it."""
+def load_user_object(text: str) -> Any:
+    """Run the file of PATH.py:NAME once, and return the object, for `get_user_object` too."""
     file, _, name = text.rpartition(":")
     path = Path(file).resolve()
     if not path.is_file():
@@ -138,15 +138,15 @@ def load_own(text: str) -> Any:
     if not hasattr(module, name):
         known = [n for n in vars(module) if not n.startswith("_")]
         raise unknown_name(f"name in {file}", name, known)
-    _OWN[text] = getattr(module, name)
-    return _OWN[text]
+    _OBJECTS[text] = getattr(module, name)
+    return _OBJECTS[text]
 
 
-def get_own(text: str) -> Any:
-    """Return the object of a text that `load_own` was called for."""
-    if text not in _OWN:
+def get_user_object(text: str) -> Any:
+    """Return the object of a text that `load_user_object` was called for."""
+    if text not in _OBJECTS:
         raise ArgumentError(
             f"{text!r} names code in a file, which a command line may do, but not a folder; to "
             "continue, give --config FOLDER/config.toml --out FOLDER instead of --resume."
         )
-    return _OWN[text]
+    return _OBJECTS[text]

@@ -15,6 +15,8 @@ enter by xor because a compiler may fold `position * G` into an index, which doe
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -60,6 +62,17 @@ def purpose(name: str) -> int:
 def numpy_generator(seed: int, name: str) -> np.random.Generator:
     """Return a NumPy generator for a purpose under a seed, for splits and synthetic data."""
     return np.random.Generator(np.random.Philox([seed & _WORD, purpose(name) & _WORD]))
+
+
+@contextmanager
+def torch_seed(seed: int) -> Iterator[None]:
+    """Seed torch's generator on the CPU within the context, for the initialisation of networks.
+
+    Its state is restored at the end; `torch.manual_seed` would also seed the GPUs.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def key(seed: int, name: str, *parts: int | Tensor) -> Tensor:

@@ -13,13 +13,13 @@ Rows: TypeAlias = Tensor
 """One row per client of a chunk: (m, d), or (m,) for scalars."""
 Inputs: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 """A batch of model inputs; every tensor's first axis counts samples."""
-Pair: TypeAlias = tuple[Inputs, Tensor]
+Samples: TypeAlias = tuple[Inputs, Tensor]
 """Inputs and targets, row by row."""
 State: TypeAlias = dict[str, Tensor]
 """State of a part between rounds, by name."""
 Channels: TypeAlias = dict[str, Tensor]
 """What is transmitted, by name: vectors and scalars."""
-Trace: TypeAlias = dict[str, Tensor]
+Metrics: TypeAlias = dict[str, Tensor]
 """A rule's entries of the history, by name: scalars."""
 MAX_CLASSES = 1 << 20
 """Largest number of classes of a dataset or network."""
@@ -36,6 +36,15 @@ def map_inputs(f: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     if isinstance(inputs, dict):
         return {name: f(part) for name, part in inputs.items()}
     return tuple(f(part) for part in inputs)
+
+
+def take_rows(inputs: Inputs, rows: slice | int | Tensor) -> Inputs:
+    """Return some samples of a batch.
+
+    >>> take_rows((torch.arange(3), torch.ones(3)), slice(2))
+    (tensor([0, 1]), tensor([1., 1.]))
+    """
+    return map_inputs(lambda t: t[rows], inputs)
 
 
 def select_prefix(state: Mapping[str, T], part: str) -> dict[str, T]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError, check_int
-from ..core.types import Inputs, Pair, list_tensors, map_inputs
+from ..core.types import Inputs, Samples, list_tensors, map_inputs
 from .tables import Array, Features, Table, read_table, tidy
 
 Label: TypeAlias = str | int | bool
@@ -19,7 +19,7 @@ _SAMPLED = 256  # rows of each input that a digest reads
 PREDICTED = "predict"  # the name of the inputs of a prediction, as a set
 
 
-def refusal(name: str, rule: str, of: str = "") -> DataError:
+def bad_input(name: str, rule: str, of: str = "") -> DataError:
     """Return the error of an argument; `of` names the set that it is in, if not training data."""
     argument = f"Federation: {name} of {of}" if of else f"Federation({name}=...)"
     if of == PREDICTED:
@@ -27,32 +27,32 @@ def refusal(name: str, rule: str, of: str = "") -> DataError:
     return DataError(f"{argument} must {rule}.")
 
 
-def as_pair(x: Any, y: Any, of: str = "") -> Pair:
+def as_pair(x: Any, y: Any, of: str = "") -> Samples:
     """Convert and check inputs and targets; `of` names their set, "" for the training data."""
     inputs, target = as_inputs(x, of), _as_tensor(y, "y", of)
     if is_class(target):
         target = target.long()
     arrays = [*_named(inputs), ("y", target)]
     if len(arrays) == 1:
-        raise refusal("x", f"hold at least one array, got {x!r}", of)
+        raise bad_input("x", f"hold at least one array, got {x!r}", of)
     for name, t in arrays:
         if t.ndim == 0:
-            raise refusal(name, "have one row per sample, got one number", of)
+            raise bad_input(name, "have one row per sample, got one number", of)
     for name, t in arrays:
         if len(t) != len(target):
-            raise refusal(name, f"have as many rows as y, got {len(t)} and {len(target)}", of)
+            raise bad_input(name, f"have as many rows as y, got {len(t)} and {len(target)}", of)
     if len(target) == 0:
-        raise refusal("y", "have at least one row, but has no samples", of)
+        raise bad_input("y", "have at least one row, but has no samples", of)
     for name, t in arrays:
         if not all_finite(t):
             row = int((~torch.isfinite(t)).reshape(len(t), -1).any(1).nonzero()[0])
             kind = "NaN" if bool(torch.isnan(t[row]).any()) else "Inf"
             rule = f"be finite, but row {row} holds {kind}; drop or fill such rows first"
-            raise refusal(name, rule, of)
+            raise bad_input(name, rule, of)
     return inputs, target
 
 
-def check_match(a: Pair, b: Pair, a_name: str, b_name: str) -> None:
+def check_match(a: Samples, b: Samples, a_name: str, b_name: str) -> None:
     """Raise if the samples of two sets differ in arrays, shapes or kind of target."""
     a_form, b_form = _describe_sample(a), _describe_sample(b)
     if a_form != b_form:
@@ -75,9 +75,9 @@ def as_labels(owner: Any, name: str, rows: int) -> Array:
         labels = labels.astype(str)
     if labels.dtype.kind not in "iuU" or labels.ndim != 1:
         found = f"{labels.dtype} of shape {labels.shape}"
-        raise refusal(name, f"be one int or string per sample, got {found}")
+        raise bad_input(name, f"be one int or string per sample, got {found}")
     if len(labels) != rows:
-        raise refusal(name, f"have one entry per sample, got {len(labels)} for {rows} samples")
+        raise bad_input(name, f"have one entry per sample, got {len(labels)} for {rows} samples")
     return labels
 
 
@@ -88,7 +88,7 @@ def as_ids(labels: Array, clients: int) -> Array:
     wrong = labels if is_text else labels[(labels < 0) | (labels >= clients)]
     if len(wrong):
         rule = f"be ints in 0..{clients - 1} with clients={clients}, got {wrong[0].item()!r}"
-        raise refusal("owner", rule)
+        raise bad_input("owner", rule)
     return labels.astype(np.int64)
 
 
@@ -97,9 +97,9 @@ def as_weights(given: Any, rows: int) -> Tensor:
     weight = _as_tensor(given, "sample_weight", "").double()
     if weight.shape != (rows,):
         found = f"shape {tuple(weight.shape)} for {rows} samples"
-        raise refusal("sample_weight", f"be one number per sample, got {found}")
+        raise bad_input("sample_weight", f"be one number per sample, got {found}")
     if not bool(((weight >= 0) & torch.isfinite(weight)).all()) or not bool(weight.any()):
-        raise refusal("sample_weight", "be finite numbers >= 0 of which some are positive")
+        raise bad_input("sample_weight", "be finite numbers >= 0 of which some are positive")
     return weight
 
 
@@ -109,7 +109,7 @@ def is_class(y: Tensor) -> bool:
     return is_int and y.ndim == 1
 
 
-def select_rows(pair: Pair, rows: Tensor) -> Pair:
+def select_rows(pair: Samples, rows: Tensor) -> Samples:
     """Return some rows of inputs and targets."""
     return map_inputs(lambda t: t[rows.to(t.device)], pair[0]), pair[1][rows.to(pair[1].device)]
 
@@ -154,11 +154,11 @@ def number_labels(y: Any, labels: Sequence[Label], of: str = "") -> Tensor:
     if -1 in found:
         row = found.index(-1)
         known = ", ".join(repr(label) for label in labels[:10]) + ("…" if len(labels) > 10 else "")
-        raise refusal("y", f"hold the labels {known}, but row {row} has {given[row]!r}", of)
+        raise bad_input("y", f"hold the labels {known}, but row {row} has {given[row]!r}", of)
     return torch.tensor(found, dtype=torch.int64)
 
 
-def update_digest(total: "hashlib._Hash", pair: Pair | None) -> None:
+def update_digest(total: "hashlib._Hash", pair: Samples | None) -> None:
     """Add a set's shapes, dtypes, targets and evenly spaced input rows to a digest."""
     if pair is None:
         total.update(b"none")
@@ -179,17 +179,17 @@ def _as_tensor(value: Any, name: str, of: str) -> Tensor:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise refusal(name, f"have rows of one shape ({error})", of) from error
+        raise bad_input(name, f"have rows of one shape ({error})", of) from error
     if array.dtype.kind == "O" and array.ndim == 1:
         missing = [i for i, one in enumerate(array) if one is None or one != one]
         if missing:
             rule = f"have a value in every row, but row {missing[0]} has {array[missing[0]]!r}"
-            raise refusal(name, f"{rule}; drop or fill such rows first", of)
+            raise bad_input(name, f"{rule}; drop or fill such rows first", of)
     if array.dtype.kind not in "fiub":
         remedy = "turn text into numbers and give every sample the same shape"
         if name == "x" and array.ndim == 2:
             remedy = "give columns of text or categories as a frame of pandas or polars"
-        raise refusal(name, f"hold numbers, got an array of {array.dtype}; {remedy}", of)
+        raise bad_input(name, f"hold numbers, got an array of {array.dtype}; {remedy}", of)
     if array.dtype == np.longdouble or not array.dtype.isnative:
         kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
         array = array.astype(kind)
@@ -205,7 +205,7 @@ def check_plain(value: Any, name: str, of: str = "") -> None:
         if not is_strided or value.is_quantized or value.is_meta or value.is_complex():
             kind = f"{value.dtype} of layout {value.layout} on {value.device}"
             rule = f"be a dense tensor of real numbers, got {kind}; use to_dense() or dequantize()"
-            raise refusal(name, rule, of)
+            raise bad_input(name, rule, of)
     elif isinstance(value, list | tuple):
         for part in value[:1000]:
             if isinstance(part, Tensor | np.ma.MaskedArray):
@@ -213,7 +213,7 @@ def check_plain(value: Any, name: str, of: str = "") -> None:
     elif isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any()):
         count = int(np.ma.getmaskarray(value).sum())
         rule = f"have no masked entries, but has {count}; fill them (filled) or drop such rows"
-        raise refusal(name, rule, of)
+        raise bad_input(name, rule, of)
 
 
 def as_inputs(value: Any, of: str = "") -> Inputs:
@@ -232,9 +232,16 @@ def _named(x: Inputs) -> list[tuple[str, Tensor]]:
     return [(f"x[{name!r}]", part) for name, part in items]
 
 
-def _describe_sample(pair: Pair) -> str:
+def _describe_sample(pair: Samples) -> str:
     parts = [*_named(pair[0]), ("y", pair[1])]
     return ", ".join(f"{name} {tuple(t.shape[1:])}" for name, t in parts)
+
+
+def describe_set(samples: int, classes: int | None, test: Samples | None) -> str:
+    """Return the size and kind of a data set in a few words."""
+    kind = "regression" if classes is None else f"{classes} classes"
+    tested = "no test set" if test is None else f"{len(test[1])} test samples"
+    return f"{samples} samples, {kind}, {tested}"
 
 
 def all_finite(t: Tensor) -> bool:

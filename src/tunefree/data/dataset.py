@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError, DataError, check_known
-from ..core.types import Inputs, Pair
+from ..core.types import Inputs, Samples
 from ._arrays import (
     Label,
     as_labels,
     as_weights,
+    describe_set,
     find_labels,
     number_labels,
     select_rows,
@@ -49,7 +50,7 @@ class Dataset:
     name: str
     x: Inputs
     y: Tensor
-    test: Pair | None = None
+    test: Samples | None = None
     classes: int | None = None
     owner: Tensor | None = None
     owners: tuple[int | str, ...] = ()
@@ -62,9 +63,7 @@ class Dataset:
     sample_weight: Tensor | None = None
 
     def __repr__(self) -> str:
-        kind = "regression" if self.classes is None else f"{self.classes} classes"
-        tested = "no test set" if self.test is None else f"{len(self.test[1])} test samples"
-        return f"Dataset({self.name!r}, {len(self.y)} samples, {kind}, {tested})"
+        return f"Dataset({self.name!r}, {describe_set(len(self.y), self.classes, self.test)})"
 
     @staticmethod
     def from_file(

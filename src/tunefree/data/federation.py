@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError, DataError, check_between, check_int, check_known
 from ..core.random import bits, key
-from ..core.types import MAX_CLASSES, Inputs, Pair, map_inputs
+from ..core.types import MAX_CLASSES, Inputs, Samples, map_inputs
 from . import _arrays
-from ._arrays import Label, read_samples, refusal, select_rows
+from ._arrays import Label, bad_input, read_samples, select_rows
 from .tables import Array, Features, Table, read_table
 
 TestBy = Literal["rows", "clients"]
@@ -89,7 +89,7 @@ class Federation:
                 remedy = "; owner=np.arange(len(x)) % 10 divides rows without owners among 10"
                 if has_parts and is_named:
                     remedy = ", which is for one part per client, as in Federation.of"
-                raise refusal("owner", f"name the client of each sample, got None{remedy}")
+                raise bad_input("owner", f"name the client of each sample, got None{remedy}")
             parts = {"test": test, "held": held, "classes": classes, "name": name}
             self.__dict__.update(self.of(x, y=y, **parts).__dict__)
             return
@@ -142,7 +142,7 @@ class Federation:
         if len(pairs) > 1:
             x, y = _arrays.concatenate([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
         self.x, self.y = x, y
-        found: dict[str, Pair] = dict(read[len(parts) :])
+        found: dict[str, Samples] = dict(read[len(parts) :])
         for of, pair in found.items():
             _arrays.check_match(pair, (x, y), of, "the training data")
         self.test, self.held = found.get("test"), found.get("held")
@@ -155,7 +155,7 @@ class Federation:
         if not bool(sizes.all()):
             empty = f"client {int((sizes == 0).nonzero()[0])} has no samples"
             remedy = f"lower clients={clients} or give it one"
-            raise refusal("owner", f"give every client a sample, but {empty}; {remedy}")
+            raise bad_input("owner", f"give every client a sample, but {empty}; {remedy}")
         self.sizes, self.starts = sizes, sizes.cumsum(0) - sizes
         self.names: tuple[int | str, ...] = tuple(unique.tolist())
         count = len(self.labels) if self.labels is not None else classes
@@ -172,7 +172,7 @@ class Federation:
         if fraction is not None:
             self.__dict__.update(self.with_test(fraction).__dict__)
 
-    def _convert(self, pair: tuple[Any, Any], of: str) -> Pair:
+    def _convert(self, pair: tuple[Any, Any], of: str) -> Samples:
         """Return inputs and targets as tensors; labels of classes become their numbers."""
         x, y = pair
         return _arrays.as_pair(
@@ -251,7 +251,7 @@ class Federation:
         """Number of training samples of all clients together."""
         return len(self.y)
 
-    def client(self, i: int) -> Pair:
+    def client(self, i: int) -> Samples:
         """Return the inputs and targets of client i."""
         if not 0 <= i < self.clients:
             last = self.clients - 1
@@ -324,7 +324,7 @@ class Federation:
             test=select_rows((self.x, self.y), taken.nonzero()[:, 0]), test_owner=owner
         )
 
-    def hold_out(self, fraction: float, seed: int = 0) -> tuple[Self, Pair]:
+    def hold_out(self, fraction: float, seed: int = 0) -> tuple[Self, Samples]:
         """Split a validation set off every client's samples; return the rest and the set.
 
         Each client gives round(fraction * n_i) of its samples but keeps at least one. The choice
@@ -439,17 +439,15 @@ class Federation:
         return total.hexdigest()[:16]
 
     def __repr__(self) -> str:
-        kind = "regression" if self.classes is None else f"{self.classes} classes"
-        tested = "no test set" if self.test is None else f"{len(self.test[1])} test samples"
-        facts = f"{self.clients} clients, {self.samples} samples, {kind}, {tested}"
-        return f"Federation({self.name!r}, {facts})"
+        facts = _arrays.describe_set(self.samples, self.classes, self.test)
+        return f"Federation({self.name!r}, {self.clients} clients, {facts})"
 
     def _read_set(self, value: Any, of: str, y: Any) -> Any:
         """Return another set of a federation whose inputs are a table, as a pair."""
         assert self.features is not None
         if (table := read_table(value)) is not None:
             if not table.has_names(y):
-                raise refusal(of, "be a pair (table, targets), as y is no column's name")
+                raise bad_input(of, "be a pair (table, targets), as y is no column's name")
             return self.features.encode(table), table.targets(y, of)
         if isinstance(value, Sequence) and len(value) == 2:
             inside = read_table(value[0])
@@ -472,13 +470,15 @@ class Federation:
         count = classes or max(int(y.max()) for _, y in named) + 1
         if count > MAX_CLASSES:
             remedy = "number the classes from 0, or give floats for regression"
-            raise refusal("y", f"hold labels below {MAX_CLASSES:,}, but has {count - 1}; {remedy}")
+            raise bad_input(
+                "y", f"hold labels below {MAX_CLASSES:,}, but has {count - 1}; {remedy}"
+            )
         for what, y in named:
             wrong = ((y < 0) | (y >= count)).nonzero()
             if len(wrong):
                 found = f"{what} has {int(y[wrong[0]])} in row {int(wrong[0])}"
                 remedy = "number the classes from 0, or give floats for regression"
-                raise refusal("y", f"hold labels in 0..{count - 1}, but {found}; {remedy}")
+                raise bad_input("y", f"hold labels in 0..{count - 1}, but {found}; {remedy}")
         return count
 
     def _test_ids(self, test_owner: Any, unique: Array) -> Tensor:
@@ -487,7 +487,7 @@ class Federation:
         labels = _arrays.as_labels(test_owner, "test_owner", len(self.test[1]))
         if labels.dtype.kind != unique.dtype.kind and "U" in (labels.dtype.kind, unique.dtype.kind):
             problem = "one of them holds strings and the other ints"
-            raise refusal("test_owner", f"use the labels of owner, but {problem}")
+            raise bad_input("test_owner", f"use the labels of owner, but {problem}")
         place = np.searchsorted(unique, labels).clip(max=len(unique) - 1)
         return torch.from_numpy(np.where(unique[place] == labels, place, -1).astype(np.int64))
 
@@ -499,7 +499,7 @@ def count_held(sizes: Tensor, fraction: float) -> Tensor:
 
 def _as_two(pair: Any, of: str) -> tuple[Any, Any]:
     if not isinstance(pair, Sequence) or len(pair) != 2:
-        raise refusal(of, f"be a pair (x, y), got {type(pair).__name__}")
+        raise bad_input(of, f"be a pair (x, y), got {type(pair).__name__}")
     return pair[0], pair[1]
 
 
@@ -510,5 +510,5 @@ def _as_label_list(classes: int | Sequence[Label] | None) -> tuple[Label, ...] |
     labels = tuple(classes) if isinstance(classes, Sequence | np.ndarray) else ()
     if not labels or isinstance(classes, str) or len(set(labels)) < len(labels):
         rule = "be a number of classes, or a list of different labels"
-        raise refusal("classes", f"{rule}, got {classes!r}")
+        raise bad_input("classes", f"{rule}, got {classes!r}")
     return labels

@@ -1,4 +1,4 @@
-"""Deal a dataset's rows to clients: evenly, by label skew, by shards, or to their natural owners.
+"""Partitions of a dataset's rows: even, with label skew, by shards, or by their natural owners.
 
 A partitioner is a frozen dataclass with `assign`, which returns the client of each row. Every row
 goes to exactly one client (`ByOwner` may leave rows out, marked -1), every client gets at least
@@ -18,7 +18,7 @@ from ..core.random import bits, key, numpy_generator
 from ..core.text import Registry
 from .tables import Array
 
-_BLOCK = 4096  # rows dealt at once in the balanced split
+_BLOCK = 4096  # rows assigned at once in the balanced split
 _DRAWS = 1000  # of a split that is drawn until it is even enough
 
 
@@ -35,7 +35,6 @@ class Partitioner(Protocol):
             seed: Decides every random choice.
             owner: Natural owner of each row, where the dataset knows it.
         """
-        ...
 
 
 class _AllRows(ABC):
@@ -64,17 +63,16 @@ class _AllRows(ABC):
                 f"at most {rows // least} clients."
             )
         rng = numpy_generator(seed, f"split {name.lower()}")
-        return torch.from_numpy(self._deal(y.cpu().numpy(), clients, rng))
+        return torch.from_numpy(self._divide(y.cpu().numpy(), clients, rng))
 
     @abstractmethod
-    def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
+    def _divide(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         """Return the client of each row."""
-        ...
 
 
 @dataclass(frozen=True)
 class Iid(_AllRows):
-    """Deal shuffled rows evenly; sizes differ by at most 1.
+    """Divide shuffled rows evenly; sizes differ by at most 1.
 
     >>> Iid().assign(torch.zeros(5), 2, 0).bincount().tolist()
     [3, 2]
@@ -82,7 +80,7 @@ class Iid(_AllRows):
 
     by_label = False
 
-    def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
+    def _divide(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         out = np.empty(len(labels), np.int64)
         out[rng.permutation(len(labels))] = np.arange(len(labels)) % clients
         return out
@@ -95,7 +93,7 @@ class Dirichlet(_AllRows):
     Per class (Hsu et al. 2019, arXiv:1909.06335, in the form of Yurochkin et al. 2019): draw
     p ~ Dir(alpha) over clients and cut the class's shuffled rows in these proportions; client
     sizes then differ. With `balanced`, sizes differ by at most 1: each client draws its
-    preference p_i ~ Dir(alpha) over classes, and rows are dealt one at a time, clients in random
+    preference p_i ~ Dir(alpha) over classes, and rows are assigned one at a time, clients in random
     order, without replacement; p_i is renormalised over what is left when a class runs out (as in
     the code of FedDyn and FedExP).
 
@@ -122,9 +120,9 @@ class Dirichlet(_AllRows):
         check_positive("Dirichlet", "alpha", self.alpha)
         check_int("Dirichlet", "min_samples", self.min_samples)
 
-    def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
+    def _divide(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         if self.balanced:
-            return _deal_evenly(labels, clients, self.alpha, rng)
+            return _divide_evenly(labels, clients, self.alpha, rng)
         out = np.empty(len(labels), np.int64)
         for rows in _by_label(labels, rng):
             ends = _cut(len(rows), np.exp(_log_dirichlet(rng, self.alpha, (1, clients)))[0])
@@ -161,16 +159,16 @@ class RelaySum(_AllRows):
         check_positive("RelaySum", "alpha", self.alpha)
         check_int("RelaySum", "group", self.group)
 
-    def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
+    def _divide(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         n = len(labels)
         order, out = rng.permutation(n), np.empty(n, np.int64)
         for first in range(0, clients, self.group):
             end = min(first + self.group, clients)
             rows = order[n * first // clients : n * end // clients]
-            out[rows] = first + self._deal_part(labels[rows], end - first, rng)
+            out[rows] = first + self._divide_part(labels[rows], end - first, rng)
         return out
 
-    def _deal_part(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
+    def _divide_part(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         """Return the client of each row of a part."""
         classes = _by_label(labels, rng)
         mean = len(labels) / clients
@@ -197,7 +195,7 @@ class RelaySum(_AllRows):
 
 @dataclass(frozen=True)
 class Shards(_AllRows):
-    """Sort rows by label, cut them into clients * k shards, deal k to each client.
+    """Sort rows by label, cut them into clients * k shards, give k to each client.
 
     McMahan et al. 2017, arXiv:1602.05629, section 3. Differences from the paper: shards may differ
     by one row where the number of rows does not divide.
@@ -214,16 +212,16 @@ class Shards(_AllRows):
     def __post_init__(self) -> None:
         check_int("Shards", "k", self.k)
 
-    def _deal(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
+    def _divide(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         n, shards = len(labels), clients * self.k
         if n < shards:
             raise DataError(
                 f"Shards(k={self.k}) with clients={clients} needs at least {shards} rows, but "
                 f"there are {n}; use fewer shards or clients."
             )
-        dealt = rng.permutation(np.arange(shards) // self.k)
+        owner_of = rng.permutation(np.arange(shards) // self.k)
         out = np.empty(n, np.int64)
-        out[np.argsort(labels, kind="stable")] = dealt[np.arange(n) * shards // n]
+        out[np.argsort(labels, kind="stable")] = owner_of[np.arange(n) * shards // n]
         return out
 
 
@@ -303,12 +301,12 @@ def _cut(rows: int, p: Array) -> Array:
     return ends
 
 
-def _deal_evenly(labels: Array, clients: int, alpha: float, rng: np.random.Generator) -> Array:
+def _divide_evenly(labels: Array, clients: int, alpha: float, rng: np.random.Generator) -> Array:
     """Give each place of a shuffled row of clients a class, then the next row of that class."""
     classes = _by_label(labels, rng)
     left = np.array([len(rows) for rows in classes])
     log_p = _log_dirichlet(rng, alpha, (clients, len(classes)))
-    places = rng.permutation(np.arange(len(labels)) % clients)  # clients in dealing order
+    places = rng.permutation(np.arange(len(labels)) % clients)  # clients in this order
     u = rng.random(len(labels))
     picked = np.empty(len(labels), np.int64)
     cdf, done = _cdf(log_p, left), 0

@@ -1,9 +1,9 @@
 """Validation of what clients send: every answer is checked before the server uses it.
 
 The server refuses answers to another request, missing and additional channels, other dtypes, shapes
-and lengths, bytes that the channel's wire cannot decode, non-finite numbers and vectors of absurd
-norm. Lengths are checked before anything is decoded, so that decoding needs no more memory than the
-model.
+and lengths, bytes that the channel's wire cannot decode, non-finite numbers and vectors whose norm
+is too large. Lengths are checked before anything is decoded, so that decoding needs no more memory
+than the model.
 """
 
 import math
@@ -32,7 +32,7 @@ class RefusedError(TunefreeError):
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkCost:
     """The cost of a client's local work."""
 
     counts: list[float]  # as in WORK_COUNTS
@@ -40,14 +40,14 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Upload:
+class ValidUpload:
     """One client's upload: the decoded channels, their bytes, and its metrics."""
 
     rows: Channels  # (1, d) and (1,)
     sizes: dict[str, int]
     counted: float  # bytes by the papers' count
     measured: Channels  # loss and lr (1,), the means over the local phases
-    work: Work
+    work: WorkCost
 
 
 def check_request(payload: Payload, **request: HeaderValue) -> None:
@@ -58,7 +58,9 @@ def check_request(payload: Payload, **request: HeaderValue) -> None:
             raise RefusedError(f"its {name} is {got!r}, not {want!r}")
 
 
-def read_upload(payload: Payload, method: Method, x: Vector, t: Round, largest: float) -> Upload:
+def read_upload(
+    payload: Payload, method: Method, x: Vector, t: Round, largest: float
+) -> ValidUpload:
     """Return a client's upload, or raise `RefusedError`.
 
     Vectors must have the form of the model x, and a norm of at most `largest` (1 + |x|).
@@ -80,15 +82,15 @@ def read_upload(payload: Payload, method: Method, x: Vector, t: Round, largest: 
         phases = _read_list(payload, name, method.direction.local_phases(t).times)
         measured[name] = reduce(torch.add, x.new_tensor(phases)[:, None]) / len(phases)
     counted = min(_read_count(payload, "counted"), float(sum(sizes.values())))
-    return Upload(rows, sizes, counted, measured, read_work(payload))
+    return ValidUpload(rows, sizes, counted, measured, read_work(payload))
 
 
-def read_work(payload: Payload) -> Work:
+def read_work(payload: Payload) -> WorkCost:
     """Return the cost of a client's work."""
     counts = _read_list(payload, "tally", len(WORK_COUNTS))
     if min(counts) < 0:
         raise RefusedError("its tally has a count below zero")
-    return Work(counts, read_passes(payload))
+    return WorkCost(counts, read_passes(payload))
 
 
 def read_passes(payload: Payload) -> float:
@@ -181,5 +183,7 @@ def _read_number(name: str, value: object) -> float:
     if value != value or abs(value) == math.inf:
         raise RefusedError(f"its {name} must be finite, got {value!r}"[:200])
     if abs(value) > MAX_COUNT:
-        raise RefusedError(f"its {name} is absurd: {value!r}"[:200])
+        raise RefusedError(
+            f"its {name} must be at most {MAX_COUNT:.0e} in size, got {value!r}"[:200]
+        )
     return float(value)

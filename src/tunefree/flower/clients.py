@@ -28,7 +28,7 @@ from ..simulation.context import WORK_COUNTS, ClientContext, work_costs
 from ..simulation.moments import MomentSums, from_digits
 from ..training.config import parsed
 from ..wire import Ledger
-from .check import Work, read_passes, read_probe, read_upload, read_work
+from .check import WorkCost, read_passes, read_probe, read_upload, read_work
 from .exchange import Exchange, Request, TooFewError
 from .memory import FIRST, MemoryVersions, new_version
 from .payload import EncodedArray, PackedChannels, Payload, encode_dense, pack_channels
@@ -175,7 +175,7 @@ class FlowerClients(ClientPool):
 
     def _train_plain(
         self, clients: list[int], training: _Training
-    ) -> tuple[dict[int, Work], Channels, Channels]:
+    ) -> tuple[dict[int, WorkCost], Channels, Channels]:
         """Return the clients' work, and the means of their validated uploads and of loss and lr."""
         t, x, ledger = training.t, training.down["x"], training.ledger
         largest = self._settings.largest
@@ -195,7 +195,7 @@ class FlowerClients(ClientPool):
 
     def _train_masked(
         self, clients: list[int], training: _Training
-    ) -> tuple[dict[int, Work], Channels, Channels]:
+    ) -> tuple[dict[int, WorkCost], Channels, Channels]:
         """Return the same as `_train_plain`, with means by secure aggregation."""
         assert self._secure is not None
         x = training.down["x"]

@@ -25,22 +25,19 @@ class Transport(Protocol):
 
     def nodes(self) -> list[int]:
         """Return the numbers of the connected nodes."""
-        ...
 
     def exchange(self, payloads: dict[int, Payload], seconds: float) -> dict[int, Payload | str]:
         """Return the answers by node, or an error message; late nodes are left out."""
-        ...
 
     def pause(self) -> None:
         """Sleep before nodes are looked for again."""
-        ...
 
 
 class NodeRegistry:
     """Tracks N clients while nodes connect, leave and return with another node number."""
 
     def __init__(self, transport: Transport, clients: int, deadline: float) -> None:
-        self._transport, self._clients = transport, clients
+        self.transport, self._clients = transport, clients
         self._deadline = deadline  # seconds that nodes have for an answer
         self._nodes: dict[int, int] = {}  # node of each connected client
         self._rejected: set[int] = set()  # nodes with an unusable identity
@@ -50,13 +47,9 @@ class NodeRegistry:
         self.sizes: dict[int, int] = {}  # samples of each client, as first reported
         self.columns: int | None = None  # of the clients' tables; 0 for other inputs
 
-    def pause(self) -> None:
-        """Sleep before nodes are looked for again."""
-        self._transport.pause()
-
     def discover(self) -> None:
         """Ask newly connected nodes which client they host."""
-        connected = set(self._transport.nodes())
+        connected = set(self.transport.nodes())
         self._nodes = {i: node for i, node in self._nodes.items() if node in connected}
         self._rejected &= connected
         self._discoveries += 1
@@ -101,7 +94,7 @@ class NodeRegistry:
 
     def _identify(self, nodes: list[int]) -> dict[int, Payload | str]:
         requests = {node: Payload({"kind": "hello"}) for node in nodes}
-        return self._transport.exchange(requests, min(self._deadline, IDENTIFY_SECONDS))
+        return self.transport.exchange(requests, min(self._deadline, IDENTIFY_SECONDS))
 
     def wait_for_all(self, seconds: float) -> None:
         """Wait until every client has connected once; raise an error after `seconds`."""
@@ -117,7 +110,7 @@ class NodeRegistry:
                     f"{len(missing)} of {self._clients} clients did not come within {seconds:g} s: "
                     f"{shown}. Start their nodes, or lower Settings(clients=...)."
                 )
-            self._transport.pause()
+            self.transport.pause()
 
     def connected(self, clients: Iterable[int]) -> list[int]:
         """Return those of the clients whose node is connected."""
@@ -130,7 +123,7 @@ class NodeRegistry:
             return {}
         clients = {self._nodes[i]: i for i in payloads}
         requests = {node: payloads[i] for node, i in clients.items()}
-        replies = self._transport.exchange(requests, self._deadline)
+        replies = self.transport.exchange(requests, self._deadline)
         return {clients[node]: reply for node, reply in replies.items() if node in clients}
 
 
@@ -202,7 +195,7 @@ class Exchange:
             is_late = time.monotonic() - began >= self.settings.wait
             if is_enough or is_late or len(replies.answers) + len(todo) < need:
                 break
-            self.registry.pause()
+            self.registry.transport.pause()
         for i in todo:
             if i in replies.errors:  # the others were logged earlier in this round
                 self._log_event(request.label, t, i, replies.errors[i])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core.device import find_device
 from ..core.errors import ArgumentError, DataError, check_int
 from ..core.plan import Plan, Round
-from ..core.types import Channels, State, Vector, map_inputs, select_prefix
+from ..core.types import Channels, State, Vector, select_prefix, take_rows
 from ..data.batches import batch_width
 from ..data.federation import Federation
 from ..data.moments import column_moments, count_columns
@@ -127,7 +127,7 @@ class Node:
         problem = Problem(model, self._choose_loss(terms), config.dtype, device, "fp32")
         terms.check(problem)
         fed = copy.copy(self._data.to(device, config.dtype))
-        few = map_inputs(lambda t: t[:2], fed.x)
+        few = take_rows(fed.x, slice(2))
         problem.check(few, fed.y[:2], int(fed.y.max()) if labelled else None, fed.y)
         fed = fed.map_x(problem.prepare) if problem.casts else fed
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))

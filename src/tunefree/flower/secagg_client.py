@@ -195,7 +195,7 @@ class SecAggClient:
     def answer(self, kind: str, message: bytes) -> bytes:
         """Answer a message of kind "keys", "shares" or "opened"."""
         if kind == "keys":
-            with self._alone():
+            with self._exclusive():
                 self._log.check(*self._once)
                 client = ProtocolClient(self._client, self._terms.terms, self._least)
                 answer = client.advertise()
@@ -230,7 +230,7 @@ class SecAggClient:
         The file is removed first, so that a failure cannot make the client answer twice. A message
         that the client refuses does not change its state.
         """
-        with self._alone():
+        with self._exclusive():
             try:
                 state = read_file(self._path, MAX_JSON)
             except OSError:
@@ -247,7 +247,7 @@ class SecAggClient:
             return answer
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """Let this client answer one message at a time, in all processes of its node.
 
         Two at once could both read the state, or the record of what was masked, before one of them

@@ -17,7 +17,7 @@ from ..core.errors import CheckpointError, ResumeError, convert_errors
 from ..core.files import MAX_JSON, check_writable, open_regular, read_file, write_atomically
 from ..core.lock import lock_folder
 from ..core.plan import Plan
-from ..core.types import Vector, map_inputs
+from ..core.types import Vector, take_rows
 from ..data._arrays import as_pair
 from ..data.batches import batch_width
 from ..data.federation import Federation
@@ -26,10 +26,12 @@ from ..models.loop import LoopEngine
 from ..models.problem import Problem, are_labels
 from ..privacy import Privacy
 from ..rounds.pool import ClientPool
+from ..server import Race
 from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext
-from ..training.bind import ClientData, bind, prepare_pair
+from ..training.bind import bind
 from ..training.callbacks import Event
+from ..training.client_data import ClientData, prepare_pair
 from ..training.config import RunConfig
 from ..training.decide import TABLE_SCHEDULE, decide_method
 from ..training.evaluate import Evaluation
@@ -177,7 +179,7 @@ class NodeSource:
         if (seen := s.held if s.test is None else s.test) is not None:
             x, y = prepare_pair(problem, as_pair(*seen))
             highest = int(y.max()) if are_labels(y) else None
-            problem.check(map_inputs(lambda t: t[:2], x), y[:2], highest, y)
+            problem.check(take_rows(x, slice(2)), y[:2], highest, y)
             known = {"target": list(y.shape[1:]), "casts": problem.casts or None}
         elif config.loss == "auto":
             problem.set_loss("cross_entropy")
@@ -218,6 +220,7 @@ class NodeSource:
             method=digest_method(method),
             model=digest_model(problem),
             start=digest_start(start),
+            race=isinstance(method.server, Race),
         )
         held = None
         if s.held is not None:  # the server evaluates on its own sample, batched as clients do

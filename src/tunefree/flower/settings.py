@@ -12,6 +12,7 @@ from ..core.errors import (
     ArgumentError,
     check_argument,
     check_at_least,
+    check_cohort,
     check_int,
     check_known,
     check_nonnegative,
@@ -20,13 +21,7 @@ from ..core.errors import (
 from ..models.engine import EngineName
 from ..privacy import Privacy, Secure
 from ..training.callbacks import Callback
-from ..training.config import Engine, RunConfig, option
-
-# Options of a simulation that need all data in one process.
-UNSUPPORTED = (
-    *("compile", "start", "validation", "patience", "keep_best", "monitor", "mode"),
-    *("per_client", "heterogeneity", "backend", "chunk", "faults", "attack", "class_weight"),
-)
+from ..training.config import OPTIONS, Engine, RunConfig, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +81,8 @@ class Settings(RunConfig):
         check_nonnegative("Settings", "wait", self.wait)
         if self.claim_limit is not None:
             check_at_least("Settings", "claim_limit", self.claim_limit, 1)
-        n, cohort = self.clients, self.cohort or self.clients
-        most = f"at most the number of clients, {n}"
-        check_argument("Settings", "cohort", self.cohort, most, cohort <= n)
+        cohort = self.cohort or self.clients
+        check_cohort("Settings", cohort, self.clients)
         fits = self.minimum is None or self.minimum <= cohort
         check_argument("Settings", "minimum", self.minimum, f"at most the cohort, {cohort}", fits)
         check_known("lost", self.lost, ("refuse", "renew"))
@@ -98,7 +92,7 @@ class Settings(RunConfig):
         if not isinstance(self.method, str) and self.set:
             raise ArgumentError("Settings(set=...) goes with a method's name, not with a method.")
         defaults, given = RunConfig().flat(), self.flat()
-        for name in UNSUPPORTED:
+        for name in (about.name for _, about in OPTIONS if not about.metadata["federated"]):
             if given[name] != defaults[name]:
                 why = "it needs all clients' data in one process; use fit, or leave it out"
                 raise ArgumentError(f"Settings cannot have {name}={given[name]!r}: {why}.")

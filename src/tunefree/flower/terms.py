@@ -5,13 +5,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 
 from .. import methods
 from ..core.errors import ArgumentError, convert_errors
+from ..core.fields import has_type
 from ..core.files import to_json
 from ..core.layout import Layout
 from ..core.plan import Plan
@@ -36,6 +36,7 @@ class RunTerms:
     method: str  # digest of the method, by which a node knows that it has the same
     model: str  # digest of the model's layout and frozen values
     start: str  # digest of the first model, from which clients' first memories are made
+    race: bool  # whether the server trains by a race, as `auto` does with some models
 
     def text(self) -> str:
         """Return the terms as JSON."""
@@ -47,7 +48,7 @@ class RunTerms:
         with convert_errors("The terms of this run cannot be read"):
             found = RunTerms(**json.loads(text))
             for name, kind in get_type_hints(RunTerms).items():
-                if not _has_type(getattr(found, name), kind):
+                if not has_type(getattr(found, name), kind):
                     raise TypeError(f"{name} is {getattr(found, name)!r}")
             assert found.config.rounds  # reads the options, which checks them
         return found
@@ -92,8 +93,7 @@ class RunTerms:
             raise ArgumentError(
                 "The server's method was not given by name; give it to client_app(method=...), too."
             )
-        if digest_method(method) != self.method:
-            method = with_race(method)  # as the server decided for auto
+        method = with_race(method) if self.race else method
         if digest_method(method) != self.method:
             raise ArgumentError(
                 f"The server's method has other settings than {method.name!r} has here; use one "
@@ -108,13 +108,6 @@ class RunTerms:
                 "The server's model has other trainable tensors or frozen values than this one of "
                 f"{problem.layout.size} trainable numbers; build the same module on both sides."
             )
-
-
-def _has_type(value: Any, kind: Any) -> bool:
-    """Whether a value of JSON has the type that a field declares."""
-    parts = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    kinds = [get_origin(part) or part for part in parts]
-    return type(value) in kinds or (float in kinds and type(value) is int)
 
 
 def digest_method(method: Method) -> str:

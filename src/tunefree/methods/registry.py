@@ -157,7 +157,7 @@ def register_variant(
     return register
 
 
-def add_own_method(text: str, found: Any) -> None:
+def add_user_method(text: str, found: Any) -> None:
     """Add a method of the user's own file, a `Method` or a factory, under its text PATH.py:NAME."""
     if text in CATALOGUE.loaded:
         return

@@ -69,7 +69,10 @@ def feddowgdua() -> Method:
 
 
 def with_race(method: Method) -> Method:
-    """Return `auto` with the step and the server of `fedrace`; other methods as they are."""
+    """Return `auto` with the step and the server of `fedrace`; other methods as they are.
+
+    `auto` with another step or server, as of the user's own `replace`, is another method.
+    """
     parts, own = fedrace(), feddowgdua()
     if (method.name, method.step, method.server) != ("auto", own.step, own.server):
         return method

@@ -39,15 +39,16 @@ def insert_zeros(x: Tensor, stride: Pair) -> Tensor:
     return x[:, :, : (high - 1) * stride[0] + 1, : (wide - 1) * stride[1] + 1]
 
 
-def clients_first(info: Any, dims: Any, *values: Tensor) -> list[Tensor]:
-    """Return the arguments of a vmap rule with the client axis first.
+def clients_first(info: Any, dims: Any, *values: Any) -> list[Any]:
+    """Return the tensors of a vmap rule with the client axis first; None stays None.
 
     A value that all clients share is expanded, not copied.
     """
-    return [
-        v.expand(info.batch_size, *v.shape) if d is None else v.movedim(d, 0)
-        for v, d in zip(values, dims, strict=True)
-    ]
+
+    def moved(v: Tensor, axis: int | None) -> Tensor:
+        return v.expand(info.batch_size, *v.shape) if axis is None else v.movedim(axis, 0)
+
+    return [None if v is None else moved(v, d) for v, d in zip(values, dims, strict=True)]
 
 
 def materialize(x: Tensor) -> Tensor:

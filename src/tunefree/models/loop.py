@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 from torch import Tensor
 
-from ..core.types import Inputs, Rows, map_inputs
+from ..core.types import Inputs, Rows, take_rows
 from .losses import Batch, DeferredBatch, LocalUpdate, load_batch
 from .problem import Problem
 
@@ -176,4 +176,4 @@ def _row(batch: Batch, i: int, full: bool) -> tuple[Inputs, Tensor, Tensor, Tens
     """Return client i's batch without padding; views where there is none."""
     if not full:
         return batch.row(i)
-    return map_inputs(lambda t: t[i], batch.inputs), batch.target[i], batch.mask[i], batch.key[i]
+    return take_rows(batch.inputs, i), batch.target[i], batch.mask[i], batch.key[i]

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.errors import ArgumentError, check_int, check_positive
+from ..core.random import torch_seed
 
 
 class LowRankLinear(nn.Module):
@@ -96,8 +97,7 @@ def lora(
     _check_names("targets", targets, [path for path, _ in linear])
     _check_names("head", head, [path for path, _ in parts])
     done: dict[nn.Module, LowRankLinear] = {}
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with torch_seed(seed):
         for path, layer in linear:
             if _matches(path, targets) and layer not in done:
                 done[layer] = LowRankLinear(layer, rank, scale)

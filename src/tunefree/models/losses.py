@@ -63,18 +63,15 @@ class FusedDescent(Protocol):
 
     def begin(self, y: Rows) -> None:
         """Set the clients' iterates to y (m, d) and their loss sums to zero."""
-        ...
 
     def step(self, batch: Batch | DeferredBatch, lr: Rows) -> None:
         """Step to y - lr grad; lr (m,) is >= 0, and never changed in place.
 
         Clients with lr 0 keep their iterate even if their gradient is not finite.
         """
-        ...
 
     def end(self) -> tuple[Rows, Rows]:
         """Return the iterates (m, d), and the sum of each client's losses since `begin` (m,)."""
-        ...
 
 
 Evaluate = Callable[[Rows], tuple[Rows, Rows]]
@@ -93,19 +90,15 @@ class FusedSteps(Protocol):
 
     def begin(self, state: Mapping[str, Tensor], constants: Mapping[str, Tensor]) -> None:
         """Set the state and the constants of a local phase."""
-        ...
 
     def step(self, batch: Batch | DeferredBatch, part: int = 0) -> None:
         """Run one of the updates."""
-        ...
 
     def numbers(self, name: str) -> Tensor:
         """Return an entry of the state that is not rows; it may be changed in place."""
-        ...
 
     def end(self) -> dict[str, Tensor]:
         """Return the state, as rows."""
-        ...
 
 
 class Losses(Protocol):
@@ -121,7 +114,6 @@ class Losses(Protocol):
 
     def value(self, y: Rows, batch: Batch | DeferredBatch) -> Rows:
         """Return the losses (m,) at the rows of y (m, d)."""
-        ...
 
     def value_and_grad(
         self, y: Rows, batch: Batch | DeferredBatch, reuse_buffer: bool = False
@@ -130,11 +122,9 @@ class Losses(Protocol):
 
         With `reuse_buffer`, the next call may overwrite the gradients.
         """
-        ...
 
     def descent(self, m: int) -> "FusedDescent | None":
         """Return fused gradient descent for m clients, or None where it is not faster."""
-        ...
 
     def fuse(
         self,
@@ -151,8 +141,6 @@ class Losses(Protocol):
             constants: Tensors that steps read: rows (m, d), vectors (d,) or scalars.
             batch: A batch as steps will have it.
         """
-        ...
 
     def release(self) -> None:
         """Free the memory that is held between calls."""
-        ...

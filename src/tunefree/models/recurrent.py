@@ -173,7 +173,7 @@ class _Recurrence(torch.autograd.Function):
     def vmap(
         info: Any, dims: Any, a: Tensor, w: Tensor, b: Any, h: Tensor, c: Any, *more: Any
     ) -> tuple[Any, int]:
-        a, w, b, h, c = _clients_first(info, dims, a, w, b, h, c)
+        a, w, b, h, c = clients_first(info, dims[:5], a, w, b, h, c)
         return _forward(a, w, b, h, c, *more), 0
 
 
@@ -189,15 +189,7 @@ class _RecurrenceGrad(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[Any, int]:
-        first: list[Any] = _clients_first(info, dims, *args[:8])
-        return _backward(*first, *args[8:]), 0
-
-
-def _clients_first(info: Any, dims: Any, *values: Any) -> list[Any]:
-    return [
-        None if v is None else clients_first(info, (d,), v)[0]
-        for v, d in zip(values, dims, strict=False)
-    ]
+        return _backward(*clients_first(info, dims[:8], *args[:8]), *args[8:]), 0
 
 
 def _forward(

@@ -82,35 +82,35 @@ def fold_targets(module: nn.Module, scaling: Tensor, columns: int) -> nn.Module 
 
 def _output_layer(module: nn.Module, x: Tensor) -> nn.Linear | None:
     """Return the linear layer with a bias whose output is the module's own."""
-    found: list[tuple[nn.Linear, Tensor]] = []
-
-    def note(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if isinstance(layer, nn.Linear) and layer.bias is not None:
-            found.append((layer, output))
-
-    linear = [m for m in module.modules() if isinstance(m, nn.Linear)]
-    hooks = [m.register_forward_hook(note) for m in linear]
-    output = module(x)
-    for hook in hooks:
-        hook.remove()
+    calls, output = _linear_calls(module, x)
     if not isinstance(output, Tensor):
         return None
-    last = [layer for layer, own in found if own.data_ptr() == output.data_ptr()]
+    last = [layer for layer, _, own in calls if own.data_ptr() == output.data_ptr()]
     return last[0] if len(last) == 1 else None
 
 
 def _input_layers(module: nn.Module, x: Tensor) -> list[nn.Linear]:
     """Return the linear layers with a bias that are called with x itself."""
-    found: list[nn.Linear] = []
+    calls, _ = _linear_calls(module, x)
+    found = [layer for layer, own, _ in calls if own.data_ptr() == x.data_ptr()]
+    return list(dict.fromkeys(layer for layer in found if layer.in_features == x.shape[1]))
 
-    def note(layer: nn.Module, args: tuple[Any, ...]) -> None:
-        takes = bool(args) and isinstance(args[0], Tensor) and args[0].data_ptr() == x.data_ptr()
-        if takes and isinstance(layer, nn.Linear) and layer.bias is not None:
-            found.append(layer)
 
-    linear = [m for m in module.modules() if isinstance(m, nn.Linear)]
-    hooks = [m.register_forward_pre_hook(note) for m in linear]
-    module(x)
+def _linear_calls(
+    module: nn.Module, x: Tensor
+) -> tuple[list[tuple[nn.Linear, Tensor, Tensor]], Any]:
+    """Return the linear layers with a bias, their inputs and outputs in module(x), and its output.
+
+    All inputs and outputs are held, so that two of them have one address only if they share memory.
+    """
+    calls: list[tuple[nn.Linear, Tensor, Tensor]] = []
+
+    def note(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if isinstance(layer, nn.Linear) and layer.bias is not None and args:
+            calls.append((layer, args[0], output))
+
+    hooks = [m.register_forward_hook(note) for m in module.modules() if isinstance(m, nn.Linear)]
+    output = module(x)
     for hook in hooks:
         hook.remove()
-    return list(dict.fromkeys(layer for layer in found if layer.in_features == x.shape[1]))
+    return calls, output

@@ -31,12 +31,10 @@ class Penalty(Checked, ABC):
     @abstractmethod
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         """Return h of each row: (..., d) -> (...,)."""
-        ...
 
     @abstractmethod
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
         """Return the proximal point of each row; alpha = 0 gives v, or its projection on a set."""
-        ...
 
     def check(self, alpha: float, owner: str) -> None:
         """Refuse a step with which the proximal map of `owner` is not defined."""

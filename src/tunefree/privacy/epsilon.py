@@ -29,8 +29,8 @@ from typing import Any, Literal
 
 from ..core.errors import (
     ArgumentError,
-    check_argument,
     check_between,
+    check_cohort,
     check_int,
     check_known,
     check_nonnegative,
@@ -78,8 +78,7 @@ def epsilon(
         check_int("epsilon", name, value)
     for name, value in (("prepares", prepares), ("replays", replays)):
         check_int("epsilon", name, int(value) if isinstance(value, bool) else value, 0)
-    most = f"at most the number of clients, {clients}"
-    check_argument("epsilon", "cohort", cohort, most, cohort <= clients)
+    check_cohort("epsilon", cohort, clients)
     check_known("cohorts", cohorts, ("known", "secret"))
     if memory and cohorts == "secret":
         reason = "What clients with a memory send reveals when they took part"

@@ -35,6 +35,7 @@ from torch import Tensor
 from ..core.errors import (
     ArgumentError,
     check_argument,
+    check_cohort,
     check_finite,
     check_in_range,
     check_int,
@@ -207,8 +208,7 @@ class Privacy:
         check_nonnegative("Privacy", "noise", self.noise)
         check_int("Privacy", "clients", self.clients)
         check_int("Privacy", "cohort", self.cohort)
-        most = f"at most the number of clients, {self.clients}"
-        check_argument("Privacy", "cohort", self.cohort, most, self.cohort <= self.clients)
+        check_cohort("Privacy", self.cohort, self.clients)
         if self.delta is not None:
             self.cost(1)  # raise errors now, not after a round
 

@@ -87,7 +87,7 @@ class ProtocolClient:
         if self.stage != stage:
             raise ProtocolError(f"Member {self.client} is {self.stage!r}, not {stage!r}.")
 
-    def _check_company(self, members: Collection[int]) -> None:
+    def _check_is_hidden(self, members: Collection[int]) -> None:
         """Refuse a sum of these members, of which this is one, if it does not hide this one."""
         self.terms.check_left(len(members))
         near = sum(self._weights[v] >= COMPARABLE * self.weight for v in members)
@@ -119,7 +119,7 @@ class ProtocolClient:
         if members.get(self.client) != self._public_keys():
             raise ProtocolError(f"The roster has not the keys that member {self.client} sent.")
         self._roster, self._weights = members, weights
-        self._check_company(members)
+        self._check_is_hidden(members)
         self._binding = self.terms.bind(roster)
         key_shares, seed_shares = (
             shamir.split(secret, len(members), self.terms.threshold)
@@ -156,7 +156,7 @@ class ProtocolClient:
         if self.client in found or not found.keys() <= self._roster.keys():
             raise ProtocolError("The inbox has shares of a client that is no other member.")
         t = self.terms
-        self._check_company([self.client, *found])
+        self._check_is_hidden([self.client, *found])
         if values.shape != (t.length,) or values.dtype != BITS[t.bits]:
             raise ProtocolError(f"A member adds {t.length} integers of {t.bits} bits.")
         self._inbox, self.stage = found, "masked"
@@ -181,7 +181,7 @@ class ProtocolClient:
             raise ProtocolError("The survivors include a client that did not share.")
         if self.client not in left:
             raise ProtocolError(f"Member {self.client} sent its numbers, but is left out.")
-        self._check_company(left)
+        self._check_is_hidden(left)
         self.stage = "opened"
         mine = {self.client: self._own}
         for v, dealt in self._inbox.items():

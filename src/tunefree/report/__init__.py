@@ -1,7 +1,7 @@
 """Output for people: progress and tables in the terminal, the HTML report, figures for papers."""
 
-import importlib
 import logging
+import random
 
 from ..training.callbacks import Callback
 from ..training.run import register_report
@@ -11,13 +11,15 @@ from .payload import describe_run
 
 def make_progress(rounds: int) -> Callback | None:
     """Return a callback that shows a run's progress in a terminal or a notebook; None elsewhere."""
+    state = random.getstate()  # from which `rich` draws a number when it is imported
     try:
-        terminal = importlib.import_module(f"{__name__}.terminal")
+        from .terminal import make_bar
     except ImportError:  # rich is not installed
         logging.getLogger("tunefree").debug("No progress bar: rich cannot be imported.")
         return None
-    bar: Callback | None = terminal.make_bar(rounds)
-    return bar
+    finally:
+        random.setstate(state)
+    return make_bar(rounds)
 
 
 register_report(

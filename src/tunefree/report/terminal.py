@@ -19,7 +19,10 @@ from ..training.callbacks import Event
 from ..training.run import Run
 from .payload import MEASURES, summary_rows
 
-MEASURED = {"test_accuracy": "accuracy", "test_loss": "test loss"}  # the first there is, in words
+MEASURED = {
+    "test_accuracy": "accuracy",
+    "test_loss": "test loss",
+}  # the first in a row is shown
 PAUSE = 0.2  # seconds between two updates in a notebook, except for the last one
 ENGINES = {"vmap": "batched", "vmap, compiled": "batched and compiled", "loop": "each by itself"}
 

@@ -66,7 +66,6 @@ class Robust(Checked, ABC):
     @abstractmethod
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
         """Return the aggregate of each channel (m, d), with weights p (m,) that sum to 1."""
-        ...
 
     def aggregate_number(self, values: Rows, p: Tensor, context: MeanContext) -> Tensor:
         """Return the aggregate of one number per client (m,)."""
@@ -79,7 +78,6 @@ class SelectionRule(Robust):
     @abstractmethod
     def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
         """Return the rows to average, and the clients' weights (m,), which sum to 1."""
-        ...
 
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
         """Return the weighted means of the selected rows."""

@@ -71,7 +71,6 @@ class ClientPool(Protocol):
 
     def sample_cohort(self, t: int) -> Tensor:
         """Return the ids of the clients that take part in round t."""
-        ...
 
     def announce(self, ids: Tensor | None) -> None:
         """Announce the next round's cohort so that its batches can be prefetched.
@@ -82,11 +81,9 @@ class ClientPool(Protocol):
 
     def weight_of(self, ids: Tensor) -> float:
         """Return the share of these clients in the weight of the whole population."""
-        ...
 
     def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
         """Return the mean of `request.what` at each point of `request.at`."""
-        ...
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Train a cohort and return the means of its uploads.
@@ -94,7 +91,6 @@ class ClientPool(Protocol):
         Raises:
             NoClientsError: If no client answers.
         """
-        ...
 
     def commit(self) -> None:
         """Store the memory that the last `train` left in the clients."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.errors import refuse_overflow
 from ..core.plan import Plan, Round, What, Who
 from ..core.random import cohort
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, Metrics, State, Vector
 from ..methods import Method
 from ..wire import Ledger
 from .pool import ClientPool, NoClientsError, QueryRequest, RoundResult
@@ -128,7 +128,7 @@ def run_round(
 
 def _communicate(
     method: Method, now: ServerState, pool: ClientPool, ids: Tensor, t: Round, ledger: Ledger
-) -> tuple[ServerState, RoundResult, Trace]:
+) -> tuple[ServerState, RoundResult, Metrics]:
     """Return the next state, the cohort's result and the server rule's trace."""
     clients = t.plan.clients
 

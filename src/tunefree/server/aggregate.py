@@ -22,11 +22,9 @@ class Aggregator(Protocol):
 
     def add(self, p: Tensor, rows: Channels) -> None:
         """Add rows (m, ...) with weights p (m,); each row is one client."""
-        ...
 
     def result(self) -> Channels:
         """Return the means."""
-        ...
 
 
 class Aggregation(Protocol):
@@ -40,7 +38,6 @@ class Aggregation(Protocol):
             round: The round; -1 before the first.
             what: Name of the mean within the round: "train", "measured", "probe 0", ...
         """
-        ...
 
 
 class Mean:

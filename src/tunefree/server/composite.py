@@ -15,7 +15,7 @@ from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from ..penalties import Penalty, Zero
 from .average import Average, Momentum
-from .rule import Server, ServerUpdate
+from .rule import Server, ServerUpdate, as_inner
 
 
 @dataclass(frozen=True)
@@ -62,25 +62,10 @@ class Proximal(Server):
             why = "its step has no bound, and a weakly convex penalty needs alpha < 1/rho"
             raise cannot_use(type(self.penalty).__name__, name, f"{why}; use Average")
 
-    @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What the other rule needs."""
-        return self.inner.needs
-
-    @property
-    def sends(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What the other rule sends."""
-        return self.inner.sends
-
-    @property
-    def full(self) -> bool:  # type: ignore[override]
-        """As the other rule."""
-        return self.inner.full
-
-    @property
-    def needs_constant_lr(self) -> bool:  # type: ignore[override]
-        """As the other rule."""
-        return self.inner.needs_constant_lr
+    needs = as_inner("needs")
+    sends = as_inner("sends")
+    full = as_inner("full")
+    needs_constant_lr = as_inner("needs_constant_lr")
 
     def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
         """Let the other rule take it in."""

@@ -23,7 +23,7 @@ import torch
 
 from ..core.fields import Decay, NonNegative, Positive
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, Metrics, State, Vector
 from ..core.vectors import inner
 from .rule import Server, ServerUpdate
 
@@ -37,7 +37,9 @@ class _Diagonal(Server):
     eps_g: NonNegative
     max_move: Positive | None
 
-    def _move(self, x: Vector, v: Vector, m: Vector, s: Vector, q: Vector) -> tuple[Vector, Trace]:
+    def _move(
+        self, x: Vector, v: Vector, m: Vector, s: Vector, q: Vector
+    ) -> tuple[Vector, Metrics]:
         # In place on temporaries of its own: fresh memory costs more than the arithmetic, measured
         # 23 of 26 ms a pass for 11 million numbers.
         root = s.sqrt().add_(self.eps).clamp_(min=torch.finfo(s.dtype).tiny)  # 0/0 is 0

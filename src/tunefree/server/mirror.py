@@ -43,12 +43,10 @@ class Mirror(Checked, ABC):
     @abstractmethod
     def to_dual(self, x: Vector) -> Vector:
         """Return grad psi(x)."""
-        ...
 
     @abstractmethod
     def to_primal(self, theta: Vector) -> Vector:
         """Return grad phi(theta)."""
-        ...
 
     def solve(self, x: Vector, v: Vector, m: Vector) -> Vector:
         """Return the eta at which the step is as good as its bound."""

@@ -73,18 +73,14 @@ class PAdaMFed(Server):
     needs: ClassVar[tuple[str, ...]] = ("delta", "control")
 
     @property
-    def _vr(self) -> bool:
-        return self.rates.kind == "padamfed-vr"
-
-    @property
     def sends(self) -> tuple[str, ...]:  # type: ignore[override]
         """What the direction of the same kind reads."""
-        return ("momentum", "before") if self._vr else ("momentum",)
+        return ("momentum", "before") if self.rates.reduces_variance else ("momentum",)
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start at zero, until everyone has prepared."""
         zero = {"control": torch.zeros_like(x), "momentum": torch.zeros_like(x)}
-        return zero | ({"before": x} if self._vr else {})
+        return zero | ({"before": x} if self.rates.reduces_variance else {})
 
     def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
         """Take everyone's first c_i."""
@@ -96,7 +92,7 @@ class PAdaMFed(Server):
             return {"x": x}
         blend = torch.lerp(state["momentum"], state["control"], self.rates.beta_at(t.plan))
         sent = {"x": x, "momentum": blend}
-        return sent | ({"before": state["before"]} if self._vr else {})
+        return sent | ({"before": state["before"]} if self.rates.reduces_variance else {})
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Rescale the mean move and update c and p."""
@@ -106,7 +102,7 @@ class PAdaMFed(Server):
             "momentum": torch.lerp(state["momentum"], state["control"] + change, beta),
             "control": torch.add(state["control"], change, alpha=t.fraction),
         }
-        if self._vr:
+        if self.rates.reduces_variance:
             after["before"] = x
         x = torch.add(x, mean["delta"], alpha=eta)
         return x, after, {"server_step": x.new_tensor(eta)}

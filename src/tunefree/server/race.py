@@ -14,7 +14,7 @@ times f(x0) or is not finite. In the run, such a loss, or one that gives back ni
 was gained, puts the run back to the last point that gave back less than a quarter, at a third of
 the rate.
 
-Differences from the paper: there is none, the rule is ours (docs/auto.md).
+Differences from the paper: none; the rule is ours (docs/auto.md).
 """
 
 import math
@@ -25,7 +25,7 @@ from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector, select_prefix
 from .feddua import FedDuAdagrad
 from .output import Averaged
-from .rule import Server, ServerUpdate
+from .rule import Server, ServerUpdate, as_inner
 
 FACTOR = 3.0  # between the rates of neighbouring arms
 FIRST, USUAL = FACTOR**-3, FACTOR**-3  # the first arm's rate: in units of the line search's; most
@@ -69,16 +69,12 @@ class Race(Server):
     inner: Server = field(default_factory=FedDuAdagrad)
     sends: ClassVar[tuple[str, ...]] = ("lr",)
     goes_with: ClassVar[tuple[str, ...]] = ("Plain",)
+    euclidean = as_inner("euclidean")
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         """What the inner rule needs, and the clients' loss."""
         return (*self.inner.needs, "train_loss")
-
-    @property
-    def euclidean(self) -> bool:  # type: ignore[override]
-        """As the inner rule."""
-        return self.inner.euclidean
 
     def init(self, x: Vector, plan: Plan) -> State:
         """Start before the race."""

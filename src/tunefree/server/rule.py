@@ -1,13 +1,13 @@
 """What a server rule is: it sees weighted means over the cohort, never a client."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from ..core.fields import Checked
 from ..core.plan import Plan, Query, Round
-from ..core.types import Channels, State, Trace, Vector
+from ..core.types import Channels, Metrics, State, Vector
 
-ServerUpdate: TypeAlias = tuple[Vector, State, Trace]
+ServerUpdate: TypeAlias = tuple[Vector, State, Metrics]
 """The next x, the memory from now on, and numbers for the history."""
 
 
@@ -54,7 +54,6 @@ class Server(Checked, ABC):
     @abstractmethod
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
         """Return the next x, the memory from now on, and numbers for the history."""
-        ...
 
     def recover(self, x: Vector, state: State, t: Round) -> tuple[Vector, State] | None:
         """Return x and memory to go on from after a round that was not finite; None ends the run.
@@ -66,6 +65,11 @@ class Server(Checked, ABC):
     def output(self, x: Vector, state: State) -> Vector:
         """Return the model that x stands for."""
         return x
+
+
+def as_inner(name: str) -> Any:
+    """Return a property of a rule around another one, `inner`: as the other rule has it."""
+    return property(lambda self: getattr(self.inner, name), doc="As the inner rule.")
 
 
 class Output(Checked):

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..clients.loop import LocalBatches
 from ..core.device import one_thread
 from ..core.random import bits, key
-from ..core.types import Pair, map_inputs, to_device
+from ..core.types import Samples, map_inputs, to_device
 from ..data.batches import BatchPlan, batch_width, draw_batches
 from ..data.federation import Federation
 from ..models.augment import CropFlip
@@ -55,7 +55,7 @@ class BatchSource:
 
     def order(self, ids: Tensor) -> DeferredBatch:
         """Return the batch of `probe` in the form for engines that gather rows themselves."""
-        return DeferredBatch(self._here(_encode(*self._first(ids))), self.gather)
+        return DeferredBatch(self._to_device(_encode(*self._first(ids))), self.gather)
 
     def _first(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
@@ -85,13 +85,15 @@ class BatchSource:
                 keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
             fetch: Callable[[int], Batch | DeferredBatch]
             if deferred:  # one tensor, copied to the device once per phase
-                codes = self._here(_encode(index, mask, keys))
+                codes = self._to_device(_encode(index, mask, keys))
                 fetch = lambda k: DeferredBatch(codes[k], self.gather)  # noqa: E731
             else:
-                index, mask, keys = (self._here(v) for v in (index, mask, keys))
+                index, mask, keys = (self._to_device(v) for v in (index, mask, keys))
                 fetch = lambda k: self._batch(index[k], mask[k], keys[k])  # noqa: E731
             span = (int(draws.steps.min()), int(draws.steps.max()))
-            return LocalBatches(fetch, self._here(draws.steps), self._here(draws.share), span)
+            return LocalBatches(
+                fetch, self._to_device(draws.steps), self._to_device(draws.share), span
+            )
 
     @cached_property
     def gather(self) -> Callable[[Tensor], Batch]:
@@ -102,7 +104,7 @@ class BatchSource:
 
         return gather
 
-    def _here(self, t: Tensor) -> Tensor:
+    def _to_device(self, t: Tensor) -> Tensor:
         return to_device(t, self.problem.device)
 
     def blocks(self, ids: Tensor | None, t: int) -> Iterator[tuple[Tensor, Batch]]:
@@ -121,7 +123,7 @@ class BatchSource:
         for low in range(0, int(sizes.max()), self.block):
             spot = low + torch.arange(self.block)
             mask = spot < sizes[:, None]  # (m, B)
-            weight = self._here((mask.sum(1).double() / sizes).to(self.problem.dtype))
+            weight = self._to_device((mask.sum(1).double() / sizes).to(self.problem.dtype))
             mask[:, 0] = True  # a client without further samples counts with weight 0
             index = starts[:, None] + torch.minimum(spot, sizes[:, None] - 1)
             keys = bits(first, torch.tensor(low)) if low else first
@@ -139,8 +141,8 @@ class BatchSource:
         inputs = map_inputs(change, batch.inputs)
         return replace(batch, inputs=inputs)
 
-    def _gather_rows(self, source: Pair, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
-        index, mask, keys = (self._here(t) for t in (index, mask, keys))
+    def _gather_rows(self, source: Samples, index: Tensor, mask: Tensor, keys: Tensor) -> Batch:
+        index, mask, keys = (self._to_device(t) for t in (index, mask, keys))
         inputs = map_inputs(lambda t: _rows(t, index), source[0])
         return Batch(inputs, _rows(source[1], index), mask, keys)
 

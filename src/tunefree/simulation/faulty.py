@@ -54,7 +54,7 @@ class DelayQueue:
         """Return the clients that cannot be sampled in round t."""
         return [i for i, (since, until) in self._busy.items() if since < t <= until]
 
-    def engage(self, clients: Tensor, t: int, until: Tensor) -> None:
+    def mark_busy(self, clients: Tensor, t: int, until: Tensor) -> None:
         """Mark clients that were sampled in round t as busy until the given rounds."""
         self._busy = {i: e for i, e in self._busy.items() if e[1] >= t - 1}
         ends = zip(clients.tolist(), until.tolist(), strict=True)
@@ -64,7 +64,7 @@ class DelayQueue:
         """Return the uploads that arrive in round t, ordered by client."""
         return sorted((a for a in self._uploads if a.due == t), key=lambda a: a.client)
 
-    def settle(self, t: int, sent: list[LateUpload]) -> None:
+    def commit(self, t: int, sent: list[LateUpload]) -> None:
         """Remove the uploads that arrived in round t, and add those sent in it."""
         self._uploads = [a for a in self._uploads if a.due > t] + sent
         self._last = t
@@ -133,7 +133,7 @@ class FaultyClients:
         else:
             ids = free[subset(key(seed, "cohort", t), len(free), min(size, len(free)))]
         late = ids[self._fates(t, ids) == Fate.STALE]
-        self._queue.engage(late, t, t + self._faults.delays(seed, t, late))
+        self._queue.mark_busy(late, t, t + self._faults.delays(seed, t, late))
         return ids
 
     def _fates(self, t: int, ids: Tensor) -> Tensor:
@@ -150,10 +150,10 @@ class FaultyClients:
         self._trained, self._pending, self._sent_late = t.index, [], []
         fates, arriving = self._fates(t.index, ids), self._queue.due(t.index)
         late, prompt = ids[fates == Fate.STALE], ids[fates >= Fate.SLOW]
-        spent = [self._train_aside(ids[fates == Fate.AFTER], down, t)]
+        spent = [self._train_uncounted(ids[fates == Fate.AFTER], down, t)]
         until = t.index + self._faults.delays(self._plan.seed, t.index, late)
         for k, due in enumerate(until.tolist()):
-            spent.append(self._train_aside(late[k : k + 1], down, t, due))
+            spent.append(self._train_uncounted(late[k : k + 1], down, t, due))
         counts = {
             "lost": int((fates == Fate.BEFORE).sum() + (fates == Fate.AFTER).sum()),
             "slow": int((fates == Fate.SLOW).sum()),
@@ -162,7 +162,7 @@ class FaultyClients:
         }
         extra = {n: sum(row.get(n, 0) for row in spent) for n in COUNTED}
         if not len(prompt) and not arriving:
-            row = {n: v for n, v in (self._no_work(t) | extra).items() if v or n == "gradients"}
+            row = {n: v for n, v in (self._zero_costs(t) | extra).items() if v or n == "gradients"}
             raise NoClientsError(row | {"answered": 0, **counts})
         result = self._train_prompt(prompt, arriving, down, t, ledger)
         row = dict(result.measured)
@@ -178,14 +178,14 @@ class FaultyClients:
     ) -> RoundResult:
         """Train the clients that answer in time; return the means over them and late uploads."""
         late_weight = self.weight_of(torch.tensor([u.client for u in late], dtype=torch.int64))
-        aggregate: Aggregation = partial(self._join, late, late_weight)
+        aggregate: Aggregation = partial(self._start_with_late, late, late_weight)
         if len(ids):
             result, self._pending = self.simulation.train_clients(
                 ids, down, t, ledger, aggregate if late else None
             )
         else:
             means, found = (aggregate(0.0, t.index, w).result() for w in ("train", "measured"))
-            row = {"lr": float(found["lr"])} | self._no_work(t)
+            row = {"lr": float(found["lr"])} | self._zero_costs(t)
             result = RoundResult(means, float(found["loss"]), row, fraction=0.0)
         for upload in late:
             ledger.add(upload.ledger)
@@ -193,7 +193,7 @@ class FaultyClients:
         assert result.fraction is not None
         return replace(result, fraction=result.fraction + late_weight)
 
-    def _join(
+    def _start_with_late(
         self, late: list[LateUpload], late_weight: float, weight: float, round: int, what: str
     ) -> Aggregator:
         """Create an aggregator that contains the late uploads."""
@@ -203,10 +203,10 @@ class FaultyClients:
             aggregator.add(p, upload.rows if what == "train" else upload.measured)
         return aggregator
 
-    def _no_work(self, t: Round) -> dict[str, float]:
+    def _zero_costs(self, t: Round) -> dict[str, float]:
         return work_costs(self._method, dict.fromkeys(WORK_COUNTS, 0.0), 0, t)
 
-    def _train_aside(
+    def _train_uncounted(
         self, ids: Tensor, down: Channels, t: Round, due: int | None = None
     ) -> dict[str, float]:
         """Train clients whose uploads are lost, or one whose upload is late; return its cost."""
@@ -243,7 +243,7 @@ class FaultyClients:
     def commit(self) -> None:
         """Store the memory of the clients whose uploads arrived, and queue the late uploads."""
         self.simulation.store_memory(self._pending)
-        self._queue.settle(self._trained, self._sent_late)
+        self._queue.commit(self._trained, self._sent_late)
         self._pending, self._sent_late = [], []
 
     def state(self) -> dict[str, Tensor]:

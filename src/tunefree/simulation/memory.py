@@ -56,10 +56,10 @@ class ClientMemory:
         if place == "auto":
             place = _choose(on, self.bytes)
         self.place = "host" if place == "device" and on.type == "cpu" else place
-        self._apart = self.place == "file" or (self.place == "host" and on.type != "cpu")
+        self._is_on_host = self.place == "file" or (self.place == "host" and on.type != "cpu")
         self._slot = torch.full((clients,), -1, dtype=torch.int64)
         self._worker: ThreadPoolExecutor | None = None
-        self._ahead: tuple[Tensor, Future[State]] | None = None  # ids and rows being read
+        self._prefetched: tuple[Tensor, Future[State]] | None = None  # ids and rows being read
         self._files: list[Path] = []
         if self.place == "file" and first:
             self._open_files()
@@ -72,12 +72,12 @@ class ClientMemory:
 
     def _open_files(self) -> None:
         """Create the folder of the files, and raise an ArgumentError if its disk is too small."""
-        _sweep(Path(tempfile.gettempdir()))
-        with _disk():
+        _remove_leftovers(Path(tempfile.gettempdir()))
+        with _report_disk_errors():
             home = Path(tempfile.mkdtemp(prefix=TEMPORARY))
         self._files = [home / f"memory-{k}.rows" for k in range(len(self._first))]
         remove = weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
-        need, free = self.bytes * _neighbours(), shutil.disk_usage(home).free
+        need, free = self.bytes * _local_processes(), shutil.disk_usage(home).free
         if need > free:
             remove()
             raise ArgumentError(
@@ -88,22 +88,22 @@ class ClientMemory:
 
     def _empty(self) -> None:
         """Start without rows, in new stores: someone may hold a view of the old ones."""
-        self._seen, self._ids = 0, TensorRows(torch.tensor(0), torch.device("cpu"))
-        self._stores: dict[str, TensorRows | MappedRows] = {}
+        self._seen, self._ids = 0, GrowingRows(torch.tensor(0), torch.device("cpu"))
+        self._stores: dict[str, GrowingRows | MappedRows] = {}
         for k, (name, v) in enumerate(self._first.items()):
             if self.place == "file":
-                with _disk():
+                with _report_disk_errors():
                     self._stores[name] = MappedRows(v, self._files[k], self._most)
             else:
                 on = v.device if self.place == "device" else torch.device("cpu")
-                self._stores[name] = TensorRows(v, on, self._most)
+                self._stores[name] = GrowingRows(v, on, self._most)
 
     def gather(self, ids: Tensor) -> State:
         """Return the rows of these clients, in their order."""
         ids = _plain(ids)
         slots = self._slot[ids]
         seen = (slots >= 0).nonzero().flatten()
-        found = self._found(ids, slots[seen])
+        found = self._read_rows(ids, slots[seen])
         out = {n: found[n].to(v.device, non_blocking=v.is_cuda) for n, v in self._first.items()}
         if len(seen) == len(ids):
             return out
@@ -113,11 +113,11 @@ class ClientMemory:
             out[name] = rows
         return out
 
-    def _found(self, ids: Tensor, slots: Tensor) -> State:
-        if self._ahead is not None and torch.equal(ids, self._ahead[0]):
-            future, self._ahead = self._ahead[1], None
+    def _read_rows(self, ids: Tensor, slots: Tensor) -> State:
+        if self._prefetched is not None and torch.equal(ids, self._prefetched[0]):
+            future, self._prefetched = self._prefetched[1], None
             return future.result()
-        if self._apart:
+        if self._is_on_host:
             return _collect(self._rows(), slots, self._buffers(len(slots)))
         return {n: rows.index_select(0, slots.to(rows.device)) for n, rows in self._rows().items()}
 
@@ -137,30 +137,32 @@ class ClientMemory:
         Only one set of ids is read at a time. Does nothing if rows are on the device.
         """
         ids = _plain(ids)
-        if not self._apart or (self._ahead is not None and torch.equal(ids, self._ahead[0])):
+        if not self._is_on_host or (
+            self._prefetched is not None and torch.equal(ids, self._prefetched[0])
+        ):
             return
-        self._drop()
+        self._cancel_prefetch()
         slots = self._slot[ids]
         slots = slots[slots >= 0]
         buffers = self._buffers(len(slots))  # here, since another thread would pin for device 0
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "tunefree-memory")
-        self._ahead = ids.clone(), self._worker.submit(_collect, self._rows(), slots, buffers)
+        self._prefetched = ids.clone(), self._worker.submit(_collect, self._rows(), slots, buffers)
 
-    def _drop(self) -> None:
-        if self._ahead is not None:
-            self._ahead[1].cancel()
-            self._ahead = None
+    def _cancel_prefetch(self) -> None:
+        if self._prefetched is not None:
+            self._prefetched[1].cancel()
+            self._prefetched = None
 
     def scatter(self, ids: Tensor, rows: State) -> None:
         """Store the rows of these clients; ids must not repeat."""
         if not self._first:
             return
         ids = _plain(ids)
-        if self._ahead is not None and bool(torch.isin(ids, self._ahead[0]).any()):
-            self._drop()
+        if self._prefetched is not None and bool(torch.isin(ids, self._prefetched[0]).any()):
+            self._cancel_prefetch()
         new = ids[self._slot[ids] < 0]
-        self._hold(self._seen + len(new))
+        self._reserve(self._seen + len(new))
         begin, self._seen = self._seen, self._seen + len(new)
         self._ids.rows[begin : self._seen] = new
         self._slot[new] = torch.arange(begin, self._seen)
@@ -171,16 +173,16 @@ class ClientMemory:
         for name in self._first.keys() - rows.keys():
             self._stores[name].rows[begin : self._seen] = self._first[name]
 
-    def _hold(self, need: int) -> None:
+    def _reserve(self, need: int) -> None:
         """Make room for `need` rows; if that fails, nothing has changed."""
         limit = self._most if need <= self._most else len(self._slot)
         for store in (self._ids, *self._stores.values()):
-            with _disk():
-                store.hold(self._seen, need, limit)
+            with _report_disk_errors():
+                store.reserve(self._seen, need, limit)
 
     def _to_store(self, rows: State) -> State:
         """Return rows on the device of the stores, after copies have finished."""
-        if not self._apart:
+        if not self._is_on_host:
             return {name: v.to(self._stores[name].rows.device) for name, v in rows.items()}
         out, on = {}, None
         for name, v in rows.items():
@@ -206,10 +208,10 @@ class ClientMemory:
         if not self._first:
             return
         ids = _plain(tensors["memory_ids"])
-        self._drop()
+        self._cancel_prefetch()
         self._empty()
         self._slot.fill_(-1)
-        self._hold(len(ids))
+        self._reserve(len(ids))
         self._seen = len(ids)
         self._ids.rows[: self._seen] = ids
         self._slot[ids] = torch.arange(self._seen)
@@ -217,7 +219,7 @@ class ClientMemory:
             rows[: self._seen] = tensors[f"memory.{name}"]
 
 
-class TensorRows:
+class GrowingRows:
     """Rows in one tensor, which doubles when it is full.
 
     On a CPU, `room` rows are allocated at once, so that they never have to move: the system
@@ -230,7 +232,7 @@ class TensorRows:
             with suppress(RuntimeError):  # a system without overcommit
                 self.rows = self.rows.new_empty((room, *first.shape))
 
-    def hold(self, used: int, need: int, limit: int) -> None:
+    def reserve(self, used: int, need: int, limit: int) -> None:
         """Make room for `need` rows, of which the first `used` are in use."""
         if len(self.rows) < need:
             room = min(max(need, 2 * len(self.rows)), limit)
@@ -259,7 +261,7 @@ class MappedRows:
         os.ftruncate(self._file, size)
         self.rows = torch.frombuffer(mmap.mmap(self._file, size), dtype=first.dtype).view(shape)
 
-    def hold(self, used: int, need: int, limit: int) -> None:
+    def reserve(self, used: int, need: int, limit: int) -> None:
         """Make room for `need` rows, of which the first `used` are in use."""
         if len(self.rows) < need:
             self._map(min(max(need, 2 * len(self.rows)), limit))
@@ -286,7 +288,7 @@ def _choose(on: torch.device, need: int) -> Place:
     free = torch.cuda.mem_get_info(on)[0] if on.type == "cuda" else free_ram()
     if on.type != "cpu" and need <= free / 2:
         return "device"
-    return "host" if need * _neighbours() <= free_ram() / 2 else "file"
+    return "host" if need * _local_processes() <= free_ram() / 2 else "file"
 
 
 def free_ram() -> int:
@@ -307,12 +309,12 @@ def free_ram() -> int:
         return free
 
 
-def _neighbours() -> int:
+def _local_processes() -> int:
     """Return the number of processes of this run on this machine, as set by `torchrun`."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def _sweep(place: Path) -> None:
+def _remove_leftovers(place: Path) -> None:
     """Remove the files left by killed processes."""
     for folder in place.glob(f"{TEMPORARY}*"):
         files = [] if folder.is_symlink() else list(folder.glob("memory-*.rows"))
@@ -321,7 +323,7 @@ def _sweep(place: Path) -> None:
 
 
 @contextmanager
-def _disk() -> Iterator[None]:
+def _report_disk_errors() -> Iterator[None]:
     """Report that the temporary folder cannot hold the files."""
     try:
         yield

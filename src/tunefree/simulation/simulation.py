@@ -13,7 +13,7 @@ from ..core.device import one_thread
 from ..core.errors import ArgumentError
 from ..core.plan import Round
 from ..core.random import cohort
-from ..core.types import Channels, Rows, State, Vector, map_inputs
+from ..core.types import Channels, Rows, State, Vector, take_rows
 from ..core.vectors import row_sq
 from ..data.moments import column_moments
 from ..rounds.client import init_client_memory, local_update, pack_uploads, update_memory
@@ -321,7 +321,7 @@ class Simulation:
         total = self.method.weight_decay * x
         for low in range(0, len(weight), ROWS):
             rows = slice(low, low + ROWS)
-            inputs = map_inputs(lambda t, rows=rows: t[rows], self.federation.x)  # type: ignore[misc]
+            inputs = take_rows(self.federation.x, rows)
             total = total + self.problem.gradient(x, inputs, self.federation.y[rows], weight[rows])
         return total
 

@@ -12,16 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from ..core.errors import ArgumentError
 from ..core.files import check_writable, open_regular, read_file, write_atomically
 from ..training.callbacks import Event
-from ..training.history import History
+from ..training.history import History, Row
 from ..training.run import Run
 from .trackers import finite_numbers, import_modules
-
-Row = dict[str, Any]
 
 
 class _TableSink(ABC):

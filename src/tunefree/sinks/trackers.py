@@ -20,9 +20,9 @@ from ..core.errors import import_optional
 from ..core.files import flatten, to_json
 from ..training.callbacks import Event
 from ..training.folder import INFORMATION
+from ..training.history import Row
 from ..training.run import Run
 
-Row = dict[str, Any]
 Numbers = dict[str, int | float]
 MLFLOW_BATCH, MLFLOW_TEXT = 100, 6000  # parameters per request, and characters of one
 MLFLOW_STATUS = {

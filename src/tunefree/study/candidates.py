@@ -8,9 +8,9 @@ from typing import Any
 
 from .. import methods
 from ..core.errors import ArgumentError, check_int, unknown_name
-from ..core.plugins import get_own, is_own, load_own
+from ..core.plugins import get_user_object, is_user_object, load_user_object
 from ..methods import Method
-from ..methods.registry import add_own_method
+from ..methods.registry import add_user_method
 from ..training.command import parse_method_settings
 
 TUNED = "tuned"
@@ -39,18 +39,18 @@ def parse_candidate(text: str) -> Candidate:
     name, *parts = NEXT_SETTING.split(text.strip())
     texts = tuple(part for part in parts if part != TUNED)
     if name not in methods.CATALOGUE:
-        if is_own(name):
-            get_own(name)
+        if is_user_object(name):
+            get_user_object(name)
         raise unknown_name("method", name, methods.CATALOGUE)
     return replace(make_candidate(name, texts), label=text.strip(), tuned=TUNED in parts)
 
 
-def load_own_methods(text: str) -> None:
+def load_user_methods(text: str) -> None:
     """Run the user's files that a list of methods names, which must have been typed."""
     for one in text.split(","):
         name = NEXT_SETTING.split(one.strip())[0]
-        if is_own(name):
-            add_own_method(name, load_own(name))
+        if is_user_object(name):
+            add_user_method(name, load_user_object(name))
 
 
 def make_candidate(name: str, texts: tuple[str, ...]) -> Candidate:

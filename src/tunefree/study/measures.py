@@ -18,7 +18,7 @@ from .tasks import GOOD, NOT_RUN, FailedRun, Outcome
 COSTS = ("gradients", "bytes_up", "bytes_down", "seconds")
 MEASURES = ("test_accuracy", "test_loss", "validation_accuracy", "validation_loss", "train_loss")
 SHARE = 0.95  # the default target, as a share of the best method's final score
-Groups = Mapping[str, Sequence[Outcome]]
+OutcomesByLabel = Mapping[str, Sequence[Outcome]]
 
 
 def to_float(value: Any) -> float | None:
@@ -31,7 +31,7 @@ def ended_well(outcome: Outcome) -> TypeGuard[Run]:
     return isinstance(outcome, Run) and outcome.status in GOOD
 
 
-def choose_measure(groups: Groups) -> str:
+def choose_measure(groups: OutcomesByLabel) -> str:
     """Return the first of `MEASURES` that every run has which ended well."""
     runs = [run for group in groups.values() for run in group if ended_well(run)]
     for name in MEASURES:
@@ -52,7 +52,7 @@ def final_value(run: Run, measure: str) -> float | None:
     return to_float(run.summary.get(measure))
 
 
-def final_values(groups: Groups, measure: str) -> dict[str, list[float | None]]:
+def final_values(groups: OutcomesByLabel, measure: str) -> dict[str, list[float | None]]:
     """Return each method's final values, one per seed; None if the run did not end well."""
     return {
         label: [final_value(r, measure) if ended_well(r) else None for r in group]
@@ -105,13 +105,13 @@ def find_best(finals: Mapping[str, Sequence[float | None]], measure: str) -> str
     return max(ranks, key=lambda label: ranks[label], default=None)
 
 
-def select_runs(groups: Groups) -> dict[str, list[Run]]:
+def select_runs(groups: OutcomesByLabel) -> dict[str, list[Run]]:
     """Return the runs of each label without failures; labels without runs are left out."""
     runs = {label: [r for r in group if isinstance(r, Run)] for label, group in groups.items()}
     return {label: group for label, group in runs.items() if group}
 
 
-def default_target(groups: Groups, measure: str) -> float | None:
+def default_target(groups: OutcomesByLabel, measure: str) -> float | None:
     """Return the target if none is given; see `SHARE`."""
     finals = final_values(groups, measure)
     first = find_best(finals, measure)
@@ -192,7 +192,7 @@ def count_lost(group: Sequence[Outcome]) -> str:
 
 
 def make_rows(
-    groups: Groups, measure: str, target: float | None, tunings: Mapping[str, Any]
+    groups: OutcomesByLabel, measure: str, target: float | None, tunings: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Return one row per method, with its difference to the best one and the test's verdict."""
     finals = final_values(groups, measure)

@@ -11,21 +11,23 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from torch import nn
 
 from ..core.errors import ArgumentError, check_argument, unknown_name
+from ..core.random import torch_seed
 from ..data import Federation
 from ..methods import Method
-from ..training.bind import BoundRun, SimulatedClients, bind
+from ..training.bind import BoundRun, bind
 from ..training.callbacks import Callback
-from ..training.command import CommandConfig, CommandRun, build_run, make_config
+from ..training.client_data import SimulatedClients
+from ..training.command import CommandConfig, build_run, make_config
 from ..training.config import RunConfig, check_option_names
 from .candidates import Candidate, make_seeds
 from .tasks import RunInputs, RunTask, run_folder
 
 MakeModel = nn.Module | Callable[[int], nn.Module]
 MakeFederation = Federation | Callable[[int], Federation]
+Built = tuple[nn.Module, Federation]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,7 @@ class Study(ABC):
     out: Path | None = None  # the study's folder
     jobs: int = 1  # processes
     command: Mapping[str, Any] | None = None  # that started it; kept in the study's JSON file
+    built: dict[int, Built] = field(default_factory=dict, repr=False)  # of the current seed
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -63,6 +66,18 @@ class Study(ABC):
     def inputs(self, task: RunTask) -> RunInputs:
         """Return what a run is trained with."""
 
+    @abstractmethod
+    def _build(self, seed: int) -> Built:
+        """Build the model and the federation of a seed."""
+
+    def shared(self, seed: int) -> Built:
+        """Return the model and the federation of a seed, the same for all methods."""
+        if seed not in self.built:
+            built = self._build(seed)
+            self.built.clear()  # keeps the data of one seed only
+            self.built[seed] = built
+        return self.built[seed]
+
     def task(self, label: str, seed: int, until: int | None = None) -> RunTask:
         """Return the run of a label and a seed, which may stop `until` a round."""
         return RunTask(label, seed, self.rounds, run_folder(self.out, label, seed), until)
@@ -83,7 +98,6 @@ class CommandStudy(Study):
 
     config: CommandConfig
     methods: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)  # by label
-    built: dict[int, CommandRun] = field(default_factory=dict, repr=False)  # of the current seed
 
     def with_candidates(self, candidates: Sequence[Candidate]) -> Self:
         """Return the study with these candidates."""
@@ -93,13 +107,12 @@ class CommandStudy(Study):
         """Return what a run is trained with."""
         name, texts = self.methods[task.label]
         command = self.config.replace(method=name, set=texts, seed=task.seed)
-        if task.seed not in self.built:
-            built = build_run(command)
-            self.built.clear()  # keeps the data of one seed only
-            self.built[task.seed] = built
-        shared = self.built[task.seed]
-        config = make_config(command)
-        return RunInputs(config, shared.model, shared.federation, command=command.to_json())
+        shared = self.shared(task.seed)
+        return RunInputs(make_config(command), *shared, command=command.to_json())
+
+    def _build(self, seed: int) -> Built:
+        built = build_run(self.config.replace(seed=seed))
+        return built.model, built.federation
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"built": {}}
@@ -108,7 +121,7 @@ class CommandStudy(Study):
         """Restore the study in another process, which runs the user's files, too."""
         self.__dict__.update(state)
         for name in {name for name, _ in self.methods.values()} or {self.config.method}:
-            self.config.replace(method=name).load_own()
+            self.config.replace(method=name).load_user_objects()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +133,6 @@ class PythonStudy(Study):
     federation: MakeFederation
     callbacks: Sequence[Callback] = ()  # of every run
     methods: dict[str, Method] = field(default_factory=dict)  # by label
-    built: dict[int, tuple[nn.Module, Federation]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def create(
@@ -156,14 +168,11 @@ class PythonStudy(Study):
     def inputs(self, task: RunTask) -> RunInputs:
         """Return what a run is trained with."""
         config = self.config.replace(method=self.methods[task.label], seed=task.seed)
-        if task.seed not in self.built:
-            federation = self.federation
-            if callable(federation):
-                federation = federation(task.seed)
-            built = self._make_model(task.seed), federation
-            self.built.clear()  # keeps the data of one seed only
-            self.built[task.seed] = built
-        return RunInputs(config, *self.built[task.seed], callbacks=self.callbacks)
+        return RunInputs(config, *self.shared(task.seed), callbacks=self.callbacks)
+
+    def _build(self, seed: int) -> Built:
+        federation = self.federation(seed) if callable(self.federation) else self.federation
+        return self._make_model(seed), federation
 
     def _make_model(self, seed: int) -> nn.Module:
         if isinstance(self.model, nn.Module):
@@ -172,6 +181,5 @@ class PythonStudy(Study):
             raise ArgumentError(
                 f"model must be a module or a function of the seed, got {self.model!r}."
             )
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with torch_seed(seed):
             return self.model(seed)

@@ -17,7 +17,7 @@ from ..report.figures import COLUMN, draw
 from ..training.run import Run
 from .tasks import read_study, write_study
 
-Rows = Sequence[Mapping[str, Any]]
+TableRows = Sequence[Mapping[str, Any]]
 MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~$&])")
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -55,14 +55,16 @@ def escape_latex(text: object) -> str:
     return "".join(LATEX.get(c, c) for c in _join_lines(text))
 
 
-def to_markdown(rows: Rows, columns: Mapping[str, str]) -> str:
+def to_markdown(rows: TableRows, columns: Mapping[str, str]) -> str:
     """Return rows as a Markdown table."""
     lines = [[escape_markdown(h) for h in columns.values()], ["---"] * len(columns)]
     lines += [[escape_markdown(row.get(key, "")) for key in columns] for row in rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def to_latex(rows: Rows, columns: Mapping[str, str], bold: Container[tuple[int, str]] = ()) -> str:
+def to_latex(
+    rows: TableRows, columns: Mapping[str, str], bold: Container[tuple[int, str]] = ()
+) -> str:
     """Return rows as a LaTeX tabular of the package booktabs; `bold` has rows' numbers and keys."""
 
     def line(texts: Iterable[str]) -> str:
@@ -79,7 +81,7 @@ def to_latex(rows: Rows, columns: Mapping[str, str], bold: Container[tuple[int, 
     return f"{begin}{head}\\midrule\n{body}{end}"
 
 
-def to_csv(rows: Rows) -> str:
+def to_csv(rows: TableRows) -> str:
     """Return rows as CSV of plain numbers; the columns are the keys of the first row."""
     out = io.StringIO()
     keys = list(rows[0]) if rows else []
@@ -89,7 +91,7 @@ def to_csv(rows: Rows) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def to_text(rows: Rows, columns: Mapping[str, str], width: int, most: int = 30) -> str:
+def to_text(rows: TableRows, columns: Mapping[str, str], width: int, most: int = 30) -> str:
     """Return rows as aligned text of at most `width` characters and `most` rows.
 
     Columns that do not fit are left out, from the right, but the first two are always there.
@@ -113,7 +115,7 @@ def to_text(rows: Rows, columns: Mapping[str, str], width: int, most: int = 30) 
     return "\n".join(out)
 
 
-def to_html(rows: Rows, columns: Mapping[str, str], below: Sequence[str] = ()) -> str:
+def to_html(rows: TableRows, columns: Mapping[str, str], below: Sequence[str] = ()) -> str:
     """Return rows as an HTML table with paragraphs below it."""
 
     def cells(kind: str, texts: Sequence[object]) -> str:

@@ -19,8 +19,9 @@ from torch import nn
 from ..core.errors import ArgumentError, CheckpointError, Interrupted, TunefreeError, first_line
 from ..core.files import MAX_JSON, check_writable, read_file, to_json, write_atomically
 from ..data import Federation
-from ..training.bind import SimulatedClients, bind
+from ..training.bind import bind
 from ..training.callbacks import Callback, Event
+from ..training.client_data import SimulatedClients
 from ..training.config import RunConfig
 from ..training.fit import train
 from ..training.folder import RunFolder
@@ -111,8 +112,8 @@ def run_one(task: RunTask, callback: Callback, make_inputs: MakeInputs) -> tuple
         return _train(task, inputs, [lambda event: rows.append(event.row), callback]), True
     except Exception as error:  # a user's model, loss or part may raise anything
         log.debug("%s, seed %d failed.", task.label, task.seed, exc_info=True)
-        is_own = isinstance(error, TunefreeError)
-        reason = str(error) if is_own else f"{type(error).__name__}: {first_line(error)}"
+        is_user_object = isinstance(error, TunefreeError)
+        reason = str(error) if is_user_object else f"{type(error).__name__}: {first_line(error)}"
         return FailedRun(task.seed, reason, traceback.format_exc(), rows), True
 
 

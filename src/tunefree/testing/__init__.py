@@ -90,7 +90,7 @@ def _require_close(a: Run, b: Run, sentence: str, columns: Iterable[str] | None 
             _require(close, f"{sentence} In round {t} {name} is {u} and {v}.")
 
 
-class _Lab:
+class _MethodRuns:
     """One method, and the runs of it that several checks share."""
 
     def __init__(self, method: Method) -> None:
@@ -111,7 +111,7 @@ class _Lab:
         _require(not faults, "".join(faults[:1]))
 
     @cached_property
-    def left(self) -> tuple[list[str], list[str]]:
+    def side_effects(self) -> tuple[list[str], list[str]]:
         """What a run changed in the process, and in the data and module it was given."""
         fed, model, process = federation(), net(), Globals()
         try:
@@ -125,14 +125,14 @@ class _Lab:
         return moved, changes(flat(_inputs(fed, model)), flat(_inputs(federation(), net())))
 
 
-_latest: list[_Lab] = []  # of the method checked last, so that its checks share their runs
+_latest: list[_MethodRuns] = []  # of the method checked last, so that its checks share their runs
 
 
-def _lab(method: Method) -> _Lab:
+def _runs_of(method: Method) -> _MethodRuns:
     if not isinstance(method, Method):
         raise ArgumentError(f"A check takes a Method, got {method!r}.")
     if not _latest or _latest[0].method is not method:
-        _latest[:] = [_Lab(method)]
+        _latest[:] = [_MethodRuns(method)]
     return _latest[0]
 
 
@@ -145,31 +145,31 @@ def _inputs(fed: Federation, model: nn.Module) -> dict[str, Any]:
 
 def check_global_state_is_untouched(method: Method) -> None:
     """Generators, default dtype, gradient mode and the handler of Ctrl-C are unchanged."""
-    _lab(method).require_none("globals")
-    moved, _ = _lab(method).left
+    _runs_of(method).require_none("globals")
+    moved, _ = _runs_of(method).side_effects
     _require(not moved, f"A run changes {' and '.join(moved)}.")
 
 
 def check_rules_are_pure(method: Method) -> None:
     """No hook changes what it is given, or returns something else when it is called again."""
-    _lab(method).require_none("pure")
+    _runs_of(method).require_none("pure")
 
 
 def check_channels_are_declared(method: Method) -> None:
     """`uploads` and `reports` name exactly what `upload` sends: vectors, and scalars."""
-    _lab(method).require_none("channels")
+    _runs_of(method).require_none("channels")
 
 
 def check_memory_keeps_its_form(method: Method) -> None:
     """What a part remembers has, after every round, the names and shapes that `init` gave it."""
-    _lab(method).require_none("form")
+    _runs_of(method).require_none("form")
 
 
 def check_dtype_and_device_are_kept(method: Method) -> None:
     """A run in float64 has no float32 in it, nor the other way round; nothing changes device."""
-    _lab(method).require_none("place")
+    _runs_of(method).require_none("place")
     single = trial(method, dtype=torch.float32, rounds=1)
-    for run, dtype in ((_lab(method).run, torch.float64), (single, torch.float32)):
+    for run, dtype in ((_runs_of(method).run, torch.float64), (single, torch.float32)):
         for tensor in (
             run.x,
             run.output,
@@ -183,7 +183,7 @@ def check_dtype_and_device_are_kept(method: Method) -> None:
 
 def check_bytes_are_real(method: Method) -> None:
     """The bytes counted are those of the real encodings, which decode to what arrives."""
-    _lab(method).require_none("bytes")
+    _runs_of(method).require_none("bytes")
 
 
 def check_settings_survive(method: Method) -> None:
@@ -216,13 +216,13 @@ def _check_setting(value: Any, read: Any, name: str) -> None:
 
 def check_inputs_are_unmutated(method: Method) -> None:
     """The data and the module that `fit` was given are as they were."""
-    _, changed = _lab(method).left
+    _, changed = _runs_of(method).side_effects
     _require(not changed, f"A run changes what it was given: {', '.join(changed)}.")
 
 
 def check_history(method: Method) -> None:
     """A run finishes, and its history has its columns, with finite numbers in all of them."""
-    run = _lab(method).run
+    run = _runs_of(method).run
     ended = f"A run of {ROUNDS} rounds ends {run.status} after {len(run.history)}."
     _require(run.status in ("finished", "unstable") and len(run.history) == ROUNDS, ended)
     wanted = {"round", "train_loss", "bytes_up", "bytes_down", "lr", "gradients", "seconds"}
@@ -259,7 +259,7 @@ def check_absent_clients_keep_their_memory(method: Method) -> None:
 
 def check_same_seed_same_bits(method: Method) -> None:
     """The same seed gives the same bits in any state of torch's generator; another gives others."""
-    run = _lab(method).run
+    run = _runs_of(method).run
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         again = trial(method)
@@ -271,14 +271,14 @@ def check_same_seed_same_bits(method: Method) -> None:
 def check_batched_equals_looped(method: Method) -> None:
     """Clients trained in one batch and clients trained in turn agree, their steps uneven or not."""
     sentence = "Clients trained in one batch and clients trained in turn do not agree."
-    _require_close(_lab(method).run, trial(method, engine="vmap"), sentence)
+    _require_close(_runs_of(method).run, trial(method, engine="vmap"), sentence)
     even: dict[str, Any] = {"steps": 2, "rounds": 2}
     _require_close(trial(method, **even), trial(method, engine="vmap", **even), sentence)
 
 
 def check_chunks_agree(method: Method) -> None:
     """The result does not depend on how many clients are trained at once, down to one."""
-    run = _lab(method).run
+    run = _runs_of(method).run
     for engine in (Engine(backend="loop", chunk=1), Engine(backend="vmap", chunk=3)):
         part = trial(method, engine=engine)
         sentence = (
@@ -339,7 +339,7 @@ def _require_resumed(
         import safetensors  # noqa: F401
     except ModuleNotFoundError:
         raise SkipTest("a run folder needs safetensors, which is not installed") from None
-    whole = _lab(method).run
+    whole = _runs_of(method).run
     sentence = f"A run {how} and resumed is not the run without interruption: all that a part "
     sentence += "remembers must be in the memory that it returns."
     with tempfile.TemporaryDirectory() as name:

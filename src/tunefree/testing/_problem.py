@@ -11,7 +11,8 @@ from ..core.random import cohort
 from ..data.federation import Federation
 from ..methods import Method
 from ..rounds.server import init_server_state, run_round
-from ..training.bind import BoundRun, SimulatedClients, bind
+from ..training.bind import BoundRun, bind
+from ..training.client_data import SimulatedClients
 from ..training.config import RunConfig
 from ..training.fit import fit
 from ..training.run import Run

@@ -184,9 +184,10 @@ class Witness:
         return watched
 
     def _asked(self, what: str, points: int, who: str) -> None:
-        whom = {"cohort": self._plan.cohort, "all": len(SIZES), "held": 0}[who]
+        cohort, everyone = self._plan.cohort, len(SIZES)
+        asked = {"cohort": cohort, "panel": min(3 * cohort, everyone), "all": everyone, "held": 0}
         each = self._x.numel() if what == "grad" else 1
-        self._up += whom * points * each * self._dtype.itemsize
+        self._up += asked[who] * points * each * self._dtype.itemsize
 
     def _call(self, label: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
         """Call twice, and note what changed: the process, the arguments, or the result."""

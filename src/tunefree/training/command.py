@@ -5,7 +5,6 @@ it into a configuration, a model and a federation.
 """
 
 import inspect
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -23,12 +22,14 @@ from ..core.errors import (
     check_known,
     convert_errors,
 )
-from ..core.plugins import get_own, is_own, load_own
+from ..core.fields import has_type
+from ..core.plugins import get_user_object, is_user_object, load_user_object
+from ..core.random import torch_seed
 from ..core.text import parse_value
 from ..core.types import list_tensors
 from ..data import Dataset, Federation, load, partition
 from ..methods import Method
-from ..methods.registry import add_own_method
+from ..methods.registry import add_user_method
 from ..models import nets
 from .config import OPTIONS, RunConfig, option
 
@@ -113,17 +114,17 @@ class CommandConfig:
         return self.data.rpartition(":")[2] if self.table is None else self.table.stem
 
     @property
-    def own(self) -> list[str]:
+    def user_objects(self) -> list[str]:
         """The texts that name objects of the user's files."""
         texts = (self.data, self.model, self.method, self.options["loss"])
-        return [text for text in texts if is_own(text)]
+        return [text for text in texts if is_user_object(text)]
 
-    def load_own(self) -> None:
+    def load_user_objects(self) -> None:
         """Run the user's files that the command names, which must have been typed."""
-        for text in self.own:
-            found = load_own(text)
+        for text in self.user_objects:
+            found = load_user_object(text)
             if text == self.method:
-                add_own_method(text, found)
+                add_user_method(text, found)
 
     @property
     def method(self) -> str:
@@ -162,24 +163,10 @@ class CommandConfig:
             own = typing.get_type_hints(CommandConfig)
             kinds = own | {n: about.metadata["cli"] for n, about in CLI_OPTIONS.items()}
             for name, kind in kinds.items():
-                if name in given and name != "options" and not _has_type(given[name], kind):
+                if name in given and name != "options" and not has_type(given[name], kind):
                     raise TypeError(f"{name} is {given[name]!r}")
             options = {n: v for n, v in given.items() if n not in own}
             return cls(**{n: v for n, v in given.items() if n in own}, options=options)
-
-
-def _has_type(value: Any, kind: Any) -> bool:
-    """Whether a value of JSON has a type of the command line."""
-    origin, inside = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        return any(_has_type(value, one) for one in inside)
-    if origin is Literal:
-        return isinstance(value, str) and value in inside
-    if origin is tuple:
-        return isinstance(value, tuple) and all(isinstance(v, str) for v in value)
-    if kind in (int, float):
-        return isinstance(value, int | kind) and not isinstance(value, bool)
-    return isinstance(value, kind)
 
 
 def parse_method_settings(name: str, texts: tuple[str, ...]) -> dict[str, Any]:
@@ -218,9 +205,9 @@ def load_data(command: CommandConfig) -> Dataset | Federation:
             drop=command.drop or (),
             loss=loss,
         )
-    if not is_own(command.data):
+    if not is_user_object(command.data):
         return load(command.data, command.data_dir)
-    found = get_own(command.data)
+    found = get_user_object(command.data)
     with convert_errors(f"{command.data} failed", ArgumentError):
         found = found() if callable(found) else found
     if not isinstance(found, Dataset | Federation):
@@ -265,8 +252,8 @@ def make_model(command: CommandConfig, dataset: Dataset | Federation) -> nn.Modu
     shape: Any = tuple(first.shape[1:])
     shapes = {k: tuple(v.shape[1:]) for k, v in x.items()} if isinstance(x, Mapping) else shape
     name, seed = command.model, command.options["seed"]
-    if is_own(name):
-        return _make_own_model(name, {"shape": shape, "classes": classes, "seed": seed})
+    if is_user_object(name):
+        return _make_user_model(name, {"shape": shape, "classes": classes, "seed": seed})
     if name == "auto":
         name = nets.default_for(shapes, classes, not first.is_floating_point(), dataset.name)
         name = "mlp" if command.table is not None else name  # for numbers as for classes
@@ -275,17 +262,16 @@ def make_model(command: CommandConfig, dataset: Dataset | Federation) -> nn.Modu
     return nets.build(name, shape=shape, classes=classes, seed=seed, **extra)
 
 
-def _make_own_model(text: str, facts: dict[str, Any]) -> nn.Module:
+def _make_user_model(text: str, facts: dict[str, Any]) -> nn.Module:
     """Return the user's module: as it is, or made by a function of some of the facts."""
-    found = get_own(text)
+    found = get_user_object(text)
     if not isinstance(found, nn.Module):
         if not callable(found):
             wanted = "a torch.nn.Module, or a function or class that makes one"
             raise ArgumentError(f"{text} must be {wanted}, got {type(found).__name__}.")
         taken = inspect.signature(found).parameters
         given = {name: value for name, value in facts.items() if name in taken}
-        with torch.random.fork_rng(devices=[]), convert_errors(f"{text} failed", ArgumentError):
-            torch.default_generator.manual_seed(facts["seed"])
+        with torch_seed(facts["seed"]), convert_errors(f"{text} failed", ArgumentError):
             found = found(**given)
     if not isinstance(found, nn.Module):
         raise ArgumentError(f"{text} must return a torch.nn.Module, got {type(found).__name__}.")
@@ -297,7 +283,7 @@ def make_config(command: CommandConfig) -> RunConfig:
     loss = command.options["loss"]
     options = dict(command.options) | {
         "method": make_method(command),
-        "loss": get_own(loss) if is_own(loss) else loss,
+        "loss": get_user_object(loss) if is_user_object(loss) else loss,
         "cohort": command.options["cohort"] or None,
         "batch": command.options["batch"] or None,
         "dtype": getattr(torch, command.options["dtype"]),

@@ -52,6 +52,7 @@ def option(
     least: int | None = None,
     recorded: bool = True,
     node: bool = False,
+    federated: bool = True,
 ) -> Any:
     """Return the dataclass field of an option.
 
@@ -63,8 +64,10 @@ def option(
         least: For integers, the smallest value.
         recorded: Whether `settings.json` holds the option and a resumed run must agree on it.
         node: Whether the nodes of a Flower federation must know it.
+        federated: Whether a real federation can have it: False if it takes all data in one process.
     """
     about = {"help": help, "cli": cli, "least": least, "recorded": recorded, "node": node}
+    about["federated"] = federated
     about["cli_default"] = default if cli_default is MISSING else cli_default
     return field(default=default, metadata=about)
 
@@ -94,17 +97,20 @@ class Evaluate:
         "unless the data are a table), ships the best model and has a patience in proportion to "
         "the rounds; other methods hold out none.",
         cli=float | None,
+        federated=False,
     )
     patience: int | None = option(
         None,
         "Stop after this many evaluations without a better value of monitor.",
         cli=int | None,
         least=1,
+        federated=False,
     )
     keep_best: bool = option(
         False,
         "Ship the model with the best value of monitor instead of the method's output.",
         cli=bool,
+        federated=False,
     )
     monitor: str | None = option(
         None,
@@ -112,12 +118,14 @@ class Evaluate:
         "calibrated_loss (the loss of the outputs divided by their best temperature) or, in "
         "Python, one of metrics; by default the accuracy where there is one, else the loss.",
         cli=str | None,
+        federated=False,
     )
     mode: Literal["min", "max"] | None = option(
         None,
         "Whether the best monitor is the lowest (min) or the highest (max). The loss is lowered "
         "and the accuracy raised; one of metrics needs a mode.",
         cli=Literal["min", "max"] | None,
+        federated=False,
     )
     metrics: Mapping[str, Metric] | None = option(
         None,
@@ -125,7 +133,10 @@ class Evaluate:
         "whole validation set.",
     )
     per_client: bool = option(
-        False, "Report the worst client's score and the spread over clients.", cli=bool
+        False,
+        "Report the worst client's score and the spread over clients.",
+        cli=bool,
+        federated=False,
     )
     heterogeneity: bool = option(
         False,
@@ -133,6 +144,7 @@ class Evaluate:
         "square of |grad f_i - grad f|, and dissimilarity, the mean of |grad f_i|^2 over "
         "|grad f|^2. Costs a pass over all clients' data.",
         cli=bool,
+        federated=False,
     )
 
     def __post_init__(self) -> None:
@@ -199,12 +211,14 @@ class Engine:
         '"vmap" trains the clients of a chunk in one batched call, "loop" one after the other, '
         '"auto" takes the faster.',
         recorded=False,
+        federated=False,
     )
     chunk: int | None = option(
         None,
         "Clients trained at once; None takes the whole cohort, fewer where that is faster.",
         least=1,
         recorded=False,
+        federated=False,
     )
     precision: Precision = option(
         "auto",
@@ -229,6 +243,7 @@ class Scenario:
         "of every 24 rounds); none by default.",
         cli=str,
         cli_default="none",
+        federated=False,
     )
     attack: Attack | str | None = option(
         None,
@@ -238,6 +253,7 @@ class Scenario:
         "default.",
         cli=str,
         cli_default="none",
+        federated=False,
     )
 
     def __post_init__(self) -> None:
@@ -301,6 +317,7 @@ class RunConfig:
         "a dict by label, or a text such as ill=3,healthy=1.",
         cli=str,
         cli_default="none",
+        federated=False,
     )
     seed: int = option(0, "Seed of everything random.", cli=int, least=0, node=True)
     device: str | torch.device = option(
@@ -314,7 +331,10 @@ class RunConfig:
         node=True,
     )
     compile: bool | None = option(
-        None, "Compile the batched step; None decides by the amount of work.", recorded=False
+        None,
+        "Compile the batched step; None decides by the amount of work.",
+        recorded=False,
+        federated=False,
     )
     eval_every: int = option(
         1,
@@ -349,7 +369,7 @@ class RunConfig:
         cli=Literal["auto", "standard", "none"],
     )
     start: nn.Module | Run | None = option(
-        None, "Start from another module's or run's parameters.", recorded=False
+        None, "Start from another module's or run's parameters.", recorded=False, federated=False
     )
     evaluate: Evaluate = field(default_factory=Evaluate)
     engine: EngineName | Engine = field(default_factory=Engine)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError
 from ..core.layout import Layout
-from ..core.types import Pair, Vector, map_inputs
+from ..core.types import Samples, Vector, take_rows
 from ..data.federation import Federation
 from ..models.problem import Problem
 from ..penalties import Penalty, sparsity, stationarity
@@ -24,7 +24,7 @@ class Evaluation:
     """Evaluation on one set of samples."""
 
     problem: Problem
-    test: Pair  # on the problem's device
+    test: Samples  # on the problem's device
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # each f(all outputs, all targets)
     groups: Tensor | None = None  # weight of each test row for each client (N, rows)
     names: Sequence[int | str] = ()  # of the clients that the groups are for
@@ -33,7 +33,7 @@ class Evaluation:
 
     def has_accuracy(self, x: Vector) -> bool:
         """Return whether `measure` has an accuracy."""
-        inputs, target = map_inputs(lambda t: t[:2], self.test[0]), self.test[1][:2]
+        inputs, target = take_rows(self.test[0], slice(2)), self.test[1][:2]
         return self.problem.accuracy(self.problem.outputs(x, inputs), target) is not None
 
     def _mean(self, losses: Tensor) -> float:
@@ -46,9 +46,9 @@ class Evaluation:
         inputs, target = self.test
         outputs, losses = [], []
         for low in range(0, len(target), ROWS):
-            part = map_inputs(lambda t, low=low: t[low : low + ROWS], inputs)  # type: ignore[misc]
-            output = self.problem.outputs(x, part)
-            losses.append(self.problem.sample_losses(output, target[low : low + ROWS]))
+            rows = slice(low, low + ROWS)
+            output = self.problem.outputs(x, take_rows(inputs, rows))
+            losses.append(self.problem.sample_losses(output, target[rows]))
             outputs.append(output)
         output, loss = torch.cat(outputs), torch.cat(losses)
         out: dict[str, Any] = {f"{prefix}_loss": self._mean(loss)}

@@ -13,8 +13,9 @@ from ..core.errors import ArgumentError, CheckpointError, Interrupted, check_int
 from ..data.federation import Federation
 from ..methods import Method
 from ..simulation.ranks import init_ranks
-from .bind import SimulatedClients, bind
+from .bind import bind
 from .callbacks import Callback
+from .client_data import SimulatedClients
 from .config import RunConfig, check_option_names
 from .folder import RunFolder
 from .run import Run, make_progress

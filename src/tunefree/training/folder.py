@@ -327,7 +327,7 @@ class RunFolder:
 
 
 def _is_best(best: Any, rounds: int) -> bool:
-    """Whether this is the record of the best model of so many rounds."""
+    """Whether this is the record of the best model of this number of rounds."""
     if not isinstance(best, dict) or best.keys() != {"score", "round", "lowest", "waited"}:
         return False
     round, waited = best["round"], best["waited"]

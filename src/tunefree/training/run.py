@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.files import check_writable, open_regular, pack_tensors, write_atomically
-from ..core.types import Vector, list_tensors, map_inputs
+from ..core.types import Vector, list_tensors, take_rows
 from ..data._arrays import Label, read_inputs
 from ..data.tables import Features
 from ..models.problem import LOSSES, Problem, class_axis
@@ -149,7 +149,7 @@ class Run:
         parts, shapes = [], ", ".join(str(tuple(t.shape)) for t in list_tensors(batch))
         with convert_errors(f"The model does not accept inputs of shape {shapes}", ArgumentError):
             for low in range(0, max(rows, 1), ROWS):
-                part = map_inputs(lambda t, low=low: t[low : low + ROWS], batch)  # type: ignore[misc]
+                part = take_rows(batch, slice(low, low + ROWS))
                 parts.append(problem.outputs(self.output, problem.prepare(part)).cpu())
         return torch.cat(parts)
 

@@ -71,12 +71,10 @@ class Wire(Checked, ABC):
     @abstractmethod
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
         """Return the rows as they arrive, their cost, and the memory after sending."""
-        ...
 
     @abstractmethod
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
         """Return one client's vector as bytes; the vector is `corrected` already."""
-        ...
 
     @abstractmethod
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
@@ -84,7 +82,6 @@ class Wire(Checked, ABC):
 
         Raises a DataError for bytes that `encode` cannot have written.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -161,8 +161,8 @@ def test_behaves_as_a_dict(device, place, acts, most):
         elif act in ("prefetch", "arrive"):
             memory.prefetch(torch.tensor(asked, dtype=torch.int64))
             coming = asked
-            if act == "arrive" and memory._ahead is not None:  # read before what follows
-                memory._ahead[1].result(60)
+            if act == "arrive" and memory._prefetched is not None:  # read before what follows
+                memory._prefetched[1].result(60)
         elif act.startswith("gather"):
             check(coming if asked is None else asked)
         elif act == "save":

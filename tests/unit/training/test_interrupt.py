@@ -12,7 +12,7 @@ import torch
 import tunefree as tf
 from helpers import fit, start_process
 from tunefree.core.errors import Interrupted
-from tunefree.training import bind
+from tunefree.training import client_data
 
 
 def press():
@@ -21,7 +21,7 @@ def press():
 
 def test_while_the_engine_is_chosen(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(bind, "Simulation", lambda setup: press())
+        patch.setattr(client_data, "Simulation", lambda setup: press())
         with pytest.raises(
             Interrupted, match=r"Stopped by Ctrl-C after 0 rounds. Call fit"
         ) as stop:
@@ -33,7 +33,7 @@ def test_while_the_engine_is_chosen(tmp_path, monkeypatch):
     assert torch.equal(run.x, whole.x)
     assert tf.Run.load(tmp_path / "run").settings["engine"] == whole.settings["engine"]
     with monkeypatch.context() as patch:  # a run that has rounds has them still
-        patch.setattr(bind, "Simulation", lambda setup: press())
+        patch.setattr(client_data, "Simulation", lambda setup: press())
         with pytest.raises(Interrupted, match="after 3 rounds") as stop:
             fit(out=tmp_path / "run")
         assert len(stop.value.run.history) == 3

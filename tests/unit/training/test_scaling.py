@@ -12,7 +12,8 @@ from helpers import CrashError
 from tunefree.core.errors import ArgumentError
 from tunefree.data.moments import column_moments
 from tunefree.models.scaling import fold_scaling, standardise
-from tunefree.training.bind import SimulatedClients, bind, estimate_cost
+from tunefree.training.bind import bind, estimate_cost
+from tunefree.training.client_data import SimulatedClients
 from tunefree.training.command import CommandConfig, build_run
 from tunefree.training.config import RunConfig
 from tunefree.training.decide import _warn_of_spread

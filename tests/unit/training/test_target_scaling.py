@@ -8,7 +8,8 @@ from torch import nn
 import tunefree as tf
 from helpers import CrashError, drop_seconds
 from tunefree.models.scaling import fold_targets, restore_targets
-from tunefree.training.bind import SimulatedClients, bind, estimate_cost
+from tunefree.training.bind import bind, estimate_cost
+from tunefree.training.client_data import SimulatedClients
 from tunefree.training.config import RunConfig
 
 OPTIONS = {"rounds": 4, "steps": 3, "batch": 8, "device": "cpu", "dtype": torch.float64}

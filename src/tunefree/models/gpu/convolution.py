@@ -68,9 +68,8 @@ class _Convolution(torch.autograd.Function):
             x = clients_first(info, dims[:1], x)[0]
             out = F.conv2d(x.flatten(0, 1), w, b, *geometry)
             return out.reshape(*x.shape[:2], *out.shape[1:]), 0
-        x, w = clients_first(info, dims[:2], x, w)
-        each = None if b is None else clients_first(info, dims[2:3], b)[0]
-        out = conv_forward(_channels_last(x), _outputs_last(w), each, geometry)
+        x, w, b = clients_first(info, dims[:3], x, w, b)
+        out = conv_forward(_channels_last(x), _outputs_last(w), b, geometry)
         return _channels_second(out), 0
 
 

@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 from ..conv2d import force_strides_op
 from .graphs import (
     VIEWS,
-    Node,
+    GraphNode,
     add_call,
     aten,
     canonical_strides,
@@ -97,7 +97,7 @@ def flatten_in_memory_order(graph: GraphModule, count: int, given: int) -> dict[
     return found
 
 
-def _flattened_image(row: Node) -> ColumnOrder | None:
+def _flattened_image(row: GraphNode) -> ColumnOrder | None:
     """Return the memory order of images (m, B, ...) that this node copies and flattens, if any."""
     if row.target not in VIEWS or row.args[0].target is not aten.clone.default:
         return None
@@ -120,15 +120,15 @@ def _contiguous_strides(shape: Sequence[int]) -> list[int]:
 
 
 def _find_weight(
-    graph: GraphModule, row: Node, columns: ColumnOrder, count: int, given: int
-) -> tuple[int, list[Node]] | None:
+    graph: GraphModule, row: GraphNode, columns: ColumnOrder, count: int, given: int
+) -> tuple[int, list[GraphNode]] | None:
     """Return the weight that reads a flattened row, and the nodes that unflatten its gradient.
 
     None if the row, the weight or its gradient is used in any other way.
     """
     known = {node: k % count for k, node in enumerate(placeholders(graph)[:given])}
-    weights: set[Node] = set()
-    gradients: list[Node] = []
+    weights: set[GraphNode] = set()
+    gradients: list[GraphNode] = []
     for user in row.users:
         if user.target is aten.transpose.int:
             if any(use.args[0] is not user for use in user.users):
@@ -149,7 +149,7 @@ def _find_weight(
     result = output_node(graph).args[0][1 + known[weight]]
     if {_skip_casts(node) for node in gradients} - {result}:
         return None
-    unflattened: list[Node] = []
+    unflattened: list[GraphNode] = []
     for user in weight.users:
         if user.target is aten.transpose.int and all(use.args[0] is row for use in user.users):
             continue
@@ -162,7 +162,7 @@ def _find_weight(
     return known[weight], unflattened
 
 
-def _skip_casts(node: Node) -> Node:
+def _skip_casts(node: GraphNode) -> GraphNode:
     """Follow a node through casts and transposes that are its only use; return the last one."""
     while len(node.users) == 1:
         (after,) = node.users

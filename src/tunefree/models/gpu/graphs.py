@@ -10,7 +10,7 @@ from torch.fx.graph import CodeGen
 
 aten = torch.ops.aten
 
-Node: TypeAlias = Any  # torch.fx.Node, whose annotations do not cover its arguments
+GraphNode: TypeAlias = Any  # torch.fx.Node, whose annotations do not cover its arguments
 
 VIEWS = {aten.view.default, aten._unsafe_view.default}
 
@@ -27,23 +27,23 @@ def finish(graph: GraphModule) -> None:
     graph.recompile()
 
 
-def placeholders(graph: GraphModule) -> list[Node]:
+def placeholders(graph: GraphModule) -> list[GraphNode]:
     """Return the nodes of the graph's arguments."""
     return [node for node in graph.graph.nodes if node.op == "placeholder"]
 
 
-def output_node(graph: GraphModule) -> Node:
+def output_node(graph: GraphModule) -> GraphNode:
     """Return the node that holds the graph's results in its first argument."""
     (end,) = (node for node in graph.graph.nodes if node.op == "output")
     return end
 
 
-def add_call(graph: GraphModule, target: Any, *args: Any) -> Node:
+def add_call(graph: GraphModule, target: Any, *args: Any) -> GraphNode:
     """Add an operation at the graph's insertion point and return it."""
     return graph.graph.call_function(target, args)
 
 
-def storage_node(node: Node) -> Node:
+def storage_node(node: GraphNode) -> GraphNode:
     """Return the node whose memory a node is a view of, or changes."""
     while node.args and isinstance(node.args[0], torch.fx.Node) and _aliases_input(node.target):
         node = node.args[0]
@@ -58,7 +58,7 @@ def _aliases_input(target: Any) -> bool:
     return schema is not None and any(r.alias_info is not None for r in schema.returns)
 
 
-def mutated_nodes(graph: GraphModule) -> set[Node]:
+def mutated_nodes(graph: GraphModule) -> set[GraphNode]:
     """Return the nodes whose memory is changed in place."""
     found = set()
     for node in graph.graph.nodes:
@@ -85,6 +85,6 @@ def canonical_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int
     return tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
 
 
-def traced_shape(node: Node) -> tuple[int, ...]:
+def traced_shape(node: GraphNode) -> tuple[int, ...]:
     """Return the shape that a node had at tracing time."""
     return tuple(node.meta["tensor_meta"].shape)

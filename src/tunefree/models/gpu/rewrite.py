@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from ..conv2d import force_strides_op
 from .graphs import (
     VIEWS,
-    Node,
+    GraphNode,
     add_call,
     aten,
     finish,
@@ -45,7 +45,7 @@ def use_cast_inputs(graph: GraphModule, count: int) -> list[int]:
     return [k for k in range(count) if given[count + k].users]
 
 
-def _replace_casts(graph: GraphModule, exact: Node, low: Node) -> None:
+def _replace_casts(graph: GraphModule, exact: GraphNode, low: GraphNode) -> None:
     for user in list(exact.users):
         if user.target is aten._to_copy.default:
             if user.kwargs.get("dtype") == torch.bfloat16:
@@ -62,7 +62,7 @@ def merge_copies(graph: GraphModule) -> None:
 
     Tensors that are changed in place are left alone. Views that change nothing are removed.
     """
-    seen: dict[object, Node] = {}
+    seen: dict[object, GraphNode] = {}
     mutated, copies = mutated_nodes(graph), _COPIES | {force_strides_op()}
     for node in list(graph.graph.nodes):
         if node.target not in copies or not isinstance(node.args[0], torch.fx.Node):
@@ -70,7 +70,7 @@ def merge_copies(graph: GraphModule) -> None:
         source = node.args[0]
         if mutated & {storage_node(node), storage_node(source)}:
             continue
-        first: Node = seen.setdefault(repr((node.target, node.args, node.kwargs)), node)
+        first: GraphNode = seen.setdefault(repr((node.target, node.args, node.kwargs)), node)
         layout = traced_layout(source)
         if node.target in _RESHAPES and layout is not None and layout == traced_layout(node):
             first = source

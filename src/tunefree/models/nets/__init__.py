@@ -19,6 +19,7 @@ from torch import nn
 
 from ...core.errors import ArgumentError, check_int, check_known, convert_errors
 from ...core.plugins import Catalogue
+from ...core.random import torch_seed
 from ...core.types import MAX_CLASSES
 from .bert import Bert
 from .cnn import CnnDropout, CnnP2, CnnP4
@@ -89,8 +90,7 @@ def build(
         check_known(f"argument of model {name!r}", arg, known)
     check_int("build", "seed", seed, 0)
     check_int("build", "classes", classes, below=MAX_CLASSES)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
+    with torch_seed(seed), torch.device("cpu"):
         if name in _BUILT_IN:
             return NETS[name](tuple(shape), classes, **args)
         with convert_errors(f"The model {name!r} of another package failed", ArgumentError):

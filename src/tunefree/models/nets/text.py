@@ -65,7 +65,6 @@ class _Characters(nn.Module, ABC):
     @abstractmethod
     def _add_layers(self, inputs: int, hidden: int, layers: int) -> None:
         """Create the recurrent layers under the network's own name for them."""
-        ...
 
     def _read(self, ids: Tensor, layers: nn.LSTM | nn.GRU) -> Tensor:
         u = self.embed(_shapes.check_tokens(self._name, ids))
