@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from experiments import load, render
 from experiments.__main__ import app
+from experiments.index import MARKS
 from experiments.record import save
 
 from tunefree.cli import main
@@ -78,6 +79,13 @@ NEEDS_PLOTS = pytest.mark.skipif(
 
 def test_the_pages_are_up_to_date():
     assert render.stale_pages(render.load_records(render.HERE)) == []
+
+
+def test_the_readme_says_what_the_results_say():
+    readme = render.read_readme()
+    assert all(mark in readme for mark in MARKS)
+    assert "claims hold" in readme
+    assert not render.is_readme_stale(render.load_records(render.HERE))
 
 
 @NEEDS_PLOTS
