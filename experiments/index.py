@@ -61,7 +61,8 @@ support neither direction. *Other settings*: it was run before a correction and 
 """
 LEGEND = """A difference is that of the claim (better minus other, or how many times better),
 ± its standard error over seeds; of several pairs the worst is shown. The published one is beside
-it where the paper prints both numbers and ours are of the same data.
+it where the paper prints both numbers and ours are of the same data. Data in brackets stands in for
+that of the paper.
 """
 PLACE = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
 MARKS = (
@@ -149,6 +150,13 @@ class Overview:
             if claims:
                 said = "holds" if verdict == "holds" else "fails"
                 lines.append(f"At the paper's size it {said} that: {'; '.join(claims)}.")
+        ours = sum(one.claim.says.startswith("Ours:") for one in self.findings)
+        small = self.of("small")
+        instead = sum(one.task.label != one.task.name for one in small)
+        lines.append(
+            f"At small scale {instead} of {len(small)} claims are on data that stands in for the "
+            f"paper's. Of all claims {ours} are ours and not a paper's; they begin with \"Ours:\"."
+        )
         return "\n\n".join(lines)
 
     def _claims_table(self, paper: str) -> str:
@@ -267,34 +275,27 @@ class Overview:
     def readme(self) -> str:
         """Return three lines: what was confirmed at either scale, and of which paper."""
         paper, small = (self.of(scale) for scale in ("paper", "small"))
-        where = {
-            state: ", ".join(dict.fromkeys(one.found.name for one in paper if one.state == state))
-            for state in DECIDED
-        }
         by_paper = []
         for name in self.papers:
             found = count(self.of("small", name))
-            numbers = f"{found['holds']} hold, {found['fails']} fail"
-            by_paper.append(f"{PAPERS.get(name, name)} {numbers}")
-        said = ". ".join(
-            f"{word}: {where[state]}"
-            for state, word in (("holds", "Confirmed"), ("fails", "Contradicted"))
-            if where[state]
-        )
+            numbers = f"{found['holds']} and {found['fails']}"
+            by_paper.append(f"{PAPERS.get(name, name)} {numbers} of {found.total()}")
+        where = ", ".join(dict.fromkeys(one.found.name for one in paper if one.state in DECIDED))
+        decided = f" (decided: {where})" if where else ""
         return (
-            f"- At the papers' own size {_totals(paper)}. {said}{'.' if said else ''}\n"
-            f"- At small scale, which shows orderings and not the papers' numbers, "
+            f"- At the papers' own size {_totals(paper)}{decided}.\n"
+            "- At small scale, which shows orderings and not the papers' numbers, "
             f"{_totals(small)}.\n"
-            f"- By paper at small scale: {'; '.join(by_paper)}. "
-            f"[Which claims, and why](docs/reproduced/index.md).\n"
-        ).replace(" \n", "\n")
+            f"- Hold and fail by paper, small scale: {'; '.join(by_paper)}. "
+            "[Which claims, and why](docs/reproduced/index.md).\n"
+        )
 
 
 def _totals(findings: Sequence[Finding]) -> str:
     found = count(findings)
     left = found.total() - found["holds"] - found["fails"]
     return (
-        f"{found['holds']} of {found.total()} claims hold, {found['fails']} fail, {left} are "
+        f"{found['holds']} of {found.total()} claims hold, {found['fails']} fail and {left} are "
         "undecided"
     )
 

@@ -86,12 +86,11 @@ def describe_group(findings: Sequence[Finding]) -> str:
         mine = [one for one in findings if one.state == state]
         if not mine:
             continue
-        several = len(mine[0].found.tasks) > 1
-        names = [escape_markdown(one.task.name) if several else "" for one in mine]
+        names = [_place(one) for one in mine]
         if state not in (*DECIDED, "seeds"):
             why = f"undecided: {_reason(mine)}"
             where = ", ".join(names) if len(names) <= MANY else f"{len(names)} tasks"
-            out.append(f"{why} ({where})" if several else why)
+            out.append(f"{why} ({where})" if all(names) else why)
             continue
         facts = [
             ": ".join(filter(None, (name, describe_pair(one))))
@@ -100,6 +99,13 @@ def describe_group(findings: Sequence[Finding]) -> str:
         said = f"**{state}**" if state in DECIDED else f"undecided: {_reason(mine)}"
         out.append(f"{said}; {'; '.join(facts)}")
     return "<br>".join(out) or "no such claim"
+
+
+def _place(one: Finding) -> str:
+    """Return the task, with the data that stands in; "" for the only task with its own data."""
+    label = one.task.label.replace(f"({one.found.scale}: ", "(")
+    several = len(one.found.tasks) > 1
+    return escape_markdown(label) if several or label != one.task.name else ""
 
 
 def _reason(findings: Sequence[Finding]) -> str:
@@ -162,11 +168,12 @@ def _signed(one: Finding, value: float) -> str:
 def describe_deviations(kept: Record) -> str:
     """Return how far ours are from the published numbers: the median and the range.
 
-    Accuracies in points, other numbers as ratios.
+    Accuracies in points, other numbers as ratios; without sums, which grow with the rounds.
     """
     points, ratios = [], []
+    shown = [name for name in kept["show"] if not name.endswith("sum")]
     for row in kept["rows"]:
-        for name in kept["show"]:
+        for name in shown:
             paper = row["published"].get(name)
             ours, _ = text.summarise(name, row["values"].get(name, ()))
             if paper is None or ours is None:
