@@ -139,17 +139,19 @@ class Overview:
         return _join(rows, head)
 
     def _decided(self) -> str:
-        """Return which claims are decided at the paper's size."""
+        """Return which claims are decided at the paper's size, and what else the counts need."""
+        groups: dict[tuple[str, str], list[Finding]] = {}
+        for one in self.of("paper"):
+            groups.setdefault((one.found.name, one.claim.says), []).append(one)
         lines = []
         for verdict in DECIDED:
-            claims = dict.fromkeys(
-                f"{escape_markdown(one.claim.says)} ({one.found.name})"
-                for one in self.of("paper")
-                if one.state == verdict
-            )
+            claims = []
+            for (name, says), mine in groups.items():
+                n, every = count(mine)[verdict], len(mine)
+                where = name if n == every else f"{name}, {n} of {every} tasks"
+                claims += [f"{escape_markdown(says)} ({where})"] if n else []
             if claims:
-                said = "holds" if verdict == "holds" else "fails"
-                lines.append(f"At the paper's size it {said} that: {'; '.join(claims)}.")
+                lines.append(f"At the paper's size it {verdict} that: {'; '.join(claims)}.")
         ours = sum(one.claim.says.startswith("Ours:") for one in self.findings)
         small = self.of("small")
         instead = sum(one.task.label != one.task.name for one in small)

@@ -103,6 +103,9 @@ def test_the_page_counts_all_claims_and_fills_in_numbers(tmp_path, spec):
     assert "small scale, which shows orderings and not the papers' numbers, 1 of 2 claims hold" in (
         found.readme()
     )
+    assert "it holds that" not in page
+    at_size = Overview(tmp_path, [make_record(spec, scale="paper")]).page()
+    assert "it holds that: Auto beats FedAvg (PX-table1, 1 of 2 tasks)." in at_size
     assert found.fill("It ends at {{PX-table1 small | T1 | Auto | last}}.") == "It ends at 0.9100."
     assert found.fill("It {{PX-table1 small | T1 | Auto beats FedAvg}}.") == "It holds."
     for wrong in ("PX-table1 paper | T1 | Auto | last", "PX-table1 small | T1 | Auto | at-3"):
