@@ -92,8 +92,8 @@ class Overview:
                 self.findings += list_findings(spec.at(scale), kept, self.facts.get("missing", ()))
 
     def of(self, scale: str, paper: str | None = None) -> list[Finding]:
-        """Return the claims at a scale, of one paper or all."""
-        mine = [one for one in self.findings if one.found.scale == scale]
+        """Return the papers' claims at a scale, of one paper or all; without those of ours."""
+        mine = [one for one in self.findings if one.found.scale == scale and not one.ours]
         return [one for one in mine if paper in (None, one.found.paper)]
 
     @property
@@ -129,13 +129,19 @@ class Overview:
     def _count_table(self) -> str:
         head = {"what": "claims of", "all": "all", "holds": "hold", "fails": "fail"}
         head |= {state: f"undecided: {words}" for state, words in UNDECIDED.items()}
+        groups = {
+            f"{paper}, {size}" if paper else f"**all papers, {size}**": self.of(scale, paper)
+            for paper in (None, *self.papers)
+            for scale, size in SIZES.items()
+        }
+        for scale, size in SIZES.items():
+            ours = [one for one in self.findings if one.found.scale == scale and one.ours]
+            groups |= {f"of our own, {size}": ours} if ours else {}
         rows = []
-        for paper in (None, *self.papers):
-            for scale, size in SIZES.items():
-                found = count(self.of(scale, paper))
-                name = f"{paper}, {size}" if paper else f"**all papers, {size}**"
-                numbers = {state: str(found[state] or "") for state in (*DECIDED, *UNDECIDED)}
-                rows.append({"what": name, "all": str(found.total()), **numbers})
+        for name, findings in groups.items():
+            found = count(findings)
+            numbers = {state: str(found[state] or "") for state in (*DECIDED, *UNDECIDED)}
+            rows.append({"what": name, "all": str(found.total()), **numbers})
         return _join(rows, head)
 
     def _decided(self) -> str:
@@ -152,12 +158,11 @@ class Overview:
                 claims += [f"{escape_markdown(says)} ({where})"] if n else []
             if claims:
                 lines.append(f"At the paper's size it {verdict} that: {'; '.join(claims)}.")
-        ours = sum(one.claim.says.startswith("Ours:") for one in self.findings)
         small = self.of("small")
         instead = sum(one.task.label != one.task.name for one in small)
         lines.append(
             f"At small scale {instead} of {len(small)} claims are on data that stands in for the "
-            f"paper's. Of all claims {ours} are ours and not a paper's; they begin with \"Ours:\"."
+            'paper\'s. Claims of our own begin with "Ours:".'
         )
         return "\n\n".join(lines)
 
@@ -259,17 +264,17 @@ class Overview:
         tests = [t for t in text.verdicts(kept) if (t["claim"], t["task"]) == key[2:]]
         lines = [
             f"### {escape_markdown(one.claim.says)} ({one.found.name}, {one.found.scale})",
-            f"1. *The paper*: {facts['place']}",
-            f"2. *The specification*: `{home}/{spec.path.name}`, task {one.task.name}; better: "
+            f"- *The paper*: {facts['place']}",
+            f"- *The specification*: `{home}/{spec.path.name}`, task {one.task.name}; better: "
             f"{', '.join(one.claim.better)}; than: {than}; by {by}{bounds}. Settings by source: "
             f"{sources}.",
-            f"3. *The command*: `{current_command(kept['command'])}`",
-            f"4. *The numbers*, one for each seed, in `{home}/results/"
+            f"- *The command*: `{current_command(kept['command'])}`",
+            f"- *The numbers*, one for each seed, in `{home}/results/"
             f"{record_path(spec, one.found.scale).name}`:",
             table(rows, {"label": "method", "values": by, "chosen": "chosen"}),
-            "5. *The test* (`experiments/significance.py`):",
+            "- *The test* (`experiments/significance.py`):",
             table(tests, {"pair": "rows", "difference": "difference", "verdict": "verdict"}),
-            f"6. *The verdict*: {one.judged['verdict'].replace('open', 'undecided')}; "
+            f"- *The verdict*: {one.judged['verdict'].replace('open', 'undecided')}; "
             f"{describe_pair(one)}.",
         ]
         return "\n\n".join(lines)
@@ -280,15 +285,15 @@ class Overview:
         by_paper = []
         for name in self.papers:
             found = count(self.of("small", name))
-            numbers = f"{found['holds']} and {found['fails']}"
-            by_paper.append(f"{PAPERS.get(name, name)} {numbers} of {found.total()}")
+            numbers = f"{found['holds']} hold, {found['fails']} fail"
+            by_paper.append(f"{PAPERS.get(name, name)} {numbers} (of {found.total()})")
         where = ", ".join(dict.fromkeys(one.found.name for one in paper if one.state in DECIDED))
         decided = f" (decided: {where})" if where else ""
         return (
             f"- At the papers' own size {_totals(paper)}{decided}.\n"
             "- At small scale, which shows orderings and not the papers' numbers, "
             f"{_totals(small)}.\n"
-            f"- Hold and fail by paper, small scale: {'; '.join(by_paper)}. "
+            f"- By paper, small scale: {'; '.join(by_paper)}. "
             "[Which claims, and why](docs/reproduced/index.md).\n"
         )
 
@@ -296,10 +301,8 @@ class Overview:
 def _totals(findings: Sequence[Finding]) -> str:
     found = count(findings)
     left = found.total() - found["holds"] - found["fails"]
-    return (
-        f"{found['holds']} of {found.total()} claims hold, {found['fails']} fail and {left} are "
-        "undecided"
-    )
+    fail = f"{found['fails']} fail{'s' if found['fails'] == 1 else ''}"
+    return f"{found['holds']} of {found.total()} claims hold, {fail} and {left} are undecided"
 
 
 def _join(rows: Sequence[dict[str, str]], head: dict[str, str]) -> str:

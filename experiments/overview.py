@@ -43,6 +43,11 @@ class Finding:
     judged: Record
     state: str
 
+    @property
+    def ours(self) -> bool:
+        """Whether the claim is one of ours and not of a paper."""
+        return self.claim.says.startswith("Ours:")
+
 
 def list_findings(
     found: Experiment, kept: Record | None, missing: Iterable[str] = ()

@@ -116,6 +116,14 @@ def test_the_page_counts_all_claims_and_fills_in_numbers(tmp_path, spec):
         old.fill("{{PX-table1 small | T1 | Auto | last}}")
 
 
+def test_claims_of_ours_are_counted_apart(tmp_path):
+    spec = load(write(tmp_path, SPEC.replace('"Auto beats', '"Ours: Auto beats')))
+    found = Overview(tmp_path, [make_record(spec)])
+    assert "| **all papers, small** | 0 |" in found.page()
+    assert "| of our own, small | 1 | 1 |" in found.page()
+    assert "0 of 0 claims hold" in found.readme()
+
+
 def test_a_claim_is_followed_from_the_paper_to_the_verdict(tmp_path, spec):
     chain = 'experiment = "PX-table1"\nscale = "small"\ntask = "T1"\nclaim = "Auto beats FedAvg"'
     (tmp_path / "reproduced.toml").write_text(f'[[chain]]\n{chain}\nplace = "table 1"')
