@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from experiments import load, render
-from experiments.__main__ import app
+from experiments.__main__ import app, format_minutes
 from experiments.index import MARKS
-from experiments.record import save
+from experiments.record import record_path, save
 
 from tunefree.cli import main
 from unit.experiments.papers import SPEC, write
@@ -70,6 +70,14 @@ def test_errors_are_sentences(call, words, sentence):
     code, _, err = call(*words)
     assert code == 2
     assert sentence in " ".join(err.split())
+
+
+def test_the_duration_of_one_process_is_not_that_of_two_cores(tmp_path):
+    spec = load(write(tmp_path))
+    for jobs, minutes in ((2, "10.0"), (1, "3")):
+        save({"wall": 600.0, "jobs": jobs, "narrowed": "", "rows": []}, record_path(spec, "small"))
+        assert format_minutes(spec, "small", 3.0) == minutes
+    assert format_minutes(spec, "small", None) == "10.0"
 
 
 NEEDS_PLOTS = pytest.mark.skipif(
