@@ -221,7 +221,7 @@ def _judge(claim: Claim, task: str, rows: Sequence[Record], reason: str) -> Reco
     for row in rows:
         if row["changes"] and names & {row["label"], row["base"]}:
             reason = f"{row['label']} was made with other settings: {row['changes']}."
-            return claims.judge(claim, task, [], reason)
+            return {**claims.judge(claim, task, [], reason), "superseded": True}
     return claims.judge(claim, task, rows, reason)
 
 

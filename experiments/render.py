@@ -1,6 +1,6 @@
-"""Write docs/reproduced from the results kept in experiments/*/results.
+"""Write docs/reproduced and three lines of README.md from the results in experiments/*/results.
 
-python -m experiments.render           # rewrite the pages and figures
+python -m experiments.render           # rewrite the pages, the figures and the lines
 python -m experiments.render --check   # say whether they are up to date
 
 Numbers come from the results; published numbers, claims and assumptions from the specifications,
@@ -11,39 +11,15 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
-from tunefree.study.tables import escape_markdown
-from tunefree.study.tables import to_markdown as table
-
 from . import find, load
 from .figure import draw_svg, has_curves
+from .index import PAPERS, Overview, replace_lines
 from .record import Record, apply_spec, record_path
 from .record import load as read
-from .text import markdown, tally
+from .text import markdown
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs" / "reproduced"
-PAPERS = {
-    "P0": "FedProxLoD and FedProxWLoD",
-    "P1": "FedDuA",
-    "P2": "ParFreFL and ComParFreFL",
-    "P3": "FedSLS and FedExpSLS",
-    "P4": "FedCanon",
-}
-COLUMNS = {"name": "experiment", "title": "what", "scale": "scale", "claims": "claims"}
-INTRODUCTION = """# The papers' experiments
-
-    python -m experiments LIST
-    python -m experiments P1-table2 --scale small
-
-Each table and figure of five papers is one command. The pages below set the published numbers
-beside ours, with what was assumed where a paper is silent and what is smaller than in the paper;
-claims are tested over seeds. Scale small takes minutes on two cores and shows orderings, not the
-papers' numbers; scale paper is the paper's own size. A claim *holds* where a one-sided paired
-t-test over seeds supports it at 5 % (that two methods are about equal: two one-sided tests),
-*fails* where the test in the other direction does, and is *open* otherwise, and with one seed. A
-run that diverged counts as worse than any other; a sign test then takes the place of the t-test.
-Small values of p support the claim.
-"""
 
 
 def load_records(place: Path) -> dict[str, list[Record]]:
@@ -61,21 +37,13 @@ def load_records(place: Path) -> dict[str, list[Record]]:
 
 def render_pages(found: dict[str, list[Record]]) -> dict[str, str]:
     """Return every page by its name below docs/reproduced."""
-    rows, out = [], {}
-    for paper, records in found.items():
-        for one in records:
-            link = f"[{one['name']}]({paper}.md)"
-            rows.append(
-                {"name": link, "title": escape_markdown(one["title"]), "scale": one["scale"]}
-            )
-            rows[-1]["claims"] = tally(one)
-        out[f"{paper}.md"] = page(paper, records)
-    lines = ["| " + " | ".join(r[k] for k in COLUMNS) + " |" for r in rows]
-    head = table([], COLUMNS)
-    body = "\n".join([head, *lines]) if rows else "No results are kept yet."
-    papers = "\n".join(f"- [{paper}: {PAPERS.get(paper, paper)}]({paper}.md)" for paper in found)
-    out["index.md"] = f"{INTRODUCTION}\n{papers}\n\n{body}\n"
-    return out
+    out = {f"{paper}.md": page(paper, records) for paper, records in found.items()}
+    return out | {"index.md": overview(found).page()}
+
+
+def overview(found: dict[str, list[Record]]) -> Overview:
+    """Return all claims beside the records."""
+    return Overview(HERE, [one for records in found.values() for one in records])
 
 
 def page(paper: str, records: list[Record]) -> str:
@@ -134,6 +102,17 @@ def stale_figures(found: dict[str, list[Record]]) -> list[str]:
     return out
 
 
+def read_readme() -> str:
+    """Return README.md beside the folder of experiments; empty if there is none."""
+    path = HERE.parent / "README.md"
+    return path.read_text("utf-8") if path.exists() else ""
+
+
+def is_readme_stale(found: dict[str, list[Record]]) -> bool:
+    """Return whether the lines of README.md are of other results."""
+    return replace_lines(read_readme(), overview(found).readme()) != read_readme()
+
+
 def main(words: list[str]) -> int:
     """Rewrite the pages, or compare them; 1 where they are not up to date."""
     if words not in ([], ["--check"]):
@@ -142,8 +121,12 @@ def main(words: list[str]) -> int:
     found = load_records(HERE)
     if not words:
         write(render_pages(found) | render_figures(found))
+        if is_readme_stale(found):
+            text = replace_lines(read_readme(), overview(found).readme())
+            (HERE.parent / "README.md").write_text(text, "utf-8")
         return 0
     stale = [*stale_pages(found), *stale_figures(found)]
+    stale += ["README.md"] if is_readme_stale(found) else []
     if stale:
         names = ", ".join(stale)
         print(f"Out of date: {names}; run python -m experiments.render", file=sys.stderr)

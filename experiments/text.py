@@ -65,8 +65,8 @@ def cells(kept: Record) -> list[dict[str, str]]:
     for row in kept["rows"]:
         line = {"task": labels[row["task"]], "label": row["label"]}
         for name in kept["show"]:
-            like = _measure(name, kept)
-            mean, sd = _summarise(name, row["values"].get(name, ()))
+            like = measure_of(name, kept)
+            mean, sd = summarise(name, row["values"].get(name, ()))
             paper, spread = row["published"].get(name), row["published"].get(f"{name}_sd")
             line[f"{name} paper"] = _format_mean(paper, spread, like)
             line[f"{name} ours"] = _format_mean(mean, sd, like) or "—"
@@ -80,7 +80,7 @@ def cells(kept: Record) -> list[dict[str, str]]:
     return out
 
 
-def _summarise(name: str, values: Sequence[float | None]) -> tuple[float | None, float | None]:
+def summarise(name: str, values: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return mean and deviation over seeds; of a `highest`, the highest alone."""
     there = [value for value in values if value is not None]
     if name.endswith("highest"):
@@ -88,7 +88,7 @@ def _summarise(name: str, values: Sequence[float | None]) -> tuple[float | None,
     return measures.mean_and_sd(values)
 
 
-def _measure(name: str, kept: Record) -> str:
+def measure_of(name: str, kept: Record) -> str:
     """Return the measure of a statistic, "" if it counts something else."""
     return "" if " to " in name or name.endswith("sum") else str(kept["of"][name])
 
@@ -118,7 +118,7 @@ def verdicts(kept: Record) -> list[dict[str, str]]:
     """Return the claims, one row per claim, task and pair."""
     out = []
     for claim in kept["claims"]:
-        like = _measure(claim["by"], kept)
+        like = measure_of(claim["by"], kept)
         head = {"claim": claim["says"], "task": claim["task"], "by": claim["by"]}
         if not claim["pairs"] or claim["verdict"] == "not tested":
             out.append(head | {"verdict": claim["verdict"], "pair": claim["reason"]})

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from experiments import load, render
-from experiments.__main__ import app
-from experiments.record import save
+from experiments.__main__ import app, format_minutes
+from experiments.index import MARKS
+from experiments.record import record_path, save
 
 from tunefree.cli import main
 from unit.experiments.papers import SPEC, write
@@ -68,6 +69,14 @@ def test_errors_are_sentences(call, words, sentence):
     assert sentence in " ".join(err.split())
 
 
+def test_the_duration_of_one_process_is_not_that_of_two_cores(tmp_path):
+    spec = load(write(tmp_path))
+    for jobs, minutes in ((2, "10.0"), (1, "3")):
+        save({"wall": 600.0, "jobs": jobs, "narrowed": "", "rows": []}, record_path(spec, "small"))
+        assert format_minutes(spec, "small", 3.0) == minutes
+    assert format_minutes(spec, "small", None) == "10.0"
+
+
 NEEDS_PLOTS = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="figures need matplotlib"
 )
@@ -75,6 +84,13 @@ NEEDS_PLOTS = pytest.mark.skipif(
 
 def test_the_pages_are_up_to_date():
     assert render.stale_pages(render.load_records(render.HERE)) == []
+
+
+def test_the_readme_says_what_the_results_say():
+    readme = render.read_readme()
+    assert all(mark in readme for mark in MARKS)
+    assert "claims hold" in readme
+    assert not render.is_readme_stale(render.load_records(render.HERE))
 
 
 @NEEDS_PLOTS
