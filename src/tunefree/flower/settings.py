@@ -24,7 +24,7 @@ from ..training.config import Engine, RunConfig, option
 
 # Options of a simulation that need all data in one process.
 UNSUPPORTED = (
-    *("compile", "start", "validation", "patience", "keep_best", "monitor", "mode"),
+    *("compile", "start", "validation", "patience", "keep_best", "monitor", "mode", "tolerance"),
     *("per_client", "heterogeneity", "backend", "chunk", "faults", "attack", "class_weight"),
 )
 
