@@ -2,12 +2,14 @@
 
     python -m experiments.auto.tables --out tables.jsonl --data-dir DATA
     python -m experiments.auto.tables --out tables.jsonl --tasks 'digits;a9a;fmnist' --data-dir DATA
+    python -m experiments.auto.tables --out tables.jsonl --rules
 
 Small tables, each split into training and test rows three times and over ten clients whose classes
 (for regression, fifths of the target) are skewed by a Dirichlet distribution with parameter 0.3.
 Every run is made twice, with nothing set and with `validation=0`; the larger tasks show what it
-costs to hold rows back. Finished runs in the file are skipped. Prints two tables of means over the
-splits; larger tasks have no central model.
+costs to hold rows back. `--rules` trains classes of tables with other rules that choose the round,
+from the same fifth of the rows. Finished runs in the file are skipped. Prints tables of means over
+the splits; larger tasks have no central model.
 """
 
 import argparse
@@ -105,6 +107,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "auto": {},
     "all rows": {"evaluate": tf.Evaluate(validation=0)},
 }
+HELD: dict[str, Any] = {"validation": 0.2, "keep_best": True}
+RULES: dict[str, dict[str, Any]] = {
+    "lowest loss, stopped": {"evaluate": tf.Evaluate(**HELD, monitor="loss", patience=20)},
+    "lowest loss": {"evaluate": tf.Evaluate(**HELD, monitor="loss")},
+    "lowest calibrated loss": {"evaluate": tf.Evaluate(**HELD, monitor="calibrated_loss")},
+    "latest within 0.5": {"evaluate": tf.Evaluate(**HELD, monitor="loss", tolerance=0.5)},
+    "latest within 1": {"evaluate": tf.Evaluate(**HELD, monitor="loss", tolerance=1.0)},
+    "last round": {"evaluate": tf.Evaluate(validation=0.2)},
+}
+ALL = VARIANTS | RULES
 Job = tuple[str, str, int, str | None]  # task, variant, seed, folder
 
 
@@ -166,7 +178,7 @@ def train_table(name: str, variant: str, seed: int) -> dict[str, Any]:
     y = y.astype(np.float64) if is_real(y) else y
     same = None if is_real(y) else y
     x, x_test, y, y_test = train_test_split(x, y, random_state=seed, stratify=same)
-    if variant not in VARIANTS:
+    if variant not in ALL:
         inner = central_models(spec.model, is_real(y), seed)[variant]
         if is_real(y):
             inner = TransformedTargetRegressor(inner, transformer=StandardScaler())
@@ -175,7 +187,7 @@ def train_table(name: str, variant: str, seed: int) -> dict[str, Any]:
     federation = tf.Federation(x, y, owners(y, seed), test=(x_test, y_test), name=name)
     outputs = 1 if is_real(y) else int(y.max()) + 1
     model = network(spec.model, x.shape[1], outputs, seed)
-    run = tf.fit(model, federation, seed=seed, device="cpu", progress=False, **VARIANTS[variant])
+    run = tf.fit(model, federation, seed=seed, device="cpu", progress=False, **ALL[variant])
     about = {"status": run.status, "rounds": len(run.history)}
     return measure(run, x_test, y_test) | about
 
@@ -197,7 +209,7 @@ def train_larger(name: str, variant: str, seed: int, folder: str | None) -> dict
         seed=seed,
         device="cpu",
         progress=False,
-        **VARIANTS[variant],
+        **ALL[variant],
     )
     return {
         "log_loss": run.summary["test_loss"],
@@ -258,16 +270,31 @@ def table(rows: list[dict[str, Any]]) -> str:
                 cells.append(f"{found['rounds']:.0f}")
         if len(cells) == 6:
             lines.append(f"| {task} | " + " | ".join(cells) + " |")
+    tasks = [task for task in TABLES if any(mean_of(rows, task, rule) for rule in RULES)]
+    lines += ["", "| | " + " | ".join(tasks) + " |", "|---" * (len(tasks) + 1) + "|"]
+    for rule in RULES:
+        cells = []
+        for task in tasks:
+            found, scores = (
+                mean_of(rows, task, rule),
+                dict.fromkeys(("log_loss", TABLES[task].score)),
+            )
+            cells.append(", ".join(f"{found[score]:.3f}" for score in scores if found))
+        lines.append(f"| {rule} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def list_jobs(tasks: Mapping[str, Table | Larger], seeds: int, folder: str | None) -> list[Job]:
-    """Return every run of some tasks."""
+def list_jobs(
+    tasks: Mapping[str, Table | Larger], seeds: int, folder: str | None, *, rules: bool = False
+) -> list[Job]:
+    """Return every run of some tasks, or of the rules on tables where classes are held back."""
     jobs: list[Job] = []
     for seed in range(seeds):
         for task, spec in tasks.items():
             names = list(VARIANTS)
-            if isinstance(spec, Table):
+            if rules:
+                names = [] if task.startswith(("wine", "diabetes", *LARGER)) else list(RULES)
+            elif isinstance(spec, Table):
                 names += central_models(spec.model, spec.score == "r2", 0)
             jobs += [(task, name, seed, folder) for name in names]
     return jobs
@@ -281,11 +308,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--data-dir", default=None)
+    parser.add_argument("--rules", action="store_true")
     given = parser.parse_args()
     known = TABLES | LARGER
     done = {(r["task"], r["variant"], r["seed"]) for r in read_rows(given.out)}
     tasks = {name: known[name] for name in given.tasks.split(";")}
-    jobs = [job for job in list_jobs(tasks, given.seeds, given.data_dir) if job[:3] not in done]
+    wanted = list_jobs(tasks, given.seeds, given.data_dir, rules=given.rules)
+    jobs = [job for job in wanted if job[:3] not in done]
     append_rows(given.out, jobs, train_one, given.processes)
     print(table(read_rows(given.out)))
 

@@ -565,6 +565,7 @@ def fedrace(problem, x0, cohorts, steps, *, weights="uniform", batch=None, panel
         trace.append({"lr": lr, "arm": arm, "server_step": float(eta)})
         return new, seen
 
+    judges = range(N) if panel is None else panel
     best, arms, lr, up = None, 0, first, True
     while race - len(iterates) >= L:
         x, server, failed, means = start, FedDuAdagrad(), False, []
@@ -575,15 +576,16 @@ def fedrace(problem, x0, cohorts, steps, *, weights="uniform", batch=None, panel
                 failed = True
                 break
         arms += 1
-        judged = (
-            np.inf if failed else loss(range(N) if panel is None else panel, polynomial(means)[-1])
-        )
+        judged = np.inf if failed else loss(judges, polynomial(means)[-1])
+        tried = lr
         if best is None:
             least = np.inf
         elif lr < best[1]:
             least = best[0]
+        elif lr > 0.05:
+            least = 0.95 * min(best[0], loss(judges, start))
         else:
-            least = best[0] * (0.95 if lr > 0.05 else 1.03)
+            least = 1.03 * best[0]
         if better := judged < least:
             best = (judged, lr, polynomial(means)[-1], server)
         if up and better:
@@ -595,7 +597,7 @@ def fedrace(problem, x0, cohorts, steps, *, weights="uniform", batch=None, panel
         else:
             break
     if best is None:
-        best = (f0, lr if race == 0 else lr / 3, start, FedDuAdagrad())
+        best = (f0, lr if race == 0 else tried / 3, start, FedDuAdagrad())
     least, lr, x, server = best
     saved, least, smooth, back, began = (
         (x, deepcopy(server)),

@@ -586,6 +586,19 @@ def test_race(problem, rounds, size):
     agree(output[began:], expected.x[began:])
 
 
+def test_a_race_from_the_minimum(problem):
+    """Every arm raises f, some of them by less than others."""
+    x0, everyone = problems.start(problem), range(problem.clients)
+    for _ in range(3000):
+        x0 = x0 - 0.1 * np.mean([problem.grad(i, x0) for i in everyone], axis=0)
+    groups = cohorts(problem, 3, 30)
+    expected = m.fedrace(problem, x0, groups, cases.STEPS)
+    got, _, rows = fit(problem, x0, tf.methods.get("fedrace"), cohort=3, rounds=30)
+    agree([row["lr"] for row in rows], [row["lr"] for row in expected.trace])
+    assert next(row["lr"] for row in rows if "arm" not in row) < 0.05
+    agree(got, expected.x)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("live", [False, True])
 def test_dogs_state_on_the_server(problem, weighted, live, tmp_path):

@@ -5,7 +5,8 @@
               same cohorts; lr = max(e / 27, min(e, 1/27)) first, then 3 lr, 9 lr, ... while that
               is better, else lr / 3, lr / 9, ...
     judge:    f at the average of each arm's iterates, asked of the same panel of clients; a rate
-              above 1/27 must lower it by 5 %, a larger one up to 1/27 may raise it by 3 %
+              above 1/27 must lower it by 5 %, and so f(x0), a larger one up to 1/27 may raise it
+              by 3 %
     run:      from the best arm's average, lr (T - t) / (T - t0) in round t of t0 .. T-1
 
 L is 7 % of the rounds, and the race takes at most 35 % of them. With fewer than nine rounds there
@@ -49,6 +50,7 @@ class _Control:
     best_lr: float = 0.0  # of the best arm; 0 if there is none
     best_value: float = 0.0  # f at its average, on the panel
     start: float = 0.0  # f(x0)
+    level: float = 0.0  # f(x0), on the panel
     smooth: float = 0.0  # running mean of the clients' loss in the run
     least: float = 0.0  # its lowest value
     measured: float = 0.0  # rounds in that mean
@@ -98,6 +100,8 @@ class Race(Server):
             c.began = float(t.index)
             c.lr = c.first = max(FIRST * longest, min(longest, USUAL))
             c.racing, c.least = float(race_rounds(t.plan) > 0), c.start
+            if c.racing:
+                c.level = float(ask("loss", [x], "panel")[0])
         elif c.racing and (c.failed or t.index - c.began >= arm_rounds(t.plan)):
             state = self._judge(state, c, t, ask)
         return state | {"control": _pack(c, x)}
@@ -107,8 +111,7 @@ class Race(Server):
         is_better = False
         if not c.failed:
             value = float(ask("loss", [state["mean"]], "panel")[0])
-            share = 0.0 if c.lr < c.best_lr else CAUTION if c.lr > 1.1 * USUAL else -SLACK
-            is_better = value < c.best_value - share * abs(c.best_value) or not c.best_lr
+            is_better = value < _bar(c)
         if is_better:
             c.best_lr, c.best_value = c.lr, value
             state = state | {"best": state["mean"]}
@@ -189,6 +192,18 @@ def _decayed(c: _Control, t: Round) -> float:
     """Return the clients' rate in a round."""
     length = arm_rounds(t.plan) if c.racing else max(t.plan.rounds - c.began, 1)
     return c.lr * (1 - (t.index - c.began) / length)
+
+
+def _bar(c: _Control) -> float:
+    """Return the value that the present arm must be below."""
+    if not c.best_lr:
+        return math.inf
+    if c.lr < c.best_lr:
+        return c.best_value
+    if c.lr < 1.1 * USUAL:
+        return c.best_value + SLACK * abs(c.best_value)
+    least = min(c.best_value, c.level)
+    return least - CAUTION * abs(least)
 
 
 def _choose_arm(c: _Control, is_better: bool) -> bool:

@@ -152,10 +152,14 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         if config.sets_itself:
             samples = data.effective_samples or int(data.sizes.sum())
             method = adapt_to_table(method, samples)
-    config = decide_monitor(config, is_decided, problem.has_logits and not is_scaled)
+    config = decide_monitor(config, is_decided, problem.has_logits, is_scaled)
     validation = data.validation
-    if validation is not None and config.evaluate.monitor == "calibrated_loss":
-        validation = replace(validation, is_calibrated=problem.has_logits)
+    if validation is not None:
+        validation = replace(
+            validation,
+            is_calibrated=problem.has_logits and config.evaluate.monitor == "calibrated_loss",
+            has_error=config.evaluate.tolerance is not None,
+        )
         data = replace(data, validation=validation)
     if config.evaluate.metrics and data.test is None and validation is None:
         use = "give Federation(test=...), or Evaluate(validation=0.1)"

@@ -21,6 +21,7 @@ from ..core.errors import (
     check_between,
     check_int,
     check_known,
+    check_nonnegative,
     check_numbers,
 )
 from ..core.text import parse_value
@@ -95,7 +96,7 @@ class Evaluate:
         "Fraction of every client's samples held out for validation, such as 0.1; 0 holds out "
         "none. By default, method auto holds out some, follows their loss (calibrated for classes, "
         "unless the data are a table), ships the best model and has a patience in proportion to "
-        "the rounds; other methods hold out none.",
+        "the rounds, or for classes in a table a tolerance of 1; other methods hold out none.",
         cli=float | None,
         federated=False,
     )
@@ -125,6 +126,13 @@ class Evaluate:
         "Whether the best monitor is the lowest (min) or the highest (max). The loss is lowered "
         "and the accuracy raised; one of metrics needs a mode.",
         cli=Literal["min", "max"] | None,
+        federated=False,
+    )
+    tolerance: float | None = option(
+        None,
+        "With keep_best and the monitor loss: ship the latest model whose loss is less than this "
+        "many standard errors above the lowest.",
+        cli=float | None,
         federated=False,
     )
     metrics: Mapping[str, Metric] | None = option(
@@ -164,6 +172,11 @@ class Evaluate:
                 f"Evaluate(metrics=...) cannot have the name {taken.pop()!r}, which is reserved."
             )
         self._check_monitor((*MODES, *metrics))
+        if self.tolerance is not None:
+            check_nonnegative("Evaluate", "tolerance", self.tolerance)
+            if not (self.keep_best and self.monitor == "loss"):
+                why = "chooses among models by their loss; give keep_best=True, monitor='loss'"
+                raise ArgumentError(f"Evaluate(tolerance=...) {why}.")
 
     def _check_monitor(self, known: tuple[str, ...]) -> None:
         name, mode = self.monitor, self.mode

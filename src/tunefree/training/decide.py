@@ -26,6 +26,7 @@ DEEP = 4  # weight matrices from which on auto races for the clients' step size
 HELD = 0.2  # share of a client's samples that `auto` holds back, at most
 FEWEST, ENOUGH, MOST = 50, 2000, 10_000  # samples held back: too few below, enough, too many above
 PATIENCE, SHARE = 20, 0.2  # evaluations without a gain that end `auto`: at least, and of all
+TOLERANCE = 1.0  # standard errors that the loss on a table may be above the lowest one
 TABLE_SCHEDULE = "linear:0"  # of the clients' steps of `auto` on tables
 MAX_SPREAD = 100.0  # of the columns' ranges; beyond it a run that does not standardise warns
 
@@ -99,20 +100,26 @@ def decide_validation(config: C, sizes: Tensor | None) -> C:
     return replace(config, evaluate=replace(found, validation=found.validation or None))
 
 
-def decide_monitor(config: C, is_decided: bool, is_calibrated: bool) -> C:
-    """Return the configuration with the loss that `auto` follows.
+def decide_monitor(config: C, is_decided: bool, has_logits: bool, is_table: bool) -> C:
+    """Return the configuration with the loss that `auto` follows, and whether it may stop early.
 
     Networks become overconfident while they still learn to tell classes apart: the loss rises, the
     accuracy too, and the loss at the best temperature falls. On small tables the plain loss chose
-    the better probabilities.
+    the better probabilities. But there it rises from an early round on until the steps are short,
+    and the classes are told apart best at the end: the run is not stopped, and the latest model is
+    shipped that is not clearly worse than the best.
 
     Args:
         is_decided: Whether the validation data were decided by the run, not given.
-        is_calibrated: Whether the outputs are scores of classes, and the data are no table.
+        has_logits: Whether the outputs are scores of classes.
+        is_table: Whether the data are a table with standardised columns.
     """
-    if is_decided and config.evaluate.validation and not is_calibrated:
-        return replace(config, evaluate=replace(config.evaluate, monitor="loss"))
-    return config
+    if not (is_decided and config.evaluate.validation) or (has_logits and not is_table):
+        return config
+    found = replace(config.evaluate, monitor="loss")
+    if has_logits:
+        found = replace(found, patience=None, tolerance=TOLERANCE)
+    return replace(config, evaluate=found)
 
 
 def choose_share(sizes: Tensor) -> float | None:

@@ -30,6 +30,7 @@ class Evaluation:
     names: Sequence[int | str] = ()  # of the clients that the groups are for
     weight: Tensor | None = None  # of each row in the mean loss
     is_calibrated: bool = False  # whether the loss at the best temperature is measured too
+    has_error: bool = False  # whether the standard error of the loss is measured too
 
     def has_accuracy(self, x: Vector) -> bool:
         """Return whether `measure` has an accuracy."""
@@ -40,6 +41,14 @@ class Evaluation:
         """Return the weighted mean of the rows' losses."""
         each, weight = losses.to(torch.float64), self.weight
         return float(each.mean() if weight is None else (weight * each).sum() / weight.sum())
+
+    def _error(self, losses: Tensor) -> float:
+        """Return the standard error of the weighted mean of the rows' losses."""
+        each = losses.to(torch.float64)
+        weight = torch.ones_like(each) if self.weight is None else self.weight
+        squares = (weight * (each - self._mean(losses))).square().sum()
+        correction = len(each) / max(len(each) - 1, 1)
+        return float((squares * correction).sqrt() / weight.sum())
 
     def measure(self, x: Vector, prefix: str = "test") -> dict[str, Any]:
         """Return the numbers for one model, by name."""
@@ -52,6 +61,8 @@ class Evaluation:
             outputs.append(output)
         output, loss = torch.cat(outputs), torch.cat(losses)
         out: dict[str, Any] = {f"{prefix}_loss": self._mean(loss)}
+        if self.has_error:
+            out[f"{prefix}_loss_error"] = self._error(loss)
         if self.is_calibrated:
             found = [self.problem.sample_losses(output / t, target) for t in TEMPERATURES]
             out[f"{prefix}_calibrated_loss"] = min(map(self._mean, found))

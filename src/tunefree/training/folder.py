@@ -328,10 +328,11 @@ class RunFolder:
 
 def _is_best(best: Any, rounds: int) -> bool:
     """Whether this is the record of the best model of this number of rounds."""
-    if not isinstance(best, dict) or best.keys() != {"score", "round", "lowest", "waited"}:
+    names = {"score", "margin", "round", "lowest", "waited"}
+    if not isinstance(best, dict) or best.keys() != names:
         return False
     round, waited = best["round"], best["waited"]
-    scores = (best["score"], best["lowest"])
-    is_number = all(score is None or type(score) in (int, float) for score in scores)
+    numbers = (best["score"], best["margin"], best["lowest"])
+    is_number = all(number is None or type(number) in (int, float) for number in numbers)
     is_count = type(round) is int and type(waited) is int
     return is_number and is_count and -1 <= round < max(rounds, 1) and 0 <= waited <= rounds

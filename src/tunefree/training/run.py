@@ -50,6 +50,31 @@ def validation_score(row: dict[str, Any], settings: dict[str, Any]) -> float | N
     return -float(value) if is_raised else float(value)
 
 
+def validation_margin(row: dict[str, Any], settings: dict[str, Any]) -> float:
+    """Return by how much later models may be worse than this round's and still be shipped."""
+    tolerance = settings.get("tolerance")
+    return float(tolerance * row["validation_loss_error"]) if tolerance else 0.0
+
+
+def choose_round(rows: list[dict[str, Any]], settings: dict[str, Any]) -> int | None:
+    """Return the index of the round that is shipped with `keep_best`, if one has a score.
+
+    >>> rows = [{"validation_loss": v, "validation_loss_error": 0.1} for v in (3.0, 1.0, 1.05, 2.0)]
+    >>> settings = {"monitor": "loss", "mode": "min"}
+    >>> choose_round(rows, settings), choose_round(rows, settings | {"tolerance": 1.0})
+    (1, 2)
+    """
+    lowest, margin, chosen = math.inf, 0.0, None
+    for index, row in enumerate(rows):
+        score = validation_score(row, settings)
+        if score is None or score >= lowest + margin:
+            continue
+        chosen = index
+        if score < lowest:
+            lowest, margin = score, validation_margin(row, settings)
+    return chosen
+
+
 @dataclass(frozen=True)
 class Run:
     """The result of `fit`.
@@ -180,9 +205,8 @@ class Run:
             out[name] = sum(row.get(name) or 0 for row in rows)
         shipped = rows
         if self.settings.get("keep_best"):
-            scores = [validation_score(row, self.settings) for row in rows]
-            known = [score for score in scores if score is not None]
-            shipped = [rows[scores.index(min(known))]] if known else rows
+            chosen = choose_round(rows, self.settings)
+            shipped = rows if chosen is None else [rows[chosen]]
         measured = ("test_", "validation_", "client_", "worst_client")
         names = sorted(k for k in set().union(*shipped) if k.startswith(measured))
         out |= {k: next(row[k] for row in reversed(shipped) if k in row) for k in names}

@@ -23,7 +23,7 @@ from .bind import BoundRun
 from .callbacks import Callback, Event, begin_callbacks
 from .folder import RunFolder
 from .history import History
-from .run import Run, validation_score
+from .run import Run, validation_margin, validation_score
 from .stability import judge_losses, suggest_remedy
 
 log = logging.getLogger("tunefree")
@@ -196,7 +196,8 @@ class Trainer:
             if is_last or after.round % run.config.eval_every == 0:
                 row |= run.evaluate(output) | run.privacy_cost(after.round, self._replays)
                 if run.data.validation is not None:
-                    self._best.update(validation_score(row, run.settings), row, output)
+                    score = validation_score(row, run.settings)
+                    self._best.update(score, row, output, validation_margin(row, run.settings))
             self._state = after
             cohort = cohort if is_last else self._sample_cohort(0)
             row["seconds"] = time.perf_counter() - began
@@ -303,21 +304,27 @@ def _find_nonfinite(after: ServerState, row: dict[str, Any]) -> str | None:
 
 @dataclass
 class _BestModel:
-    """The best validation score so far, its model, and how long nothing was better.
+    """The best validation score so far, the model to ship, and how long nothing was better.
 
-    Arms, short runs before the run itself, may have the best model. Patience begins after them:
-    `waited` counts evaluations since the best one, with score `lowest`, of the run itself.
+    The model is the latest one whose score is less than `margin` above the best. Arms, short runs
+    before the run itself, may have it. Patience begins after them: `waited` counts evaluations
+    since the best one, with score `lowest`, of the run itself.
     """
 
     x: Vector
     score: float = math.inf
+    margin: float = 0.0
     round: int = -1
     lowest: float = math.inf
     waited: int = 0
 
-    def update(self, score: float | None, row: dict[str, Any], output: Vector) -> None:
+    def update(
+        self, score: float | None, row: dict[str, Any], output: Vector, margin: float = 0.0
+    ) -> None:
+        if score is not None and score < self.score + self.margin:
+            self.round, self.x = row["round"], output
         if score is not None and score < self.score:
-            self.score, self.round, self.x = score, row["round"], output
+            self.score, self.margin = score, margin
         if "arm" in row:
             return
         if score is not None and score < self.lowest:

@@ -128,6 +128,15 @@ def test_resume_keeps_it(tmp_path):
             "Evaluate(mode='max') is the direction of monitor; give monitor as well.",
         ),
         (
+            {"tolerance": 1.0, "keep_best": True},
+            "Evaluate(tolerance=...) chooses among models by their loss; give keep_best=True, "
+            "monitor='loss'.",
+        ),
+        (
+            {"tolerance": -1.0, "keep_best": True, "monitor": "loss"},
+            "Evaluate(tolerance=...) must be a finite number >= 0, got -1.0.",
+        ),
+        (
             {"monitor": "loss", "validation": None},
             "Evaluate(patience=..., keep_best=..., monitor=...) choose by validation data; give "
             "validation=0.1 or so.",

@@ -9,18 +9,22 @@ from tunefree.core.errors import ArgumentError, ResumeError
 from tunefree.training.command import CommandConfig, build_run
 from tunefree.training.config import RunConfig
 from tunefree.training.decide import choose_share, decide_validation
+from tunefree.training.run import choose_round
 from tunefree.training.trainer import _BestModel
 from unit.training.test_weights import NOISE
 
-NAMES = ("validation", "patience", "keep_best", "monitor", "mode")
-DECIDED = {
+NAMES = ("validation", "patience", "keep_best", "monitor", "mode", "tolerance")
+NUMBERS = {  # what is decided for numbers in a table
     "validation": 0.2,
     "patience": 20,
     "keep_best": True,
     "monitor": "loss",
     "mode": "min",
+    "tolerance": None,
 }
-OFF = {"validation": None, "patience": None, "keep_best": False, "monitor": None, "mode": None}
+DECIDED = NUMBERS | {"patience": None, "tolerance": 1.0}  # for classes in a table
+IMAGES = NUMBERS | {"monitor": "calibrated_loss"}
+OFF = dict.fromkeys(NAMES) | {"keep_best": False}
 AUTO = tf.methods.get("auto", weights=None)
 
 
@@ -34,6 +38,13 @@ def noise(rows=75):
     x = torch.randn(4 * rows, 8, generator=draw, dtype=torch.float64)
     y = torch.randint(2, (4 * rows,), generator=draw)
     return tf.Federation(x, y, torch.arange(4 * rows) % 4)
+
+
+def numbers(rows=75):
+    """The rows of `noise` with numbers that nothing explains."""
+    fed, draw = noise(rows), torch.Generator().manual_seed(4)
+    y = torch.randn(4 * rows, 1, generator=draw, dtype=torch.float64)
+    return tf.Federation(fed.x, y, fed.owners())
 
 
 def decided(run):
@@ -68,7 +79,7 @@ def flat():
 
 def test_classes_of_images_are_followed_by_their_loss_at_the_best_temperature():
     run = fit("auto", images(), flat(), rounds=6)
-    assert decided(run) == DECIDED | {"monitor": "calibrated_loss"}
+    assert decided(run) == IMAGES
     _, (x, y) = images().hold_out(0.2, seed=0)
     best = min(run.history, key=lambda row: row["validation_calibrated_loss"])
     scores = run.predict(x, raw=True)
@@ -115,8 +126,9 @@ def test_zero_switches_it_off():
 
 
 def test_it_stops_and_ships_the_best_round():
-    seen, given = [], {"model": linear(8), "rounds": 60, "steps": 10}
-    run = fit("auto", noise(), callbacks=[seen.append], **given)
+    seen, given = [], {"model": linear(8, 1), "rounds": 60, "steps": 10}
+    run = fit("auto", numbers(), callbacks=[seen.append], **given)
+    assert decided(run) == NUMBERS
     losses = [row["validation_loss"] for row in run.history]
     best = losses.index(min(losses))
     assert run.status == "stopped early"
@@ -124,8 +136,30 @@ def test_it_stops_and_ships_the_best_round():
     assert torch.equal(run.output, seen[best].output)
     assert not torch.equal(run.output, seen[-1].output)
     assert run.summary["validation_loss"] == min(losses)
-    whole = fit("auto", noise(), evaluate=off(), **given)
+    whole = fit("auto", numbers(), evaluate=off(), **given)
     assert (whole.status, len(whole.history)) == ("finished", 60)
+
+
+def test_classes_of_a_table_are_trained_to_the_end():
+    """The model is the latest one within one standard error of the lowest loss."""
+    seen, given = [], {"model": linear(8), "rounds": 60, "steps": 10}
+    run = fit("auto", noise(), callbacks=[seen.append], **given)
+    assert decided(run) == DECIDED
+    assert (run.status, len(run.history)) == ("finished", 60)
+    losses = [row["validation_loss"] for row in run.history]
+    best = losses.index(min(losses))
+    _, (x, y) = noise().hold_out(0.2, seed=0)
+
+    def row_losses(t):
+        scores = run.problem.outputs(seen[t].output, x)
+        return torch.nn.functional.cross_entropy(scores, y, reduction="none")
+
+    error = float(row_losses(best).std() / len(y) ** 0.5)
+    assert run.history[best]["validation_loss_error"] == pytest.approx(error)
+    within = [t for t in range(best, 60) if float(row_losses(t).mean()) < min(losses) + error]
+    assert best < within[-1]
+    assert torch.equal(run.output, seen[within[-1]].output)
+    assert run.summary["validation_loss"] == losses[within[-1]]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +167,7 @@ def test_it_stops_and_ships_the_best_round():
     [(1, 1, 20), (100, 1, 20), (101, 1, 21), (1000, 1, 200), (1000, 10, 20), (5000, 3, 334)],
 )
 def test_patience_is_in_proportion_to_the_evaluations(rounds, every, patience):
-    run = bound(linear(), large(), rounds=rounds, eval_every=every, device="cpu")
+    run = bound(linear(8, 1), numbers(), rounds=rounds, eval_every=every, device="cpu")
     assert run.config.evaluate.patience == patience == run.settings["patience"]
 
 
@@ -224,9 +258,40 @@ def test_arms_may_be_the_best_but_do_not_use_up_patience():
             assert best.waited == 0
     assert (best.score, best.round, best.x.item()) == (1.0, 1, 1.0)
     assert (best.lowest, best.waited) == (2.0, 2)
+    assert best.margin == 0
     again = _BestModel(torch.zeros(1))
     again.restore(best.facts(), best.x)
     assert again.facts() == best.facts()
+
+
+def test_with_a_margin_the_latest_model_near_the_best_is_shipped():
+    best, models = _BestModel(torch.zeros(1)), torch.arange(6.0)
+    scores, chosen = [5.0, 3.0, 3.5, 4.5, 2.9, 3.2], []
+    for t, score in enumerate(scores):
+        best.update(score, {"round": t}, models[t : t + 1], margin=(6.0, 1.0, 9, 9, 0.3, 9)[t])
+        chosen.append((best.round, best.x.item()))
+    assert chosen == [(t, float(t)) for t in (0, 1, 2, 2, 4, 4)]
+    assert (best.score, best.margin, best.waited) == (2.9, 0.3, 1)
+    rows = [
+        {"round": t, "validation_loss": score, "validation_loss_error": error / 2}
+        for t, (score, error) in enumerate(zip(scores, (6.0, 1.0, 9, 9, 0.3, 9), strict=True))
+    ]
+    settings = {"monitor": "loss", "mode": "min", "tolerance": 2.0}
+    assert [choose_round(rows[: t + 1], settings) for t in range(6)] == [0, 1, 2, 2, 4, 4]
+    assert choose_round(rows, settings | {"tolerance": 0.0}) == 4
+    assert choose_round([{"train_loss": 1.0}], settings) is None
+
+
+def test_weights_of_rows_count_in_the_standard_error():
+    fed, weight = large(), torch.rand(320, generator=torch.Generator().manual_seed(1)).double()
+    fed = tf.Federation(fed.x, fed.y, fed.owners(), sample_weight=weight)
+    run = fit("auto", fed, rounds=1)
+    taken = fed.choose_rows(0.2)
+    scores, kept = run.predict(fed.x[taken], raw=True), weight[taken]
+    losses = torch.nn.functional.cross_entropy(scores, fed.y[taken], reduction="none")
+    mean = (kept * losses).sum() / kept.sum()
+    variance = (kept.square() * (losses - mean).square()).sum() / kept.sum().square() * 64 / 63
+    assert run.history[0]["validation_loss_error"] == pytest.approx(float(variance.sqrt()))
 
 
 def test_a_race_is_not_stopped():
@@ -239,8 +304,11 @@ def test_a_race_is_not_stopped():
     assert run.status == "stopped early"
 
 
-def test_resume_goes_on_waiting(tmp_path):
-    given = {"fed": noise(), "model": linear(8), "rounds": 60, "steps": 10, "out": tmp_path}
+@pytest.mark.parametrize(
+    ("data", "outputs", "status"), [(numbers, 1, "stopped early"), (noise, 2, "finished")]
+)
+def test_resume_goes_on_waiting(data, outputs, status, tmp_path):
+    given = {"fed": data(), "model": linear(8, outputs), "rounds": 60, "steps": 10, "out": tmp_path}
 
     def crash(event):
         if event.round == 15:
@@ -252,7 +320,9 @@ def test_resume_goes_on_waiting(tmp_path):
     whole = fit("auto", **given | {"out": None})
     assert torch.equal(run.output, whole.output)
     assert drop_seconds(run.history) == drop_seconds(whole.history)
-    assert tf.Run.load(tmp_path).status == "stopped early"
+    loaded = tf.Run.load(tmp_path)
+    assert loaded.status == status
+    assert loaded.summary["validation_loss"] == whole.summary["validation_loss"]
 
 
 def test_more_rounds_have_more_patience(tmp_path):
@@ -277,7 +347,7 @@ def test_the_command_line():
         config, model, fed = build_run(CommandConfig(options={"rounds": 3} | options))
         return bound(model, fed, config.method, evaluate=config.evaluate).settings
 
-    assert {n: settings()[n] for n in NAMES} == DECIDED | {"monitor": "calibrated_loss"}
+    assert {n: settings()[n] for n in NAMES} == IMAGES
     for other in ({"validation": 0.0}, {"method": "fedavg"}):
         found = settings(**other)
         assert {n: found[n] for n in NAMES} == OFF
@@ -288,7 +358,7 @@ def test_estimators():
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(300, 4, generator=draw).numpy()
     found = tf.FederatedRegressor(rounds=3).fit(x, x[:, 0])
-    assert {name: found.run_.settings[name] for name in NAMES} == DECIDED
+    assert {name: found.run_.settings[name] for name in NAMES} == NUMBERS
     options = grouped(validation=0)
     found = tf.FederatedRegressor(rounds=3, options=options).fit(x, x[:, 0])
     assert {name: found.run_.settings[name] for name in NAMES} == OFF
