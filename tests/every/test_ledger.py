@@ -39,7 +39,7 @@ TABLE = {
     "fedprodigy": (S(2), S(2), NONE, V(1, 3)),  # z, d, v, n
     "feddowgdua": (S(2), S(2), NONE, V(2, 4)),  # FedDuAdagrad's s too
     "auto": (S(2), S(2), NONE, V(2, 4)),  # as feddowgdua
-    "fedrace": (S(1), S(2), NONE, V(4, 14)),  # x0, an arm's average, two s
+    "fedrace": (S(1), S(2), NONE, V(4, 15)),  # x0, an arm's average, two s; f(x0) on the panel
     # down: x+ when it is probed, mu, lr, accepted?, w1, w2; up: delta, loss, |delta|^2, q, 3 probes
     "fedproxlod": (S(5), S(6), NONE, V(3, 7)),
     "fedproxwlod": (S(5), S(6), NONE, V(3, 7)),
