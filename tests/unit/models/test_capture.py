@@ -156,6 +156,7 @@ def test_what_is_compiled_is_the_form_of_training(method, shape, by_hand, monkey
     monkeypatch.setattr(
         torch._inductor, "compile", lambda graph, args: compiled.append(graph) or graph
     )
+    monkeypatch.setattr("tunefree.models.engine.is_in_place_safe", lambda device: True)
     monkeypatch.setattr(BatchSource, "probe", BatchSource.order)  # as on a GPU
     monkeypatch.setattr(Problem, "activation_bytes", lambda *args: 0)
     monkeypatch.setattr(DeferredBatch, "row", lambda order, i: (), raising=False)
