@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 Read = Callable[[Any], Any]
 ROWS, TOLERANCE = 64, 1e-3  # samples and error, relative to the largest output, of the check
+EPS = 1e-30  # beside any variance nothing; PyTorch 2.11 refuses 0
 
 
 def standardise(x: Tensor, scaling: Tensor) -> Tensor:
@@ -40,7 +41,7 @@ def fold_scaling(module: nn.Module, scaling: Tensor, read: Read = lambda out: ou
         wanted, got = read(module.eval()(z)), read(folded(x))
         if bool((wanted - got).abs().max() <= TOLERANCE * wanted.abs().max()):
             return folded
-    first = nn.BatchNorm1d(scaling.shape[1], eps=0.0, affine=False).to(scaling)
+    first = nn.BatchNorm1d(scaling.shape[1], eps=EPS, affine=False).to(scaling)
     first.load_state_dict(
         {"running_mean": scaling[0], "running_var": scaling[1] ** 2}, strict=False
     )
