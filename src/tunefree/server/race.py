@@ -111,7 +111,7 @@ class Race(Server):
         is_better = False
         if not c.failed:
             value = float(ask("loss", [state["mean"]], "panel")[0])
-            is_better = value < _bar(c)
+            is_better = value < _threshold(c)
         if is_better:
             c.best_lr, c.best_value = c.lr, value
             state = state | {"best": state["mean"]}
@@ -194,7 +194,7 @@ def _decayed(c: _Control, t: Round) -> float:
     return c.lr * (1 - (t.index - c.began) / length)
 
 
-def _bar(c: _Control) -> float:
+def _threshold(c: _Control) -> float:
     """Return the value that the present arm must be below."""
     if not c.best_lr:
         return math.inf

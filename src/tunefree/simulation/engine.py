@@ -40,8 +40,8 @@ COMPILE_STEPS, COMPILE_FLOPS = 20_000, 1e13  # above either, compiling on a CPU 
 TURNS, TOO_LARGE = 5 << 18, 8 << 20
 GPU_STEPS, GPU_FLOPS = 5_000, 1e14  # the same on a GPU
 # Floating-point operations of a cohort's local step, and bytes kept for its backward pass, up to
-# which it takes one thread of a CPU: two were at most 17 % faster with 4 million operations, 40 %
-# with 15 million, and more than 20 times slower on busy cores.
+# which it takes one thread of a CPU: two were hardly faster with 4 million operations, clearly with
+# 15 million, and many times slower on cores that other programs use.
 SMALL_FLOPS, SMALL_BYTES = 5e6, 1 << 20
 
 

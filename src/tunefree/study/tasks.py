@@ -112,8 +112,8 @@ def run_one(task: RunTask, callback: Callback, make_inputs: MakeInputs) -> tuple
         return _train(task, inputs, [lambda event: rows.append(event.row), callback]), True
     except Exception as error:  # a user's model, loss or part may raise anything
         log.debug("%s, seed %d failed.", task.label, task.seed, exc_info=True)
-        is_user_object = isinstance(error, TunefreeError)
-        reason = str(error) if is_user_object else f"{type(error).__name__}: {first_line(error)}"
+        is_ours = isinstance(error, TunefreeError)
+        reason = str(error) if is_ours else f"{type(error).__name__}: {first_line(error)}"
         return FailedRun(task.seed, reason, traceback.format_exc(), rows), True
 
 

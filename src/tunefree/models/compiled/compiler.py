@@ -64,8 +64,8 @@ def compile_graph(graph: GraphModule, device: torch.device) -> Callable[..., Any
 def _compile_for_cpu(graph: GraphModule) -> Callable[..., Any]:
     """Return the graph as a function that is compiled when it is called with new strides.
 
-    `torch.compile` checks more in every call, which takes as long as a local step of a small
-    network. Here the arguments' shapes and types are always the same.
+    `torch.compile` checks more in every call, which takes a good part of the time of a local step
+    of a small network. Here the arguments' shapes and types are always the same.
     """
     nested = getattr(graph.graph._codegen, "pytree_info", None)
     flatten_signature(graph)

@@ -79,7 +79,7 @@ class CompiledDescent:
         def run(first: Tensor, *args: Any) -> Tensor:
             total: Tensor
             total, pairs = fast(gradient.parts, gradient.low, self._total, self._lr, *args)
-            for k, (left, right) in zip(factored, pairs, strict=False):
+            for k, (left, right) in zip(factored, pairs[: len(factored)], strict=True):
                 low = gradient.low[k] if k in cast else None
                 kernels.descend(gradient.parts[k], low, left, right, self._lr)
             for k, (moves, ids) in zip(looked_up, pairs[len(factored) :], strict=True):
