@@ -518,7 +518,7 @@ def test_the_order_of_this_repository():
     """Every experiment of paper size is in it, those of queue.toml first."""
     entries, facts = read_entries()
     names = [entry.experiment for entry in entries]
-    assert names[:2] == ["P3-table2", "P1-table2"]
+    assert names[:2] == ["P4-figure2", "P2-figure1"]
     assert len(facts["take"]) < len(entries)
     assert facts["cost"]["step"]["resnet18"]
     paper = {n for n in names if "paper" in load(n).scales}
