@@ -1,15 +1,19 @@
 """Inner solvers: a subproblem solved to a tolerance instead of a few gradient steps.
 
-    ConjugateGradient:  p <- -d + (|d|^2 / |d_old|^2) p,   y <- y + a p,
-                        a = -<d, p> / <p, H p>,   H p = (d(y + s p) - d(y)) / s,   s = 1 / |p|
+    ConjugateGradient:  p <- -d + max(0, <d, d - d_old> / |d_old|^2) p,   y <- y + a p,
+                        a = -<d, p> / <p, H p>,   H p = (d(y + s p) - d(y)) / s,   s = 1 / |p|;
+                        while |<d, p>| is above a tenth of what it was along this p, the next step
+                        keeps p, and a is the secant's
     Until:              any step, stopped when |d| <= tol max(1, |d_0|)
 
-Hestenes & Stiefel, 1952. Exact on quadratics in as many steps as there are parameters, up to
-rounding; each step costs two gradients. A client stops when |d| <= tol max(1, |d_0|), or after
-`most` steps, whatever the number of local steps K is; the history's `unsolved` counts the latter.
+Hestenes & Stiefel, 1952; for other problems than quadratics Polak & Ribiere, 1969, whose factor of
+the last direction is the same on quadratics and small after a short step elsewhere. Exact on
+quadratics in as many steps as there are parameters, up to rounding; each step costs two gradients.
+A client stops when |d| <= tol max(1, |d_0|), or after `most` steps, whatever the number of local
+steps K is; the history's `unsolved` counts the latter.
 
 Differences from the paper: the product with the Hessian is a difference of two gradients, which
-is exact for quadratics.
+is exact for quadratics; steps along one p are repeated where the problem is none.
 """
 
 from dataclasses import dataclass, field
@@ -25,6 +29,9 @@ from ..core.vectors import row_sq
 from .loss_steps import Armijo
 from .rule import Step, StepContext, StepResult
 from .steps import Constant
+
+LOOSE = 0.1  # of the first slope along a direction: above it, the direction is kept
+FARTHER = 4.0  # times the last step: the longest that the secant may ask for
 
 
 def _first_length(d: Rows, length: Rows, tick: StepContext, scratch: State) -> Rows:
@@ -51,25 +58,38 @@ class ConjugateGradient(Step):
 
     def begin(self, y: Rows, down: Channels) -> State:
         """Start without a direction."""
-        one = y.new_ones(y.shape[:1])
-        start = {"p": torch.zeros_like(y), "sq": one, "first": one, "slopes": torch.zeros_like(one)}
-        return start | {"done": one < 0}
+        one, zero = y.new_ones(y.shape[:1]), torch.zeros_like(y)
+        numbers = dict.fromkeys(("slopes", "a", "slope", "first_slope"), torch.zeros_like(one))
+        return {"p": zero, "d": zero, "first": one, "done": one < 0} | numbers
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Go to the lowest point along the next conjugate direction."""
+        """Go to the lowest point along a conjugate direction, or nearer to it."""
         assert tick.phi.slope is not None
-        sq, tiny = row_sq(d), torch.finfo(y.dtype).tiny
-        first = _first_length(d, sq.sqrt(), tick, scratch)
-        going = sq.sqrt() > self.tol * first
-        p = -d + (sq / scratch["sq"])[:, None] * scratch["p"] if tick.index else -d
-        uphill = (p * d).sum(-1) >= 0  # rounding has spoilt the directions: start again
-        p = torch.where(uphill[:, None], -d, p)
+        length, tiny = row_sq(d).sqrt(), torch.finfo(y.dtype).tiny
+        first = _first_length(d, length, tick, scratch)
+        going = length > self.tol * first
+        p, old, last = scratch["p"], scratch["d"], scratch["slope"]
+        slope = (p * d).sum(-1)
+        secant = (slope - last) / scratch["a"]
+        again = (slope.abs() > LOOSE * scratch["first_slope"].abs()) & (secant > 0)
+        if tick.index:
+            factor = ((d * (d - old)).sum(-1) / row_sq(old).clamp(min=tiny)).clamp(min=0)
+            new = factor[:, None] * p - d
+            uphill = (new * d).sum(-1) >= 0  # rounding has spoilt the directions: start again
+            p = torch.where(again[:, None], p, torch.where(uphill[:, None], -d, new))
+        else:
+            p = -d
+        slope = (p * d).sum(-1)
         s = 1 / row_sq(p).sqrt().clamp(min=tiny)
-        curve = (p * (tick.phi.slope(y + s[:, None] * p) - d)).sum(-1) / s
+        ahead = (p * (tick.phi.slope(y + s[:, None] * p) - d)).sum(-1) / s
+        curve = torch.where(again, secant, ahead)
         going = going & (curve > 0)
-        a = torch.where(going, -(p * d).sum(-1) / curve, 0.0)
-        after = {"p": p, "sq": sq.clamp(min=tiny), "first": first}
-        after |= {"slopes": scratch["slopes"] + going, "done": ~going}
+        a = torch.where(going, -slope / curve, 0.0)
+        farthest = FARTHER * scratch["a"].abs()
+        a = torch.where(again, a.clamp(-farthest, farthest), a)
+        after = {"p": p, "d": torch.where(again[:, None], old, d), "first": first}
+        after |= {"a": a, "slope": slope, "done": ~going, "slopes": scratch["slopes"] + going}
+        after["first_slope"] = torch.where(again, scratch["first_slope"], slope)
         return y + a[:, None] * p, a, after
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..core.types import Channels
 from ..privacy import Bounds, Privacy, Secure
 from ..robust import Robust
-from ..server.aggregate import Aggregation
+from ..server.aggregate import Aggregation, Mean
 
 OCTAVES = 20  # under a budget, root mean squares count from 2^-20 to 2^20
 CLOSE = 0.98  # and means to this share of them: a deviation is at least a fifth of them
@@ -38,9 +38,17 @@ class MomentSums:
         self._mean = rule(1.0, -1, "moments")
 
     def add(self, rows: Tensor) -> None:
-        """Add rows of clients, as `column_moments` returns them."""
+        """Add rows of clients, as `column_moments` returns them.
+
+        A plain mean adds one client after the other, so that a federation, whose clients answer
+        one by one, has the same bits.
+        """
+        rows = self._encode(rows)
         weights = torch.full((len(rows),), 1 / self._clients, dtype=torch.float64)
-        self._mean.add(weights, {"moments": self._encode(rows)})
+        if isinstance(self._mean, Mean):
+            rows = (rows * weights.to(rows.device)[:, None]).cumsum(0)[-1:]
+            weights = weights.new_ones(1)
+        self._mean.add(weights, {"moments": rows})
 
     def _encode(self, rows: Tensor) -> Tensor:
         if isinstance(self._rule, Secure):
