@@ -36,6 +36,9 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, message: str, run: object) -> None:
         super().__init__(message)
         self.run = run
+        # Python remembers a KeyboardInterrupt that left `exec(text)`, as dataclasses call it, until
+        # the next one, and would end by SIGINT although the program caught it.
+        exec("")
 
 
 def is_overflow(error: Exception) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -81,6 +82,25 @@ def test_an_error_without_ctrl_c_is_an_error():
 
     with pytest.raises(RuntimeError, match="broken"):
         fit(tf.Method(step=tf.clients.Constant(0.1), server=Broken()))
+
+
+CAUGHT = """
+from tunefree.core.errors import Interrupted
+
+try:
+    try:
+        exec("raise KeyboardInterrupt")  # as in the middle of `@dataclass`
+    except KeyboardInterrupt:
+        raise Interrupted("Stopped by Ctrl-C.", None) from None
+except Interrupted as stop:
+    print(stop)
+"""
+
+
+def test_a_program_that_catches_it_ends_with_its_own_status():
+    words = [sys.executable, "-c", CAUGHT]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Stopped by Ctrl-C.\n", "")
 
 
 COMPILING = """
