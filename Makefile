@@ -51,10 +51,10 @@ test: setup  ## format, lint, types, tests, doctests
 	$(TESTED) $(BIN)/pytest -n auto -m $(FAST)
 
 test-slow: setup  ## the tests that take minutes
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -o faulthandler_timeout=0 -m slow
 
 test-trust: setup  ## kills, full disks, broken clients, long runs, bad input: the long forms
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m trust tests/trust
+	OMP_NUM_THREADS=1 $(BIN)/pytest -o faulthandler_timeout=0 -m trust tests/trust
 
 coverage: setup  ## lines and branches that the tests run, per layer; TESTS=tests/unit/wire for some of them
 	rm -rf build/coverage

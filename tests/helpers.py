@@ -55,11 +55,13 @@ def wait_for_child(pid, limit=120.0):
     raise AssertionError(f"the child has not ended after {limit:g} s")
 
 
-def run_thread(target, limit=60.0):
-    """Run a function in a thread of its own; fail if it has not ended after `limit` seconds."""
-    thread = threading.Thread(target=target, daemon=True)
-    thread.start()
-    join_thread(thread, limit)
+def run_threads(*targets, limit=60.0):
+    """Run functions in a thread each; fail if one has not ended after `limit` seconds."""
+    threads = [threading.Thread(target=target, daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        join_thread(thread, limit)
 
 
 def join_thread(thread, limit=60.0):

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
-    subprocess.run(words, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=True)
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(words, cwd=ROOT, env=quiet, check=True, timeout=600)
     return folder
 
 

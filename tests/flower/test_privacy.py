@@ -17,7 +17,7 @@ import tunefree as tf
 from flower import local
 from flower.local import CLIENTS, LocalTransport, train
 from flower.test_parity import simulated
-from helpers import CrashError
+from helpers import CrashError, run_threads
 from tunefree.clients import Constant, Scaffold
 from tunefree.core.errors import ArgumentError, DataError, ResumeError, TunefreeError
 from tunefree.flower import secagg_client
@@ -521,11 +521,7 @@ def test_a_node_answers_one_message_at_a_time(tmp_path, monkeypatch):
         except (TunefreeError, OSError) as error:
             said.append(str(error))
 
-    threads = [threading.Thread(target=ask) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_threads(ask, ask)
     assert sorted(type(one).__name__ for one in said) == ["bytes", "str"]
     assert "Member 0 is 'shared', not 'advertised'." in said
 

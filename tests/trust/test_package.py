@@ -146,7 +146,7 @@ def audit(monkeypatch):
 
 def test_the_audit_says_what_is_known(audit, monkeypatch, capsys):
     server = http.server.HTTPServer(("127.0.0.1", 0), Advisories)
-    thread = threading.Thread(target=server.handle_request)
+    thread = threading.Thread(target=server.handle_request, daemon=True)
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}/"
     monkeypatch.setattr(audit, "asked", lambda packages, f=audit.asked: f(packages, address))

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -23,6 +22,7 @@ from experiments.schedule import Costs, Entry, Item, list_items, read_entries
 from experiments.session import choose, save_often, train_in_worker
 from experiments.source import ExperimentSource
 
+from helpers import start_process
 from tunefree.core.errors import ArgumentError
 
 from .papers import write
@@ -80,14 +80,12 @@ def begin(folder, *words):
     place = {"PYTHONPATH": path, "TUNEFREE_EXPERIMENTS": str(folder / "experiments")}
     command = [sys.executable, "-m", "experiments.queue", *map(str, words)]
     command += ["--work", str(folder / "work"), "--out", str(folder / "out"), "--device", "cpu"]
-    return subprocess.Popen(
-        command, cwd=folder, env={**os.environ, **place}, stdout=subprocess.PIPE, text=True
-    )
+    return start_process(command, 300, cwd=folder, env={**os.environ, **place}, stderr=None)
 
 
 def session(folder, *words):
-    process = begin(folder, *words)
-    said, _ = process.communicate(timeout=300)
+    with begin(folder, *words) as process:
+        said, _ = process.communicate()
     assert process.returncode == 0, said
     return said
 
@@ -339,10 +337,10 @@ def test_a_session_that_is_killed_or_stopped_goes_on(uncut, tmp_path):
     def rounds():
         return json.loads((live / "checkpoint.json").read_text())[0]["rounds"]
 
-    process = begin(tmp_path, "--minutes", 5)
-    wait_for(live / "checkpoint.json", process)
-    process.kill()
-    said, _ = process.communicate(timeout=60)
+    with begin(tmp_path, "--minutes", 5) as process:
+        wait_for(live / "checkpoint.json", process)
+        process.kill()
+        said, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert said.count("done: ") == 6  # the first table, which comes first
     assert count_states(backlog(tmp_path)) == {"done": 6, "cut": 1}
@@ -351,10 +349,10 @@ def test_a_session_that_is_killed_or_stopped_goes_on(uncut, tmp_path):
     assert 20 <= reached < 600
     assert len(read_lines(tmp_path / "out" / "runs.jsonl")) == 6
 
-    process = begin(tmp_path, "--minutes", 5)
-    wait_for(live / "checkpoint.json", process, lambda: rounds() > reached)
-    process.terminate()
-    said, _ = process.communicate(timeout=60)
+    with begin(tmp_path, "--minutes", 5) as process:
+        wait_for(live / "checkpoint.json", process, lambda: rounds() > reached)
+        process.terminate()
+        said, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "starts again" not in said
     assert said.count("done: ") == 0

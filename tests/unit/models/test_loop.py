@@ -6,12 +6,13 @@ import signal
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from helpers import join_thread, run_thread
+from helpers import join_thread, run_threads
 from tunefree.models.batched import VmapEngine
 from tunefree.models.loop import LoopEngine
 from tunefree.models.losses import Batch
@@ -186,7 +187,7 @@ def test_a_client_has_one_thread_and_ours_are_as_before():
     assert counts == {1}
     assert torch.get_num_threads() == 2
     fresh = []
-    run_thread(lambda: fresh.append(torch.get_num_threads()))
+    run_threads(lambda: fresh.append(torch.get_num_threads()))
     assert fresh == [2]
 
 
@@ -207,8 +208,7 @@ def test_threads_end_with_their_engine():
     del engine
     gc.collect()
     for thread in mine:
-        thread.join(WAIT)
-        assert not thread.is_alive()
+        join_thread(thread, WAIT)
 
 
 class Fails(nn.Module):
@@ -297,11 +297,7 @@ def test_inside_other_threads():
     def call(own):
         found.append(results(own, batch()))
 
-    callers = [threading.Thread(target=call, args=(problem(),)) for _ in range(2)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        join_thread(caller)
+    run_threads(*(partial(call, problem()) for _ in range(2)))
     assert len(found) == 2
     for other in found:
         assert all(torch.equal(a, b) for a, b in zip(expected, other, strict=True))

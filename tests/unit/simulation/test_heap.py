@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from helpers import join_thread
+from helpers import run_threads
 from tunefree.simulation import heap
 
 MEGABYTES = 256
@@ -65,11 +65,7 @@ def test_the_setting_is_put_back_after_an_error_and_once_by_all_threads(monkeypa
             both.wait(10)
             both.wait(10)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        join_thread(thread)
+    run_threads(work, work)
     assert told == [0, 65536]
     with pytest.raises(ZeroDivisionError), heap.keep_heap():
         raise ZeroDivisionError

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import tunefree as tf
-from helpers import CrashError, Quadratics, fit, grouped, labelled, linear, run_thread
+from helpers import CrashError, Quadratics, fit, grouped, labelled, linear, run_threads
 from tunefree.core.errors import ArgumentError, CheckpointError, Interrupted
 from tunefree.training import trainer
 
@@ -283,7 +283,7 @@ def test_ctrl_c_without_a_folder_keeps_the_run():
 
 def test_in_another_thread():
     out = []
-    run_thread(lambda: out.append(fit()))
+    run_threads(lambda: out.append(fit()))
     assert torch.equal(out[0].x, fit().x)
 
 
