@@ -96,7 +96,7 @@ federation: $(FLOWER)/ready  ## ten rounds over three SuperNodes on this machine
 	$(FLOWER)/bin/python -m examples.federation
 
 test-federation: $(FLOWER)/ready  ## the same, and its faults, under test; minutes
-	OMP_NUM_THREADS=1 FLWR_TELEMETRY_ENABLED=0 $(FLOWER)/bin/pytest -m "not trust" -n 2 --dist loadfile --no-loadscope-reorder tests/flower tests/unit/privacy src/tunefree/privacy tests/trust/test_fuzz_readers.py tests/trust/test_fuzz_found.py tests/trust/test_soak.py
+	OMP_NUM_THREADS=1 FLWR_TELEMETRY_ENABLED=0 $(FLOWER)/bin/pytest -m "not trust" -n 2 --dist loadfile --no-loadscope-reorder tests/flower tests/unit/flower tests/unit/cli/test_flower.py tests/unit/privacy src/tunefree/privacy tests/trust/test_fuzz_readers.py tests/trust/test_fuzz_found.py tests/trust/test_soak.py
 
 bench-federation: $(FLOWER)/ready  ## a round over 2, 5 and 10 SuperNodes, beside Flower's simulation; minutes
 	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check -c $(FLOWER)/constraints.txt 'flwr[simulation]'

@@ -47,3 +47,27 @@ def no_recording(request, monkeypatch):
     name = request.node.nodeid
     if name.startswith(SHORT) and not any(part in name for part in RECORDED):
         monkeypatch.setattr("tunefree.models.batched.TRACE_AFTER", 10**9)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Change to an empty folder, on a narrow terminal without colours."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    return tmp_path
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command in this process: (exit code, standard output, standard error)."""
+    from tunefree import cli
+
+    def run(*words, app=cli.app):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([str(word) for word in words], app=app)
+        said = capsys.readouterr()
+        return stopped.value.code, said.out, said.err
+
+    return run

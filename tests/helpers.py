@@ -181,6 +181,29 @@ class CrashError(Exception):
     """Raised by tests in the middle of a run."""
 
 
+class Bowls:
+    """Losses f_i(y) = (a_i / 2) |y|^2 of a local loop; after a client's last step they are NaN."""
+
+    name = "bowls"
+
+    def __init__(self, curvature, steps):
+        self.a, self.steps = tensor(*curvature), torch.tensor(steps)
+
+    def fuse(self, *args):
+        pass
+
+    def descent(self, steps):
+        pass
+
+    def value(self, y, k):
+        real = torch.where(k < self.steps, 1.0, float("nan"))
+        return real * self.a / 2 * y.square().sum(1)
+
+    def value_and_grad(self, y, k, reuse_buffer=False):
+        real = torch.where(k < self.steps, 1.0, float("nan"))
+        return self.value(y, k), real[:, None] * self.a[:, None] * y
+
+
 class Quadratics:
     """Least squares of several clients, with their minima and smoothness in closed form."""
 

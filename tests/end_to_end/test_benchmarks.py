@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from functools import partial
 
 import benchmarks as bench
 import pytest
@@ -10,7 +11,6 @@ from benchmarks import pfl_cifar10, render
 from benchmarks.__main__ import app
 
 import tunefree as tf
-from tunefree import cli
 
 TINY = ("--clients", 2, "--batch", 4, "--steps", 2, "--device", "cpu", "--eager")
 MEDIANS = {
@@ -22,27 +22,10 @@ MEDIANS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.delenv("TUNEFREE_DATA", raising=False)
-    return tmp_path
-
-
 @pytest.fixture
-def call(capsys):
-    """Run the command in this process: (exit code, standard output, standard error)."""
-
-    def run(*words):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(word) for word in words], app=app)
-        said = capsys.readouterr()
-        return stopped.value.code, said.out, said.err
-
-    return run
+def call(call, place, monkeypatch):
+    monkeypatch.delenv("TUNEFREE_DATA", raising=False)
+    return partial(call, app=app)
 
 
 def kept(call, suite, *words):

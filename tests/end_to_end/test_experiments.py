@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,24 +11,17 @@ from experiments.__main__ import app, format_minutes
 from experiments.index import MARKS
 from experiments.record import record_path, save
 
-from tunefree.cli import main
 from unit.experiments.papers import SPEC, write
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def call(capsys, tmp_path, monkeypatch):
+def call(call, tmp_path, monkeypatch):
     write(tmp_path / "experiments")
     monkeypatch.setenv("TUNEFREE_EXPERIMENTS", str(tmp_path / "experiments"))
     monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        with pytest.raises(SystemExit) as done:
-            main(list(words), app=app)
-        return done.value.code, *capsys.readouterr()
-
-    return call
+    return partial(call, app=app)
 
 
 def test_list_run_and_keep(call, tmp_path):

@@ -40,6 +40,15 @@ def test_the_workflow_calls_the_two_commands_of_the_readme_on_oldest_and_newest(
     assert jobs["test"]["env"] == {"TORCH": "${{ matrix.torch }}"}  # the Makefile's
 
 
+def packages(folder):
+    return {path.parent.name for path in folder.glob("*/__init__.py")}
+
+
+def test_unit_tests_mirror_the_source():
+    programs = {"benchmarks", "experiments"}
+    assert packages(ROOT / "tests/unit") == packages(ROOT / "src/tunefree") | programs
+
+
 def test_hooks_are_local_and_use_the_pinned_tools():
     (repository,) = read(".pre-commit-config.yaml")["repos"]
     assert repository["repo"] == "local"

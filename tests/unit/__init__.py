@@ -1,1 +1,1 @@
-"""Small hand-computed cases; the folders mirror src/tunefree."""
+"""Small cases done by hand. Folders and files mirror src/tunefree, benchmarks and experiments."""

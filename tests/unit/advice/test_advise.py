@@ -255,17 +255,6 @@ def test_costs_are_those_of_a_dry_run(capsys, tmp_path, monkeypatch):
             assert choice["client_memory"] == cost["client_memory"]
 
 
-def test_the_command_prints_what_to_type(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    with pytest.raises(SystemExit):
-        cli.main(["advise", "--clients", "6", "--split", "iid", "--tuning"])
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("6 clients, 6 a round, label skew 0.")
-    assert "   tunefree run --split iid --clients 6 --method fedduadagrad" in said
-    assert "   tunefree tune --split iid --clients 6 --method fedduadagrad" in said
-    assert "   To choose: lr." in said
-
-
 def test_gradients_and_memory_in_closed_form():
     asked = {"steps": 3, "batch": 4, "tuning": True, "skew": 0.9}
     found = {c.method: c for c in advise(linear(), labelled(rows=6), **asked)}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers import tensor
+from helpers import Bowls, tensor
 from tunefree.clients import Adam, Armijo, Constant, LocalProblem, Momentum, Plan, Round, loop
 from tunefree.core.layout import Layout
 
@@ -12,26 +12,6 @@ ALL = frozenset({"grad_mean", "grad_sq"})
 
 def close(a, b):
     torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
-
-
-class Bowls:
-    """One curvature per client; after a client's last step its batch is empty, hence NaN."""
-
-    name = "bowls"
-
-    def __init__(self, curvature, steps):
-        self.a, self.steps = tensor(*curvature), torch.tensor(steps)
-
-    def fuse(self, *args):
-        pass
-
-    def value(self, y, k):
-        real = torch.where(k < self.steps, 1.0, float("nan"))
-        return real * self.a / 2 * y.square().sum(1)
-
-    def value_and_grad(self, y, k, reuse_buffer=False):
-        real = torch.where(k < self.steps, 1.0, float("nan"))
-        return self.value(y, k), real[:, None] * self.a[:, None] * y
 
 
 def run(step, x, curvature, steps, local=None, school=None, records=ALL, factor=1.0):

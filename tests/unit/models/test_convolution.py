@@ -14,7 +14,7 @@ from tunefree.models.gpu import rewrite
 from tunefree.models.loop import LoopEngine
 from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
-from unit.models.plain_kernels import fake_kernels
+from unit.models.gpu.plain_kernels import fake_kernels
 
 pytestmark = pytest.mark.compiled_engines
 

@@ -13,12 +13,11 @@ from torch import nn
 
 import tunefree as tf
 from helpers import bound, grouped
+from oracle import robust as rules
 from tunefree.cli import main
 from tunefree.core.errors import ArgumentError
 from tunefree.rounds.server import init_server_state, run_round
 from tunefree.server.aggregate import Mean
-
-from . import rules
 
 a, r, get = tf.attacks, tf.robust, tf.methods.get
 CLIENTS = 10
@@ -400,7 +399,7 @@ def test_bad_settings(make, sentence):
 
 
 def test_the_page_is_up_to_date():
-    place = Path(__file__).parents[2] / "experiments" / "trust" / "render.py"
+    place = Path(__file__).parents[3] / "experiments" / "trust" / "render.py"
     spec = importlib.util.spec_from_file_location("attacks_page", place)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import tunefree as tf
+from oracle import robust as rules
 from tunefree.core.errors import ArgumentError
-
-from . import rules
 
 r = tf.robust
 D, M = 7, 9

@@ -7,7 +7,7 @@ import tunefree as tf
 from tunefree.models import nets, recurrence
 from tunefree.models.gpu import recurrence as gpu
 from tunefree.models.gpu.kernels import Blocks
-from unit.models.test_kernels import DEVICE, INTERPRETED, needs_triton
+from unit.models.gpu.test_kernels import DEVICE, INTERPRETED, needs_triton
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 

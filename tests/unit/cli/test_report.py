@@ -9,24 +9,10 @@ import urllib.request
 import pytest
 
 from helpers import start_process
-from tunefree import cli
+from unit.report.runs import folder, run
 
-from .runs import folder, run
-
+pytestmark = pytest.mark.usefixtures("place")
 MAIN = "from tunefree.cli import main; main()"
-
-
-@pytest.fixture
-def call(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def run_it(*words):
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(word) for word in words])
-        said = capsys.readouterr()
-        return stopped.value.code, said.out, said.err
-
-    return run_it
 
 
 def test_report(call, tmp_path):
