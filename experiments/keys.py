@@ -20,7 +20,7 @@ DATA = (
     "features",
 )
 OPTION_OF = {"engine": "backend"}  # options of a run that specifications call otherwise
-_CHOSEN = {"method", "seed", "device", "start", "metrics", "backend"}  # not by these keys
+_CHOSEN = {"method", "seed", "device", "metrics", "backend"}  # not by these keys
 RUN_OPTIONS = (*(o.name for _, o in OPTIONS if o.name not in _CHOSEN), *OPTION_OF)
 VECTOR = ("size", "shape", "classes")  # of kind "prox-cost": a vector as long as a network
 WORDS = (*DATA, *RUN_OPTIONS, "checkpoint_every", *VECTOR)

@@ -16,10 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tunefree as tf
 from tunefree.training.bind import bind
 from tunefree.training.client_data import SimulatedClients
-from tunefree.training.config import GROUP_OF, Engine, Evaluate, RunConfig, Scenario
-
-GROUPS = {"evaluate": Evaluate, "engine": Engine, "scenario": Scenario}
-
+from tunefree.training.config import GROUP_OF, GROUPS, RunConfig
 
 # Processes.
 

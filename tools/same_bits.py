@@ -337,6 +337,7 @@ def list_cases() -> dict[str, Words]:
 # Later versions group some arguments of `fit`: the argument, its class in `tunefree`, and the flat
 # arguments that the class takes ("old:new" where it has another name for one).
 GROUPS = {
+    "preprocess": ("Preprocess", "augment"),
     "evaluate": ("Evaluate", "validation patience keep_best metrics per_client heterogeneity"),
     "engine": ("Engine", "engine:backend chunk precision"),
     "scenario": ("Scenario", "faults attack"),
@@ -368,9 +369,12 @@ def group_arguments(flat: Mapping[str, Any]) -> Words:
     return out
 
 
-def call_fit(*what: Any, **flat: Any) -> Any:
+def call_fit(model: Any, *what: Any, **flat: Any) -> Any:
     """Call `fit` with a model, a federation, a method, and flat arguments."""
-    return importlib.import_module("tunefree").fit(*what, **group_arguments(flat))
+    tf = importlib.import_module("tunefree")
+    if hasattr(tf, "Preprocess"):  # and takes another start as the model
+        model = flat.pop("start", model)
+    return tf.fit(model, *what, **group_arguments(flat))
 
 
 def call_study(name: str, *what: Any, own: Words, flat: Words) -> Any:

@@ -40,7 +40,7 @@ def train_one(job: Job, worker: Worker) -> dict[str, Any]:
         device="cpu",
         compile=False,
         progress=False,
-        scale="standard" if task == "a9a" else None,
+        preprocess=tf.Preprocess(scale="standard" if task == "a9a" else None),
     )
     final = run.summary["test_accuracy"]
     return {"task": task, "method": name, "rounds": rounds, "seed": seed, "final": final}

@@ -71,7 +71,10 @@ TASKS = {
     "cifar-cnn": Task("cifar10", "cnn-p4", 0.3, 100, 300, cost=20, grid=_CNN),
     "cifar-resnet18": Task(
         "cifar10", "resnet18", 0.3, 100, 100, cost=40, grid=_RESNET,
-        options={"augment": "crop-flip", "engine": tf.Engine(precision="bf16", chunk=10)},
+        options={
+            "preprocess": tf.Preprocess(augment="crop-flip"),
+            "engine": tf.Engine(precision="bf16", chunk=10),
+        },
     ),
     "shakespeare": Task("shakespeare", "lstm", None, 0, 100, batch=20, cost=60, grid=_LSTM),
     "sst2-text": Task("sst2", "text", 0.3, 100, 100, cost=8),

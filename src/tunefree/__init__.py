@@ -25,7 +25,7 @@ from .data import ByOwner, Dataset, Dirichlet, Federation, Iid, RelaySum, Shards
 from .methods import Method
 from .study import Comparison, Tuning, compare, tune
 from .training.callbacks import Event
-from .training.config import Engine, Evaluate, RunConfig, Scenario
+from .training.config import Engine, Evaluate, Preprocess, RunConfig, Scenario
 from .training.fit import fit
 from .training.run import Run
 from .version import __version__
@@ -55,6 +55,7 @@ __all__ = [
     "Federation",
     "Iid",
     "Method",
+    "Preprocess",
     "RelaySum",
     "Run",
     "RunConfig",

@@ -5,7 +5,7 @@ owners, given as `groups`. They fit into scikit-learn's pipelines, searches and 
 """
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -17,6 +17,7 @@ from .core.random import torch_seed
 from .data.federation import Federation
 from .methods import Method
 from .models import nets
+from .training.config import Preprocess
 from .training.fit import fit
 
 import_optional("sklearn", "tf.FederatedClassifier", "scikit-learn", extra="sklearn")
@@ -60,7 +61,16 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     random_state: Any = 0
     options: dict[str, Any] | None = None
 
-    def _train(self, x: Any, y: Any, groups: Any, outputs: int, weight: Any, **more: Any) -> None:
+    def _train(
+        self,
+        x: Any,
+        y: Any,
+        groups: Any,
+        outputs: int,
+        weight: Any,
+        loss: str,
+        class_weight: Any = None,
+    ) -> None:
         """Train the model and keep the run."""
         owner = np.zeros(len(y), dtype=np.int64) if groups is None else np.asarray(groups)
         fed = Federation(x, y, owner, sample_weight=weight, name=type(self).__name__)
@@ -68,8 +78,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         model = self._make_model(x.shape[1], outputs, seed)
         names = ("rounds", "cohort", "steps", "epochs", "batch", "device")
         given = {name: getattr(self, name) for name in names}
-        given |= {"seed": seed, "dtype": torch.float64, "scale": "standard"} | more
-        self.run_ = fit(model, fed, self.method, **given | (self.options or {}))
+        given |= {"seed": seed, "dtype": torch.float64, "loss": loss} | (self.options or {})
+        preprocess = given.pop("preprocess", Preprocess(scale="standard"))
+        if class_weight is not None:
+            preprocess = replace(preprocess, class_weight=class_weight)
+        self.run_ = fit(model, fed, self.method, preprocess=preprocess, **given)
         self.clients_ = fed.names
 
     def _make_model(self, inputs: int, outputs: int, seed: int) -> nn.Module:
@@ -142,9 +155,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         if isinstance(given, dict):  # by label; the run knows the classes by their number
             place = {label: i for i, label in enumerate(self.classes_.tolist())}
             given = {place.get(label, label): value for label, value in given.items()}
-        self._train(
-            X, numbers, groups, len(self.classes_), weight, loss="cross_entropy", class_weight=given
-        )
+        self._train(X, numbers, groups, len(self.classes_), weight, "cross_entropy", given)
         return self
 
     def predict(self, X: Any) -> Any:
@@ -183,7 +194,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
         outputs = 1 if y.ndim == 1 else y.shape[1]
-        self._train(X, y.astype(np.float64), groups, outputs, weight, loss="mse")
+        self._train(X, y.astype(np.float64), groups, outputs, weight, "mse")
         return self
 
     def predict(self, X: Any) -> Any:

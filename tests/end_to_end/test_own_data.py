@@ -118,7 +118,13 @@ def test_the_same_as_from_python(call, place, patients):
     call("run", "--csv", patients.name, *TABLE, "--method", "fedavg", "--out", "a", *SMALL)
     fed = tf.Federation(polars.read_csv(patients), "diagnosis", "hospital", test=0.2)
     model = tf.models.build("mlp", shape=(5,), classes=2, seed=0)
-    options = {"rounds": 2, "steps": 2, "batch": 10, "device": "cpu", "scale": "standard"}
+    options = {
+        "rounds": 2,
+        "steps": 2,
+        "batch": 10,
+        "device": "cpu",
+        "preprocess": tf.Preprocess(scale="standard"),
+    }
     run = tf.fit(model, fed, "fedavg", **options)
     assert drop_seconds(read_history(place / "a")) == drop_seconds(run.history)
     assert run.scaling is not None
@@ -146,7 +152,13 @@ def test_weights_of_rows(call, place, patients):
     fed = tf.Federation(frame, "diagnosis", "hospital", sample_weight="age", test=0.2)
     assert len(fed.features.names) == 4
     model = tf.models.build("mlp", shape=(4,), classes=2, seed=0)
-    options = {"rounds": 2, "steps": 2, "batch": 10, "device": "cpu", "scale": "standard"}
+    options = {
+        "rounds": 2,
+        "steps": 2,
+        "batch": 10,
+        "device": "cpu",
+        "preprocess": tf.Preprocess(scale="standard"),
+    }
     run = tf.fit(model, fed, "fedavg", **options)
     assert drop_seconds(read_history(place / "a")) == drop_seconds(run.history)
 

@@ -12,12 +12,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def fit(method, device, fed=None, **settings):
+def fit(method, device, fed=None, model=None, **settings):
     given = {"rounds": 3, "cohort": 4, "batch": 4, "seed": 7} | settings
     if isinstance(method, tf.Method) and method.full:
         given["cohort"] = None
     fed = federation() if fed is None else fed
-    return tf.fit(net(), fed, method, device=device, dtype=torch.float64, **grouped(**given))
+    model = net() if model is None else model
+    return tf.fit(model, fed, method, device=device, dtype=torch.float64, **grouped(**given))
 
 
 def test_agrees_with_the_cpu(method, work):
@@ -40,7 +41,7 @@ def test_resume_and_load(method, tmp_path):
     again = fit(method, "cuda", steps=3, out=tmp_path, checkpoint_every=1)
     close(again.x, whole.x)
     assert torch.equal(tf.Run.load(tmp_path, net()).output, again.output.cpu())
-    fit("fedavg", "cpu", steps=3, start=again)
+    fit("fedavg", "cpu", steps=3, model=again)
 
 
 @pytest.mark.parametrize("weights", ["uniform", "samples"])

@@ -85,11 +85,18 @@ def test_auto_races_where_the_network_is_deep(as_object, tmp_path):
     words = {"rounds": 9, "cohort": 4, "batch": 4, "epochs": 1, "seed": 7, "dtype": torch.float64}
     method = tf.methods.get("auto") if as_object else "auto"
     one, whole = tf.Engine(backend="loop", chunk=1), tf.Evaluate(validation=0)
-    settings = {"engine": one, "evaluate": whole, "device": "cpu", "scale": None}
+    settings = {
+        "engine": one,
+        "evaluate": whole,
+        "device": "cpu",
+        "preprocess": tf.Preprocess(scale=None),
+    }
     alone = tf.fit(deep_net(), federation(), method, **settings, **words)
     own = {"model": deep_net(), "clients": CLIENTS, "test": federation().test, "wait": 0.0}
     nodes = LocalTransport(tmp_path, method if as_object else None, model=deep_net)
-    spread = serve(Settings(method=method, scale=None, **own, **words), nodes)
+    spread = serve(
+        Settings(method=method, preprocess=tf.Preprocess(scale=None), **own, **words), nodes
+    )
     assert {row.get("arm") for row in spread.history} >= {0, 1, None}
     assert spread.settings["method"]["server"]["part"] == "Race"
     assert torch.equal(alone.x, spread.x)

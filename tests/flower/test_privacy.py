@@ -438,7 +438,7 @@ def test_a_client_that_is_sent_other_scales_stays_masked(tmp_path):
     pytest.importorskip("cryptography", reason="needs tunefree[privacy]")
     transport = OtherScale(tmp_path / "nodes", method("scaffold"))
     with pytest.raises(TooFewError, match=r"Round 2 cannot be unmasked: .*beyond the sum"):
-        masked_run(tmp_path, transport, scale="standard")
+        masked_run(tmp_path, transport, preprocess=tf.Preprocess(scale="standard"))
 
 
 def test_all_clients_are_sent_the_same_first_model(tmp_path):

@@ -11,6 +11,7 @@ from flower.test_parity import simulated
 from tunefree.flower.serve import serve
 from tunefree.privacy import Secure
 
+STANDARD = tf.Preprocess(scale="standard")
 STEP = tf.methods.get("fedavg", lr=0.1)
 MIME = tf.methods.get("mime", lr=0.1)  # asks clients within a round
 PREPARES = tf.methods.get("parfrefl")
@@ -22,8 +23,8 @@ def spread(method, transport, **given):
 
 @pytest.mark.parametrize("method", [STEP, MIME, PREPARES], ids=["plain", "query", "prepare"])
 def test_as_in_a_simulation(method, tmp_path):
-    alone = simulated(method, scale="standard")
-    run = spread(method, LocalTransport(tmp_path, method), scale="standard")
+    alone = simulated(method, preprocess=STANDARD)
+    run = spread(method, LocalTransport(tmp_path, method), preprocess=STANDARD)
     torch.testing.assert_close(run.scaling, alone.scaling, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(run.x, alone.x, rtol=1e-9, atol=1e-9)
     assert run.history[-1]["test_loss"] == pytest.approx(alone.history[-1]["test_loss"])
@@ -46,8 +47,10 @@ def test_auto_by_name(tmp_path):
 
 def test_under_masks(tmp_path):
     pytest.importorskip("cryptography")
-    run = spread(STEP, LocalTransport(tmp_path, STEP), scale="standard", secure=Secure(bound=64.0))
-    alone = simulated(replace(STEP, weights="uniform"), scale="standard")  # as it is under masks
+    run = spread(
+        STEP, LocalTransport(tmp_path, STEP), preprocess=STANDARD, secure=Secure(bound=64.0)
+    )
+    alone = simulated(replace(STEP, weights="uniform"), preprocess=STANDARD)  # as it is under masks
     torch.testing.assert_close(run.scaling, alone.scaling, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(run.x, alone.x, rtol=1e-6, atol=1e-6)
     plain = {name for row in run.history for name in row if name.startswith("bytes_up.")}
@@ -63,9 +66,9 @@ def test_resume(tmp_path):
 
     out = tmp_path / "run"
     with pytest.raises(RuntimeError, match="dies"):
-        spread(STEP, Dying(tmp_path / "nodes", STEP), scale="standard", out=out)
-    run = spread(STEP, LocalTransport(tmp_path / "nodes", STEP), scale="standard", out=out)
-    whole = spread(STEP, LocalTransport(tmp_path / "other", STEP), scale="standard")
+        spread(STEP, Dying(tmp_path / "nodes", STEP), preprocess=STANDARD, out=out)
+    run = spread(STEP, LocalTransport(tmp_path / "nodes", STEP), preprocess=STANDARD, out=out)
+    whole = spread(STEP, LocalTransport(tmp_path / "other", STEP), preprocess=STANDARD)
     assert torch.equal(run.x, whole.x)
     assert torch.equal(run.scaling, whole.scaling)
 
@@ -86,7 +89,7 @@ def test_wrong_moments_are_refused(wrong, tmp_path, caplog):
             return answer
 
     with pytest.raises(tf.core.errors.TunefreeError, match="of the 6 answers"):
-        spread(STEP, Lying(tmp_path, STEP), scale="standard")
+        spread(STEP, Lying(tmp_path, STEP), preprocess=STANDARD)
     assert "client 2 is refused" in caplog.text
 
 

@@ -11,7 +11,6 @@ import tunefree.core.random
 import tunefree.data.batches
 from oracle import cases, problems
 from oracle import methods as m
-from tunefree.methods.self_setting import with_race
 
 SEED = 5
 
@@ -565,9 +564,12 @@ def test_feddowgdua_is_the_composition_under_comparison():
 def test_auto_is_one_of_two_methods():
     shallow, deep = tf.methods.get("feddowgdua"), tf.methods.get("fedrace")
     auto = tf.methods.get("auto")
-    assert auto == replace(shallow, name="auto", weights=None)
-    assert with_race(auto) == replace(deep, name="auto", weights=None)
-    assert with_race(shallow) == shallow
+    assert replace(auto, deep=None) == replace(shallow, name="auto", weights=None)
+    assert auto.for_deep_networks() == replace(deep, name="auto", weights=None)
+    assert shallow.for_deep_networks() == shallow
+    clipped, other = replace(auto, clip=0.5), replace(auto, server=tf.server.Average())
+    assert clipped.for_deep_networks() == replace(deep, name="auto", weights=None, clip=0.5)
+    assert other.for_deep_networks() == other
 
 
 @pytest.mark.parametrize(("rounds", "size"), [(9, 3), (30, 4), (22, 7)])

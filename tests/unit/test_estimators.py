@@ -60,7 +60,7 @@ def test_it_is_what_fit_trains():
     model = tf.models.build("linear", shape=(6,), classes=2, seed=seed)
     run = tf.fit(
         model, tf.Federation(x, y, owner), "fedavg", rounds=4, batch=20, seed=seed,
-        dtype=torch.float64, scale="standard",
+        dtype=torch.float64, preprocess=tf.Preprocess(scale="standard"),
     )  # fmt: skip
     assert torch.equal(found.run_.x, run.x)
     assert (found.predict(x) == run.predict(x)).all()
@@ -109,7 +109,9 @@ def test_class_weights_go_by_label():
     heavy = tf.FederatedClassifier(rounds=5, class_weight={"yes": 50.0}).fit(x, y)
     counts = [(each.predict(x) == "yes").sum() for each in (plain, even, heavy)]
     assert counts[0] < counts[1] < counts[2]
-    with pytest.raises(ValueError, match=r"Unknown label in fit\(class_weight=...\) 'maybe'"):
+    with pytest.raises(
+        ValueError, match=r"Unknown label in Preprocess\(class_weight=...\) 'maybe'"
+    ):
         tf.FederatedClassifier(class_weight={"maybe": 2.0}).fit(x, y)
 
 

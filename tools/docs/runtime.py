@@ -6,10 +6,10 @@ from typing import Any
 import griffe
 import prose
 
-from tunefree.training.config import Engine, Evaluate, Scenario
+from tunefree.training.config import GROUPS
 from tunefree.training.fit import fit
 
-GROUPS = {f"{cls.__module__}.{cls.__name__}": cls for cls in (Engine, Evaluate, Scenario)}
+DOCUMENTED = {f"{cls.__module__}.{cls.__name__}": cls for cls in GROUPS.values()}
 
 
 class RuntimeSignature(griffe.Extension):
@@ -17,8 +17,8 @@ class RuntimeSignature(griffe.Extension):
 
     def on_class(self, *, cls: griffe.Class, **others: Any) -> None:
         """Replace the docstring of a group of options; turn equations of a part into Markdown."""
-        if cls.path in GROUPS:
-            cls.docstring = griffe.Docstring(inspect.getdoc(GROUPS[cls.path]) or "", parent=cls)
+        if cls.path in DOCUMENTED:
+            cls.docstring = griffe.Docstring(inspect.getdoc(DOCUMENTED[cls.path]) or "", parent=cls)
         elif cls.docstring is not None and prose.DIFFERENCES in cls.docstring.value:
             text, args = prose.split_arguments(cls.docstring.value)
             cls.docstring.value = prose.markdown(text, title=True) + args

@@ -132,7 +132,7 @@ class Node:
         fed = fed.map_x(problem.prepare) if problem.casts else fed
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
-        cut, seed, augment = config.batch_plan, config.seed, parsed(config.augment)
+        cut, seed, augment = config.batch_plan, config.seed, parsed(config.preprocess.augment)
         width = max(terms.width, batch_width(fed.sizes, cut))  # the server may limit our claim
         batches = BatchSource(problem, fed, cut, seed, augment, padded=width)
         return _NodeRun(

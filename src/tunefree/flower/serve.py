@@ -26,7 +26,6 @@ from ..models.loop import LoopEngine
 from ..models.problem import Problem, are_labels
 from ..privacy import Privacy
 from ..rounds.pool import ClientPool
-from ..server import Race
 from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext
 from ..training.bind import bind
@@ -220,7 +219,7 @@ class NodeSource:
             method=digest_method(method),
             model=digest_model(problem),
             start=digest_start(start),
-            race=isinstance(method.server, Race),
+            deep=decide_method(s).deep is not None and method.deep is None,
         )
         held = None
         if s.held is not None:  # the server evaluates on its own sample, batched as clients do

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -54,6 +54,7 @@ class Settings(RunConfig):
         callbacks: Called with an `Event` after each round.
     """
 
+    owner: ClassVar[str] = "Settings"
     model: nn.Module
     clients: int
     set: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +74,8 @@ class Settings(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        is_module = isinstance(self.model, nn.Module)
+        check_argument("Settings", "model", self.model, "a torch.nn.Module", is_module)
         check_int("Settings", "clients", self.clients)
         if self.minimum is not None:
             check_int("Settings", "minimum", self.minimum)

@@ -17,7 +17,6 @@ from ..core.layout import Layout
 from ..core.plan import Plan
 from ..core.types import Vector
 from ..methods import Method
-from ..methods.self_setting import with_race
 from ..models.problem import LOSSES, Problem
 from ..training.config import RunConfig
 from ..wire._bits import number_bytes
@@ -36,7 +35,7 @@ class RunTerms:
     method: str  # digest of the method, by which a node knows that it has the same
     model: str  # digest of the model's layout and frozen values
     start: str  # digest of the first model, from which clients' first memories are made
-    race: bool  # whether the server trains by a race, as `auto` does with some models
+    deep: bool  # whether the server trains the method's form for deep networks
 
     def text(self) -> str:
         """Return the terms as JSON."""
@@ -62,7 +61,7 @@ class RunTerms:
         options = dict(self.options)
         loss = options["loss"] if options["loss"] in (*LOSSES, "auto") else "auto"
         dtype = {"float32": torch.float32, "float64": torch.float64}[options["dtype"]]
-        return RunConfig(**options | {"dtype": dtype, "loss": loss})
+        return RunConfig().replace(**options | {"dtype": dtype, "loss": loss})
 
     @property
     def loss(self) -> str:
@@ -93,7 +92,7 @@ class RunTerms:
             raise ArgumentError(
                 "The server's method was not given by name; give it to client_app(method=...), too."
             )
-        method = with_race(method) if self.race else method
+        method = method.for_deep_networks() if self.deep else method
         if digest_method(method) != self.method:
             raise ArgumentError(
                 f"The server's method has other settings than {method.name!r} has here; use one "

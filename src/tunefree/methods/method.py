@@ -1,6 +1,6 @@
 """A federated method: direction, step, server rule, wire and output, which combine freely."""
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -25,6 +25,15 @@ Solver = Literal["steps", "exact", "armijo"] | Step
 OUTPUTS: dict[str, Output] = {"last": Last(), "last-two": LastTwo(), "averaged": Averaged()}
 
 
+@dataclass(frozen=True)
+class DeepForm:
+    """The step and the server rule that take the place of a method's own in deep networks."""
+
+    instead_of: tuple[Step, Server]
+    step: Step
+    server: Server
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A federated method, composed of parts.
@@ -43,6 +52,8 @@ class Method:
         clip: Longest minibatch gradient let through, > 0, or None; gradients over all data, which
             some methods ask for, are not clipped.
         name: What it is called in tables.
+        deep: Its form for deep networks, if it has another one there, as `auto` does. A method with
+            other parts than those that the form takes the place of has none.
     """
 
     direction: Direction = field(default_factory=Plain)
@@ -55,6 +66,7 @@ class Method:
     weight_decay: float = 0.0
     clip: float | None = None
     name: str = "custom"
+    deep: DeepForm | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", Schedule.parse(self.schedule))
@@ -73,6 +85,16 @@ class Method:
         if self.clip is not None:
             check_positive("Method", "clip", self.clip)
         check_fit(self.direction, self.step, self.server, self.rates, self.clip)
+        if self.deep is not None and self.deep.instead_of != (self.step, self.server):
+            object.__setattr__(self, "deep", None)
+
+    def for_deep_networks(self) -> "Method":
+        """Return the form that deep networks are trained with: mostly the method itself."""
+        return (
+            self
+            if self.deep is None
+            else replace(self, step=self.deep.step, server=self.deep.server)
+        )
 
     @property
     def directions(self) -> tuple[Direction, ...]:
@@ -200,7 +222,7 @@ class Method:
 
     def describe(self) -> dict[str, Any]:
         """Return the parts and their settings as plain data, for records and comparison."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "deep"}
 
 
 def _plain(value: Any) -> Any:

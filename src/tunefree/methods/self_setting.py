@@ -34,7 +34,7 @@ from ..server import PAdaMFed as PAdaMFedServer
 from ..server import ParFreFL as ParFreFLServer
 from ..server.mirror import MIRRORS
 from ..wire import Wire
-from .method import Method, Solver, read_wire
+from .method import DeepForm, Method, Solver, read_wire
 from .registry import LR, register_method, register_variant
 
 
@@ -47,7 +47,9 @@ def auto() -> Method:
     where losses are not to be asked for or believed, and with compressed uploads, whose errors the
     race takes for progress. Which of them it is, is decided before round 0 and recorded.
     """
-    return replace(feddowgdua(), weights=None)
+    shallow, deep = feddowgdua(), fedrace()
+    form = DeepForm((shallow.step, shallow.server), deep.step, deep.server)
+    return replace(shallow, weights=None, deep=form)
 
 
 @register_method("ours")
@@ -66,17 +68,6 @@ def feddowgdua() -> Method:
     return Method(
         step=DoG(weighted=True, live=True), server=FedDuAdagrad(max_move=1.0), output=Averaged()
     )
-
-
-def with_race(method: Method) -> Method:
-    """Return `auto` with the step and the server of `fedrace`; other methods as they are.
-
-    `auto` with another step or server, as of the user's own `replace`, is another method.
-    """
-    parts, own = fedrace(), feddowgdua()
-    if (method.name, method.step, method.server) != ("auto", own.step, own.server):
-        return method
-    return replace(method, step=parts.step, server=parts.server)
 
 
 @register_method("Ivgi 2023", arxiv="2302.12022")

@@ -144,7 +144,9 @@ class Problem:
         precision: Precision = "auto",
     ) -> None:
         if not isinstance(module, nn.Module):
-            raise ArgumentError(f"fit(model=...) must be a torch.nn.Module, got {module!r}.")
+            raise ArgumentError(
+                f"fit(model=...) must be a torch.nn.Module or a tf.Run, got {module!r}."
+            )
         if dtype not in (torch.float32, torch.float64):
             wanted = "torch.float32 or torch.float64"
             raise ArgumentError(f"fit(dtype=...) must be {wanted}, got {dtype}.")
@@ -156,7 +158,7 @@ class Problem:
         self.precision = _precision(precision, dtype, self.device)
         self.scaling: Tensor | None = None  # mean and scale of each column of the inputs
         self.target_scaling: Tensor | None = None  # mean and common scale of the targets
-        self._original, self._title = copy.deepcopy(module), f"The model {type(module).__name__}"
+        self.original, self._title = copy.deepcopy(module), f"The model {type(module).__name__}"
         twin, self._key_names = with_counter_dropout(module)
         self._functional = False  # whether forward calls what the mode replaces; set by `check`
         self._module = twin.to(device=self.device, dtype=dtype).train()
@@ -189,7 +191,7 @@ class Problem:
             return False
         scaling = torch.tensor([[1.0], [2.0]]).expand(2, targets)
         try:
-            return fold_targets(self._original, scaling, columns) is not None
+            return fold_targets(self.original, scaling, columns) is not None
         except Exception:  # a module that takes no such table by itself
             return False
 
@@ -357,7 +359,7 @@ class Problem:
     def frozen_digest(self) -> str:
         """Return a short digest of the frozen parameters and the buffers."""
         total = hashlib.sha256()
-        for name, value in self._original.state_dict(keep_vars=True).items():
+        for name, value in self.original.state_dict(keep_vars=True).items():
             if not value.requires_grad:  # also not a trained one under a second name
                 total.update(name.encode())
                 total.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
@@ -369,7 +371,7 @@ class Problem:
         It takes raw inputs and returns raw targets: where these are standardised, `fold_scaling`
         and `fold_targets` say where that goes.
         """
-        module = copy.deepcopy(self._original).to(self.dtype)
+        module = copy.deepcopy(self.original).to(self.dtype)
         named = dict(module.named_parameters())
         parts = self.layout.split(x.detach().to("cpu"))
         with torch.no_grad():
@@ -384,18 +386,6 @@ class Problem:
                 raise ArgumentError(f"{self._title} {why}.")
             module = folded
         return fold_scaling(module, self.scaling, extract_logits)
-
-    def vector_of(self, module: nn.Module) -> Vector:
-        """Return a module's parameters, which must have this layout, as a flat vector."""
-        named = dict(module.named_parameters())
-        found = tuple(tuple(named[n].shape) if n in named else None for n in self.layout.names)
-        if found != self.layout.shapes:
-            raise ArgumentError(
-                "fit(start=...) must be a module with the model's own trainable parameters, "
-                f"got {type(module).__name__} whose names or shapes differ."
-            )
-        parts = [named[n].detach().to(self.device, self.dtype) for n in self.layout.names]
-        return self.layout.join(parts)
 
     def check(
         self, inputs: Inputs, target: Tensor, highest: int | None, every: Tensor | None = None

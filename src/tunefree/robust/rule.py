@@ -47,9 +47,13 @@ class MeanContext:
 
 
 class Robust(Checked, ABC):
-    """A robust rule; calling it creates an aggregator."""
+    """A robust rule; calling it creates an aggregator.
+
+    A field `f`, if a rule has one, is the number or the share of hostile clients that it tolerates.
+    """
 
     weighted: ClassVar[bool] = False  # whether clients count by their weights instead of alike
+    more: ClassVar[int] = 1  # the rule needs 2 f uploads and this many more
 
     def __call__(self, weight: float, round: int, what: str) -> "RobustAggregator":
         """Return the aggregator of one mean; see `server.aggregate.Aggregation`."""
@@ -62,6 +66,14 @@ class Robust(Checked, ABC):
             clients: Cohort size.
             rows: Rows that reach the rule, if clients were averaged before; None is `clients`.
         """
+        f, rows = getattr(self, "f", 0), clients if rows is None else rows
+        need = 2 * _count(f, clients) + self.more
+        if rows < need:
+            bucketed = "" if rows == clients else f", put together to {rows}"
+            raise ArgumentError(
+                f"{type(self).__name__}(f={f!r}) needs at least {need} uploads a round, but the "
+                f"cohort has {clients} clients{bucketed}; take a larger cohort or a smaller f."
+            )
 
     @abstractmethod
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
@@ -175,8 +187,11 @@ def count_hostile(f: float, context: MeanContext, rows: int) -> int:
     >>> count_hostile(4, MeanContext(5, 0, "train"), 5)
     2
     """
-    count = f if isinstance(f, int) else math.ceil(f * context.clients - 1e-9)
-    return min(int(count), (rows - 1) // 2)
+    return min(_count(f, context.clients), (rows - 1) // 2)
+
+
+def _count(f: float, clients: int) -> int:
+    return f if isinstance(f, int) else math.ceil(f * clients - 1e-9)
 
 
 def check_f(owner: str, name: str, f: float) -> None:
@@ -189,15 +204,3 @@ def check_f(owner: str, name: str, f: float) -> None:
 
 Hostile: TypeAlias = Annotated[int | float, check_f]
 """Hostile clients to tolerate: a number, or a share of the clients that answer."""
-
-
-def check_rows(owner: str, f: float, clients: int, rows: int, more: int) -> None:
-    """Raise an ArgumentError if there are fewer than 2 f + more rows."""
-    count = f if isinstance(f, int) else math.ceil(f * clients - 1e-9)
-    need = 2 * int(count) + more
-    if rows < need:
-        bucketed = "" if rows == clients else f", put together to {rows}"
-        raise ArgumentError(
-            f"{owner}(f={f!r}) needs at least {need} uploads a round, but the cohort has "
-            f"{clients} clients{bucketed}; take a larger cohort or a smaller f."
-        )

@@ -14,7 +14,6 @@ from .rule import (
     MeanContext,
     Robust,
     SelectionRule,
-    check_rows,
     combine,
     count_hostile,
     distances,
@@ -52,10 +51,6 @@ class TrimmedMean(Robust):
     """
 
     f: Hostile
-
-    def check(self, clients: int, rows: int | None = None) -> None:
-        """Raise an ArgumentError if no client would be left."""
-        check_rows("TrimmedMean", self.f, clients, clients if rows is None else rows, 1)
 
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
         """Return the trimmed means."""
@@ -136,11 +131,8 @@ class Krum(SelectionRule):
         f: Hostile clients to tolerate: a number, or a share of the clients that answer.
     """
 
+    more: ClassVar[int] = 3
     f: Hostile
-
-    def check(self, clients: int, rows: int | None = None) -> None:
-        """Raise an ArgumentError if m < 2 f + 3."""
-        check_rows("Krum", self.f, clients, clients if rows is None else rows, 3)
 
     def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
         """Return the rows, with all weight on the best one."""
@@ -156,12 +148,9 @@ class MultiKrum(SelectionRule):
         keep: Number of selected clients, >= 1; None is all but f.
     """
 
+    more: ClassVar[int] = 3
     f: Hostile
     keep: PositiveInt | None = None
-
-    def check(self, clients: int, rows: int | None = None) -> None:
-        """Raise an ArgumentError if m < 2 f + 3."""
-        check_rows("MultiKrum", self.f, clients, clients if rows is None else rows, 3)
 
     def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
         """Return the rows, with the weight on the best ones."""
@@ -279,7 +268,7 @@ class NNM(PreAggregation):
 
     def check(self, clients: int, rows: int | None = None) -> None:
         """Raise an ArgumentError if half of the cohort may be hostile."""
-        check_rows("NNM", self.f, clients, clients if rows is None else rows, 1)
+        super().check(clients, rows)
         self.inner.check(clients, rows)
 
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:

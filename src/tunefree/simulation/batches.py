@@ -37,13 +37,17 @@ class BatchSource:
         return self.padded or batch_width(self.fed.sizes, self.cut)
 
     @cached_property
+    def activation_bytes(self) -> int:
+        """Bytes that one client's forward pass keeps for its backward pass."""
+        return self.problem.activation_bytes(*self.probe(torch.arange(1)).row(0))
+
+    @cached_property
     def block(self) -> int:
         """Rows of a block: several small batches on a GPU, since each block is a launch."""
         if self.problem.device.type == "cpu":
             return self.width
-        bytes = self.problem.activation_bytes(*self.probe(torch.arange(1)).row(0))
         most = -(-int(self.fed.sizes.max()) // self.width)  # batches of the largest client
-        return self.width * min(max(BLOCK // max(bytes, 1), 1), most)
+        return self.width * min(max(BLOCK // max(self.activation_bytes, 1), 1), most)
 
     def passes(self, ids: Tensor) -> Tensor:
         """Return the number of batches in a pass over each client's data."""

@@ -107,7 +107,7 @@ class Chunks:
 def choose_engine(config: SimulationConfig, batches: BatchSource) -> tuple[Losses, Chunks]:
     """Return how losses are computed, and for how many clients at once."""
     problem, chunk, compile = config.problem, config.plan.cohort, config.compile
-    bytes = problem.activation_bytes(*batches.probe(torch.arange(1)).row(0))
+    bytes = batches.activation_bytes
     on_cpu = problem.device.type == "cpu"
     turns = on_cpu and bytes > TURNS
     if compile is None:
@@ -153,8 +153,7 @@ def is_small(config: SimulationConfig, batches: BatchSource) -> bool:
     problem, plan = config.problem, config.plan
     if problem.device.type != "cpu" or _step_flops(problem, batches, plan) > SMALL_FLOPS:
         return False
-    each = problem.activation_bytes(*batches.probe(torch.arange(1)).row(0))
-    return each * plan.cohort <= SMALL_BYTES
+    return batches.activation_bytes * plan.cohort <= SMALL_BYTES
 
 
 def in_cache(cohort: int, row: int) -> int:

@@ -53,7 +53,7 @@ class Simulation:
         method, plan, federation = config.method, config.plan, config.federation
         self.ranks, self.aggregate, self.behaviour = config.ranks, config.aggregate, Behaviour()
         if self.ranks.size > 1 and (config.faults is not None or config.attack is not None):
-            raise ArgumentError("fit(faults=..., attack=...) takes one process; use no torchrun.")
+            raise ArgumentError("fit(scenario=...) takes one process; start without torchrun.")
         if self.ranks.size > 1 and self.aggregate is not weighted_mean:
             raise ArgumentError("fit(aggregate=...) takes one process; start without torchrun.")
         if config.attack is not None:

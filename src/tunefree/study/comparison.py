@@ -248,8 +248,8 @@ def compare(
     function is called again with the same `out`, only missing runs are trained.
 
     Args:
-        model: A module, the start of every seed; or a function f(seed) that returns one, called
-            once per seed under that torch seed.
+        model: A module or a `Run`, the start of every seed; or a function f(seed) that returns one,
+            called once per seed under that torch seed.
         federation: The clients' data; or a function f(seed).
         methods: Names (with settings as in "fedavg:lr=0.1", or "fedavg:tuned" to search them
             first, on the first seed) and Methods; or a dict of them by label, which may also hold

@@ -22,12 +22,13 @@ from ..training.callbacks import Callback
 from ..training.client_data import SimulatedClients
 from ..training.command import CommandConfig, build_run, make_config
 from ..training.config import RunConfig, check_option_names
+from ..training.run import Run
 from .candidates import Candidate, make_seeds
 from .tasks import RunInputs, RunTask, run_folder
 
-MakeModel = nn.Module | Callable[[int], nn.Module]
+MakeModel = nn.Module | Run | Callable[[int], nn.Module | Run]
 MakeFederation = Federation | Callable[[int], Federation]
-Built = tuple[nn.Module, Federation]
+Built = tuple[nn.Module | Run, Federation]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,12 +175,12 @@ class PythonStudy(Study):
         federation = self.federation(seed) if callable(self.federation) else self.federation
         return self._make_model(seed), federation
 
-    def _make_model(self, seed: int) -> nn.Module:
-        if isinstance(self.model, nn.Module):
+    def _make_model(self, seed: int) -> nn.Module | Run:
+        if isinstance(self.model, nn.Module | Run):
             return self.model
         if not callable(self.model):
             raise ArgumentError(
-                f"model must be a module or a function of the seed, got {self.model!r}."
+                f"model must be a module, a Run or a function of the seed, got {self.model!r}."
             )
         with torch_seed(seed):
             return self.model(seed)

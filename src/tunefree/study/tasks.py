@@ -69,7 +69,7 @@ class RunInputs(NamedTuple):
     """What a run of a study is trained with."""
 
     config: RunConfig
-    model: nn.Module
+    model: nn.Module | Run
     federation: Federation
     command: dict[str, Any] | None = None
     callbacks: Sequence[Callback] = ()

@@ -442,7 +442,7 @@ def tune(
     """Search a method's settings over a grid, and count the cost of all runs.
 
     Args:
-        model: A module, the start of every seed; or a function f(seed) that returns one.
+        model: A module or a `Run`, the start of every seed; or a function f(seed) that returns one.
         federation: The clients' data; or a function f(seed).
         method: A method's name.
         grid: Values by setting; None takes the papers' grid for the settings that must be chosen.

@@ -19,7 +19,6 @@ from ..core.errors import (
     ArgumentError,
     Interrupted,
     cannot_use,
-    check_argument,
     check_cohort,
     check_numbers,
 )
@@ -49,7 +48,7 @@ from .decide import (
     decide_validation,
 )
 from .evaluate import measure_regularity
-from .run import Run, check_frozen
+from .run import Run
 
 
 @dataclass(frozen=True)
@@ -121,14 +120,19 @@ class BoundRun:
         return aggregate.cost(rounds, prepares=before, replays=replays, memory=memory)
 
 
-def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
+def bind(config: RunConfig, model: nn.Module | Run, source: ClientSource) -> BoundRun:
     """Check every option and build what depends on it; nothing is trained yet.
+
+    A `Run` as the model starts from the parameters that it ships, with its scales.
 
     Raises:
         ArgumentError: If an option is out of range or does not fit the others.
         DataError: If the data cannot be used.
         Interrupted: After Ctrl-C while compiling; its run has no round yet.
     """
+    earlier = model if isinstance(model, Run) else None
+    if isinstance(model, Run):
+        model = model.known_problem("start another run").original
     method, ranks = decide_method(config, count_layers(model)), init_ranks()
     is_decided, config = config.evaluate.validation is None, decide_validation(config, source.sizes)
     if config.cohort is not None:
@@ -145,10 +149,12 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
     method.check(plan)
     if isinstance(config.aggregate, Robust):
         config.aggregate.check(plan.cohort)
-    start = problem.start if config.start is None else _read_start(problem, config.start)
-    is_scaled = decide_scaling(config, data.columns, data.targets, data.spread)
+    start = problem.start
+    if earlier is not None:
+        start = earlier.output.to(problem.device, problem.dtype)
+    is_scaled = decide_scaling(config, data, earlier)
     if is_scaled:
-        _standardise(config.start, problem, data)
+        _standardise(earlier, problem, data)
         if config.sets_itself:
             samples = data.effective_samples or int(data.sizes.sum())
             method = adapt_to_table(method, samples)
@@ -199,7 +205,7 @@ def bind(config: RunConfig, model: nn.Module, source: ClientSource) -> BoundRun:
         start=start,
         settings=settings | pool.describe(),
         ranks=ranks,
-        asks_moments=is_scaled and config.start is None,
+        asks_moments=is_scaled and earlier is None,
     )
     run.privacy_cost(1)  # refuses assumptions of the accountant that this run does not meet
     return run
@@ -229,28 +235,17 @@ def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
     )
 
 
-def _standardise(start: nn.Module | Run | None, problem: Problem, data: ClientData) -> None:
-    """Standardise the inputs, and targets that are numbers; by the scales of `start`, if any."""
+def _standardise(earlier: Run | None, problem: Problem, data: ClientData) -> None:
+    """Standardise inputs and numeric targets, by the scales of an earlier run if there is one."""
     inputs = problem.standardise_inputs(data.columns)
-    if not isinstance(start, Run):
+    if earlier is None:
         if data.targets and problem.takes_target_scaling(data.columns, data.targets):
             problem.standardise_targets(data.targets)
         return
-    assert start.scaling is not None
-    inputs.copy_(start.scaling)
-    if (found := start.target_scaling) is not None:
+    assert earlier.scaling is not None
+    inputs.copy_(earlier.scaling)
+    if (found := earlier.target_scaling) is not None:
         problem.standardise_targets(found.shape[1]).copy_(found)
-
-
-def _read_start(problem: Problem, start: nn.Module | Run) -> Vector:
-    if isinstance(start, Run):
-        found, size = start.output.numel(), problem.layout.size
-        rule = f"a run of the same model, with {size} trainable parameters"
-        check_argument("fit", "start", found, rule, found == size)
-        check_frozen("fit(model=..., start=...)", start.settings, problem)
-        return start.output.to(problem.device, problem.dtype)
-    check_argument("fit", "start", start, "a module or a Run", isinstance(start, nn.Module))
-    return problem.vector_of(start)
 
 
 def estimate_cost(run: BoundRun) -> dict[str, Any]:

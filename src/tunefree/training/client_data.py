@@ -127,10 +127,11 @@ class SimulatedClients:
             validation = Evaluation(
                 problem, prepare_pair(problem, held_out), metrics, weight=weight
             )
-        self._federation = _add_weights(fed, config, problem)
+        weight = _sample_weights(fed, config)
+        self._federation = fed if weight is None else _add_weights(fed, weight, problem)
         return ClientData(
             sizes=fed.sizes,
-            effective_samples=_effective_samples(_sample_weights(fed, config)),
+            effective_samples=None if weight is None else _effective_samples(weight),
             description=description,
             nbytes=nbytes,
             has_held=fed.held is not None,
@@ -177,7 +178,7 @@ class SimulatedClients:
             engine=engine.backend,
             compile=config.compile,
             chunk=engine.chunk,
-            augment=parsed(config.augment),
+            augment=parsed(config.preprocess.augment),
             aggregate=parsed(config.aggregate),
             faults=faults,
             attack=parsed(config.scenario.attack),
@@ -186,14 +187,11 @@ class SimulatedClients:
         return simulation if faults is None else FaultyClients(simulation, faults)
 
 
-def _add_weights(fed: Federation, config: RunConfig, problem: Problem) -> Federation:
-    """Return the federation with the weight of each sample as its last input, if there are any.
+def _add_weights(fed: Federation, weight: Tensor, problem: Problem) -> Federation:
+    """Return the federation with the weight of each sample as its last input.
 
     Weights have mean 1, so that the mean loss of all samples is the weighted one.
     """
-    weight = _sample_weights(fed, config)
-    if weight is None:
-        return fed
     problem.weighted = True
     own = (weight / weight.mean()).to(problem.device, problem.dtype)
     x: Inputs = {**fed.x, WEIGHT: own} if isinstance(fed.x, dict) else (*list_tensors(fed.x), own)
@@ -203,16 +201,16 @@ def _add_weights(fed: Federation, config: RunConfig, problem: Problem) -> Federa
 def _sample_weights(fed: Federation, config: RunConfig) -> Tensor | None:
     """Return the weight of each sample in training; None if all are equal."""
     weight = fed.sample_weight
-    if (given := config.class_weight) is None:
+    if (given := config.preprocess.class_weight) is None:
         return weight
     if fed.classes is None:
-        raise ArgumentError("fit(class_weight=...) needs class labels, but y has none.")
+        raise ArgumentError("Preprocess(class_weight=...) needs class labels, but y has none.")
     each = _class_weights(fed, given)[fed.y.cpu()]
     return each if weight is None else weight * each
 
 
-def _effective_samples(weight: Tensor | None) -> float | None:
-    """Return how many samples weights stand for; None without weights.
+def _effective_samples(weight: Tensor) -> float:
+    """Return how many samples weights stand for.
 
     A sample with an integer weight w counts as w equal samples, as in scikit-learn. Where weights
     add up to less than Kish's effective number of samples, such as to 1, it is that number.
@@ -220,8 +218,6 @@ def _effective_samples(weight: Tensor | None) -> float | None:
     >>> _effective_samples(torch.tensor([0.0, 3.0, 1.0])), _effective_samples(torch.ones(4) / 4)
     (4.0, 4.0)
     """
-    if weight is None:
-        return None
     total = weight.sum()
     return float(torch.maximum(total, total.square() / weight.square().sum()))
 
@@ -233,11 +229,11 @@ def _class_weights(fed: Federation, given: str | Mapping[Any, float]) -> Tensor:
     if isinstance(given, Mapping):
         named = {str(label): value for label, value in given.items()}
         for label, value in named.items():
-            check_known("label in fit(class_weight=...)", label, labels)
-            check_nonnegative("fit", "class_weight", value)
+            check_known("label in Preprocess(class_weight=...)", label, labels)
+            check_nonnegative("Preprocess", "class_weight", value)
         weights = [float(named.get(label, 1.0)) for label in labels]
         return torch.tensor(weights, dtype=torch.float64)
-    check_argument("fit", "class_weight", given, "'balanced' or a dict", given == "balanced")
+    check_argument("Preprocess", "class_weight", given, "'balanced' or a dict", given == "balanced")
     counts = torch.bincount(fed.y.cpu(), minlength=fed.classes).double()
     return counts.sum() / (fed.classes * counts.clamp(min=1))
 

@@ -5,13 +5,13 @@
 `RunConfig` or in one of its groups) and the code that uses it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from numbers import Integral
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import attacks, faults, robust
 from ..attacks import Attack
@@ -33,7 +33,6 @@ from ..models.augment import CropFlip
 from ..models.engine import EngineName
 from ..models.problem import Loss, Precision
 from ..server.aggregate import Aggregation, weighted_mean
-from .run import Run
 
 T = TypeVar("T")
 Metric = Callable[[Tensor, Tensor], Tensor | float]
@@ -84,6 +83,42 @@ def documented(cls: type[T]) -> type[T]:
     about = "\n".join(f"    {f.name}: {f.metadata['help']}" for f in fields(cls))  # type: ignore[arg-type]
     cls.__doc__ = f"{cls.__doc__}\n\nArgs:\n{about}\n"
     return cls
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class Preprocess:
+    """How samples are scaled, augmented and weighted for training: `fit(preprocess=...)`."""
+
+    scale: Literal["auto", "standard"] | None = option(
+        "auto",
+        'Standardise the columns of tables (2-D floats) by federated means and deviations: "auto" '
+        'does so for method auto, "standard" for any method, none never does. The exported model '
+        "takes raw inputs.",
+        cli=Literal["auto", "standard", "none"],
+    )
+    augment: str | CropFlip | None = option(
+        None,
+        '"crop-flip" or a `CropFlip`, for images; none by default.',
+        cli=str,
+        cli_default="none",
+        node=True,
+    )
+    class_weight: str | Mapping[Any, float] | None = option(
+        None,
+        'Weights of the classes in training: "balanced" (as many as if all were equally frequent), '
+        "a dict by label, or a text such as ill=3,healthy=1.",
+        cli=str,
+        cli_default="none",
+        federated=False,
+    )
+
+    def __post_init__(self) -> None:
+        _parse_text(self, "scale", lambda text: None if text == "none" else text)
+        is_known = self.scale in ("auto", "standard", None)
+        check_argument("Preprocess", "scale", self.scale, "'auto', 'standard' or None", is_known)
+        _parse_part(self, "augment", augmentations.parse, CropFlip, "a name or a CropFlip")
+        _parse_text(self, "class_weight", _parse_class_weight)
 
 
 @documented
@@ -270,21 +305,23 @@ class Scenario:
     )
 
     def __post_init__(self) -> None:
-        _parse_text(self, "faults", faults.parse)
-        _parse_text(self, "attack", attacks.parse)
-        is_known = isinstance(self.faults, Faults | None)
-        check_argument("Scenario", "faults", self.faults, "a tf.faults.Faults", is_known)
-        is_known = isinstance(self.attack, Attack | None)
-        check_argument("Scenario", "attack", self.attack, "one of tf.attacks", is_known)
+        _parse_part(self, "faults", faults.parse, Faults, "a tf.faults.Faults")
+        _parse_part(self, "attack", attacks.parse, Attack, "one of tf.attacks")
 
 
-GROUPS: dict[str, Any] = {"evaluate": Evaluate, "engine": Engine, "scenario": Scenario}
+GROUPS: dict[str, Any] = {
+    "preprocess": Preprocess,
+    "evaluate": Evaluate,
+    "engine": Engine,
+    "scenario": Scenario,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """The options of a run; `fit` takes them as keyword arguments and documents them."""
 
+    owner: ClassVar[str] = "fit"  # that takes the options, in errors
     method: str | Method = option(
         "auto",
         "Method name (`tunefree methods` lists them), a `tf.Method` or, on the command line, "
@@ -324,14 +361,6 @@ class RunConfig:
         cli=str,
         node=True,
     )
-    class_weight: str | Mapping[Any, float] | None = option(
-        None,
-        'Weights of the classes in training: "balanced" (as many as if all were equally frequent), '
-        "a dict by label, or a text such as ill=3,healthy=1.",
-        cli=str,
-        cli_default="none",
-        federated=False,
-    )
     seed: int = option(0, "Seed of everything random.", cli=int, least=0, node=True)
     device: str | torch.device = option(
         "auto", '"auto", "cpu", "cuda", ...; "auto" takes a GPU if there is one.', cli=str
@@ -356,13 +385,6 @@ class RunConfig:
         cli=int,
         least=1,
     )
-    augment: str | CropFlip | None = option(
-        None,
-        '"crop-flip" or a `CropFlip`, for images; none by default.',
-        cli=str,
-        cli_default="none",
-        node=True,
-    )
     aggregate: Aggregation | str = option(
         weighted_mean,
         "How the server averages uploads: mean, or a rule of `tf.robust` that withstands hostile "
@@ -374,22 +396,18 @@ class RunConfig:
         cli=str,
         cli_default="mean",
     )
-    scale: Literal["auto", "standard"] | None = option(
-        "auto",
-        'Standardise the columns of tables (2-D floats) by federated means and deviations: "auto" '
-        'does so for method auto, "standard" for any method, none never does. The exported model '
-        "takes raw inputs.",
-        cli=Literal["auto", "standard", "none"],
-    )
-    start: nn.Module | Run | None = option(
-        None, "Start from another module's or run's parameters.", recorded=False, federated=False
-    )
+    preprocess: Preprocess = field(default_factory=Preprocess)
     evaluate: Evaluate = field(default_factory=Evaluate)
     engine: EngineName | Engine = field(default_factory=Engine)
     scenario: Scenario = field(default_factory=Scenario)
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Refuse unknown options with an error that says where they are now."""
+        check_option_names(cls.owner, options, fields(cls))
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
-        owner = type(self).__name__ if type(self) is not RunConfig else "fit"
+        owner = self.owner
         _make_plain(self, owner)
         if isinstance(self.engine, str):
             object.__setattr__(self, "engine", Engine(backend=self.engine))
@@ -400,13 +418,6 @@ class RunConfig:
             given = f"steps={self.steps} and epochs={self.epochs}"
             raise ArgumentError(f"{owner} takes steps or epochs, got {given}.")
         _parse_text(self, "aggregate", robust.parse)
-        _parse_text(self, "augment", augmentations.parse)
-        _parse_text(self, "scale", lambda text: None if text == "none" else text)
-        is_known = self.scale in ("auto", "standard", None)
-        check_argument(owner, "scale", self.scale, "'auto', 'standard' or None", is_known)
-        _parse_text(self, "class_weight", _parse_class_weight)
-        is_known = isinstance(self.augment, CropFlip | None)
-        check_argument(owner, "augment", self.augment, "a name or a CropFlip", is_known)
         check_numbers(owner, self)
         if parsed(self.engine).backend == "loop" and self.compile:
             why = "only the batched engine is compiled; leave one of them out"
@@ -459,7 +470,11 @@ class RunConfig:
         kind, values = "node" if node else "recorded", self.flat()
         names = [about.name for _, about in OPTIONS if about.metadata[kind]]
         found = {name: _to_plain(values[name]) for name in names}
-        return found | {"augment": augmentations.name_of(parsed(self.augment))} if node else found
+        return (
+            found | {"augment": augmentations.name_of(parsed(self.preprocess.augment))}
+            if node
+            else found
+        )
 
 
 OPTIONS: list[tuple[str | None, Field[Any]]] = [  # with the names of their groups
@@ -470,13 +485,18 @@ OPTIONS: list[tuple[str | None, Field[Any]]] = [  # with the names of their grou
 GROUP_OF = {about.name: group for group, about in OPTIONS if group is not None}
 
 
-def check_option_names(owner: str, names: Mapping[str, Any]) -> None:
-    """Refuse keyword arguments that are no options of a run."""
-    known = {f.name for f in fields(RunConfig)}
+def check_option_names(
+    owner: str, names: Iterable[str], options: Iterable[Field[Any]] | None = None
+) -> None:
+    """Refuse names of keyword arguments that are none of these options, by default of a run's."""
+    known = {f.name for f in (fields(RunConfig) if options is None else options)}
     for name in names:
-        if (group := GROUP_OF.get(name)) is not None:
+        if (group := GROUP_OF.get(name)) is not None and name not in known:
             kind = GROUPS[group].__name__
             raise ArgumentError(f"{owner} takes {name} as {group}=tf.{kind}({name}=...).")
+        if name == "start":
+            use = "give the run, or a module with these parameters, as the model"
+            raise ArgumentError(f"{owner} takes no start; {use}.")
         check_known(f"argument of {owner}", name, known)
 
 
@@ -487,13 +507,21 @@ def _parse_text(config: Any, name: str, parse: Callable[[str], Any]) -> None:
         object.__setattr__(config, name, parse(value))
 
 
+def _parse_part(config: Any, name: str, parse: Callable[[str], Any], kind: type, rule: str) -> None:
+    """Parse an option if it is text, and check that it is None or of this class."""
+    _parse_text(config, name, parse)
+    value = getattr(config, name)
+    is_known = value is None or isinstance(value, kind)
+    check_argument(type(config).__name__, name, value, rule, is_known)
+
+
 def _parse_class_weight(text: str) -> "str | dict[str, float] | None":
     """Return the weights of classes of a text: none, balanced, or LABEL=WEIGHT,LABEL=WEIGHT."""
     if text in ("none", "balanced"):
         return None if text == "none" else text
     pairs = [part.rpartition("=") for part in text.split(",")]
     rule = "'balanced', or weights such as ill=3,healthy=1"
-    check_argument("fit", "class_weight", text, rule, all(label for label, _, _ in pairs))
+    check_argument("Preprocess", "class_weight", text, rule, all(label for label, _, _ in pairs))
     return {label.strip(): parse_value("class_weight", value, float) for label, _, value in pairs}
 
 

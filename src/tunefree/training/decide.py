@@ -13,16 +13,16 @@ from .. import methods
 from ..core.errors import ArgumentError, cannot_use, check_argument
 from ..data.federation import count_held
 from ..methods import Method
-from ..methods.self_setting import with_race
 from ..privacy import Privacy
 from ..simulation.moments import is_too_noisy
+from .client_data import ClientData
 from .config import RunConfig
 from .run import Run
 
 log = logging.getLogger("tunefree")
 
 C = TypeVar("C", bound=RunConfig)
-DEEP = 4  # weight matrices from which on auto races for the clients' step size
+DEEP = 4  # weight matrices from which on a network is deep
 HELD = 0.2  # share of a client's samples that `auto` holds back, at most
 FEWEST, ENOUGH, MOST = 50, 2000, 10_000  # samples held back: too few below, enough, too many above
 PATIENCE, SHARE = 20, 0.2  # evaluations without a gain that end `auto`: at least, and of all
@@ -50,7 +50,7 @@ def decide_method(config: RunConfig, layers: int = 0) -> Method:
         why = "weights by samples are private data, and let one client count for many"
         raise ArgumentError(f"Privacy(...) needs weights='uniform', got 'samples': {why}.")
     if layers >= DEEP and config.has_plain_mean and method.wire.lossless:
-        method = with_race(method)
+        method = method.for_deep_networks()
     if method.weights is None:
         method = replace(method, weights="samples" if config.has_plain_mean else "uniform")
     return method
@@ -136,34 +136,37 @@ def choose_share(sizes: Tensor) -> float | None:
     return share if FEWEST <= int(count_held(sizes, share).sum()) <= MOST else None
 
 
-def decide_scaling(config: RunConfig, columns: int, targets: int, spread: float) -> bool:
-    """Return whether inputs are standardised; refuse what cannot be, warn of unequal columns."""
-    given, start, private = config.scale, config.start, config.aggregate
-    is_noisy = isinstance(private, Privacy) and is_too_noisy(private, columns + targets)
-    found = start.scaling if isinstance(start, Run) else None
+def decide_scaling(config: RunConfig, data: ClientData, earlier: Run | None) -> bool:
+    """Return whether inputs are standardised; refuse what cannot be, warn of unequal columns.
+
+    `earlier` is the run that this one starts from, if it does.
+    """
+    given, private, columns = config.preprocess.scale, config.aggregate, data.columns
+    is_noisy = isinstance(private, Privacy) and is_too_noisy(private, columns + data.targets)
+    found = None if earlier is None else earlier.scaling
     if found is not None and (given is None or found.shape != (2, columns)):
         why = f"a run whose inputs are standardised by the scales of its {found.shape[1]} columns"
         rest = "leave scale out" if given is None else "give a table with the same columns"
-        raise ArgumentError(f"fit(start=...) is {why}; {rest}.")
+        raise ArgumentError(f"fit(model=...) is {why}; {rest}.")
     if given == "standard":
         if not columns:
             why = "needs a table: one tensor of floats, a row per sample and a column per feature"
-            raise ArgumentError(f"fit(scale='standard') {why}; leave scale out.")
+            raise ArgumentError(f"Preprocess(scale='standard') {why}; leave scale out.")
         if is_noisy:
             why = f"the noise is too large for {columns} columns of so few clients"
             use = "divide the columns by ranges that are publicly known"
-            raise cannot_use("fit(scale='standard')", "tf.privacy.Privacy", f"{why}; {use}")
-        if start is not None and found is None:
-            why = "has parameters for inputs that are not standardised; leave scale out"
-            raise ArgumentError(f"fit(scale='standard', start=...) {why}.")
-    is_automatic = given == "auto" and config.sets_itself and start is None and not is_noisy
+            raise cannot_use("Preprocess(scale='standard')", "tf.privacy.Privacy", f"{why}; {use}")
+        if earlier is not None and found is None:
+            why = "is a run whose inputs are not standardised, so its parameters do not fit"
+            raise ArgumentError(f"fit(model=...) {why} Preprocess(scale='standard'); leave it out.")
+    is_automatic = given == "auto" and config.sets_itself and earlier is None and not is_noisy
     if found is not None or given == "standard" or (is_automatic and columns):
         return True
-    if given is not None and spread >= MAX_SPREAD:
-        use = "scale='standard' standardises them"
+    if given is not None and data.spread >= MAX_SPREAD:
+        use = "fit(preprocess=tf.Preprocess(scale='standard')) standardises them"
         if is_noisy:
             use = "the budget's noise is too large to learn them, so divide by public ranges"
-        _warn_of_spread(spread, use)
+        _warn_of_spread(data.spread, use)
     return False
 
 

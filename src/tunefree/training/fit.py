@@ -16,14 +16,14 @@ from ..simulation.ranks import init_ranks
 from .bind import bind
 from .callbacks import Callback
 from .client_data import SimulatedClients
-from .config import RunConfig, check_option_names
+from .config import RunConfig
 from .folder import RunFolder
 from .run import Run, make_progress
 from .trainer import Trainer, describe_stop
 
 
 def fit(
-    model: nn.Module,
+    model: nn.Module | Run,
     federation: Federation,
     method: str | Method = "auto",
     *,
@@ -37,7 +37,8 @@ def fit(
     """Train one model over many clients' data.
 
     Args:
-        model: Any module; its parameters are the start, and it is not changed.
+        model: Any module, which is not changed: its parameters are the start. Or a `Run`: training
+            starts from the model that it ships, with its scales of columns and targets.
         federation: The clients' data.
         method: {method}
         out: Folder for settings, history and checkpoints; None writes nothing.
@@ -46,6 +47,7 @@ def fit(
         callbacks: Called with an `Event` after each round; `tf.sinks` has some.
         progress: Show a progress bar where standard error is a terminal, or in a notebook.
         {options}
+        preprocess: A `tf.Preprocess`: scaled columns, augmented images, weights of classes.
         evaluate: A `tf.Evaluate`: validation data, early stopping, own metrics, scores per client.
         engine: "vmap", "loop" or "auto", or a `tf.Engine` with chunk size and precision.
         scenario: A `tf.Scenario`: clients that fail or attack.
@@ -57,7 +59,6 @@ def fit(
         ArgumentError: If an option cannot be used; before round 0.
         Interrupted: After Ctrl-C, or if a callback asked to stop; it holds the run so far.
     """
-    check_option_names("fit", options)
     config = RunConfig(method=method, **options)
     bar = make_progress(config.rounds) if progress else None
     if bar is not None and isinstance(callbacks, Sequence):
@@ -75,7 +76,7 @@ def fit(
 
 def train(
     config: RunConfig,
-    model: nn.Module,
+    model: nn.Module | Run,
     federation: Federation,
     *,
     out: str | Path | None = None,

@@ -1,6 +1,5 @@
 """The result of a run: its model, history and settings."""
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from ..core.types import Vector, list_tensors, take_rows
 from ..data._arrays import Label, read_inputs
 from ..data.tables import Features
 from ..models.problem import LOSSES, Problem, class_axis
+from .best import choose_round
 from .folder import RunFolder
 
 ROWS = 4096  # rows predicted at once
@@ -38,41 +38,6 @@ def make_progress(rounds: int) -> Callable[..., object] | None:
     make = _RENDERERS.get("progress")
     bar: Callable[..., object] | None = None if make is None else make(rounds)
     return bar
-
-
-def validation_score(row: dict[str, Any], settings: dict[str, Any]) -> float | None:
-    """Return the number that early stopping and keep-best lower, if the round has one."""
-    name = settings.get("monitor") or ("accuracy" if "validation_accuracy" in row else "loss")
-    value, mode = row.get(f"validation_{name}"), settings.get("mode")
-    if value is None or math.isnan(value):
-        return None
-    is_raised = mode == "max" or (mode is None and name == "accuracy")
-    return -float(value) if is_raised else float(value)
-
-
-def validation_margin(row: dict[str, Any], settings: dict[str, Any]) -> float:
-    """Return by how much later models may be worse than this round's and still be shipped."""
-    tolerance = settings.get("tolerance")
-    return float(tolerance * row["validation_loss_error"]) if tolerance else 0.0
-
-
-def choose_round(rows: list[dict[str, Any]], settings: dict[str, Any]) -> int | None:
-    """Return the index of the round that is shipped with `keep_best`, if one has a score.
-
-    >>> rows = [{"validation_loss": v, "validation_loss_error": 0.1} for v in (3.0, 1.0, 1.05, 2.0)]
-    >>> settings = {"monitor": "loss", "mode": "min"}
-    >>> choose_round(rows, settings), choose_round(rows, settings | {"tolerance": 1.0})
-    (1, 2)
-    """
-    lowest, margin, chosen = math.inf, 0.0, None
-    for index, row in enumerate(rows):
-        score = validation_score(row, settings)
-        if score is None or score >= lowest + margin:
-            continue
-        chosen = index
-        if score < lowest:
-            lowest, margin = score, validation_margin(row, settings)
-    return chosen
 
 
 @dataclass(frozen=True)
@@ -112,9 +77,13 @@ class Run:
     @property
     def model(self) -> nn.Module:
         """A copy of the module that holds `output`, in evaluation mode."""
+        return self.known_problem("give one back").module_at(self.output)
+
+    def known_problem(self, purpose: str) -> Problem:
+        """Return the problem, which a run that was loaded without a module lacks."""
         if self.problem is None:
-            raise ArgumentError("Run.load(path, model=...) needs the module to give one back.")
-        return self.problem.module_at(self.output)
+            raise ArgumentError(f"Run.load(path, model=...) needs the module to {purpose}.")
+        return self.problem
 
     @property
     def classes(self) -> tuple[Label, ...] | None:
@@ -164,13 +133,12 @@ class Run:
         return self._scores(output).double().softmax(1).numpy()
 
     def _outputs(self, inputs: Any) -> Tensor:
-        if self.problem is None:
-            raise ArgumentError("Run.load(path, model=...) needs the module to predict.")
+        problem = self.known_problem("predict")
         data = _data(self.settings)
         found = data.get("features")
         features = None if found is None else Features.from_json(found)
         batch = read_inputs(inputs, features, data.get("target_name"))
-        problem, rows = self.problem, len(list_tensors(batch)[0])
+        rows = len(list_tensors(batch)[0])
         parts, shapes = [], ", ".join(str(tuple(t.shape)) for t in list_tensors(batch))
         with convert_errors(f"The model does not accept inputs of shape {shapes}", ArgumentError):
             for low in range(0, max(rows, 1), ROWS):
@@ -274,7 +242,11 @@ class Run:
             loss = loss if loss in LOSSES else "mse"  # a user's own is not needed to predict
             problem = Problem(model, loss, getattr(torch, dtype))
             problem.casts = bool(_data(settings).get("casts"))
-            check_frozen("Run.load(model=...)", settings, problem)
+            if settings.get("frozen", problem.frozen_digest()) != problem.frozen_digest():
+                raise ArgumentError(
+                    "Run.load(model=...) must have the frozen parameters and buffers that the run "
+                    "had, got other values; build the module as it was built for the run."
+                )
             if (size := problem.layout.size) != x.numel():
                 wanted = f"the run's {x.numel()} trainable parameters"
                 raise ArgumentError(f"Run.load(model=...) must have {wanted}, got {size}.")
@@ -289,12 +261,3 @@ def _data(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings' description of the data."""
     found = settings.get("data")
     return found if isinstance(found, dict) else {}
-
-
-def check_frozen(what: str, settings: dict[str, Any], problem: Problem) -> None:
-    """Check that a model has the frozen parameters and buffers of the run."""
-    if settings.get("frozen", problem.frozen_digest()) != problem.frozen_digest():
-        raise ArgumentError(
-            f"{what} must have the frozen parameters and buffers that the run had, got other "
-            "values; build the module as it was built for the run."
-        )

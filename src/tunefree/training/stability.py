@@ -62,7 +62,7 @@ def suggest_remedy(run: BoundRun) -> str:
     method, tips, causes = run.method, [], []
     if run.data.spread >= MAX_SPREAD and run.problem.scaling is None:
         causes.append(f"columns that differ in scale by a factor of {run.data.spread:.0e}")
-        tips.append("scale='standard'")
+        tips.append("tf.Preprocess(scale='standard')")
     elif alone := int((run.data.sizes == 1).sum()):
         causes.append(f"{alone} client{'s' * (alone > 1)} with one sample, fitted by local steps")
         tips += ["leaving them out", "weights='samples'"] if method.weights == "uniform" else []

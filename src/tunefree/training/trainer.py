@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,11 +18,12 @@ from ..core.types import Vector
 from ..rounds.server import ServerState, init_server_state, output_model, run_round
 from ..simulation.dry_run import reads_rounds
 from ..simulation.heap import keep_heap
+from .best import BestRound
 from .bind import BoundRun
 from .callbacks import Callback, Event, begin_callbacks
 from .folder import RunFolder
 from .history import History
-from .run import Run, validation_margin, validation_score
+from .run import Run
 from .stability import judge_losses, suggest_remedy
 
 log = logging.getLogger("tunefree")
@@ -56,7 +56,7 @@ class Trainer:
         self._callbacks = callbacks if self._leads else ()
         self._state = init_server_state(run.method, run.start, run.plan)
         self._history = History()
-        self._best = _BestModel(run.start)
+        self._best, self._best_model = BestRound(), run.start
         self._status = "unfinished"
         self._is_warm = False  # whether a round has run here, so that its parts are compiled
         self._replays = 0  # releases that may have been made before, with other noise
@@ -106,7 +106,8 @@ class Trainer:
                 run.pool.load_state(tensors)
                 for name, scaling in self._scales().items():
                     scaling.copy_(tensors[name])
-                self._best.restore(facts["best"], tensors["best"].to(run.start.device))
+                self._best = BestRound.from_json(facts["best"])
+                self._best_model = tensors["best"].to(run.start.device)
                 self._history = History(r for r in rows if r.get("round", rounds) < rounds)
                 self._status = str(facts["status"])
                 if self._status == "unfinished" and rounds == run.plan.rounds:
@@ -158,7 +159,7 @@ class Trainer:
         elif reads_rounds(run.method, run.plan, run.start):
             why = f"was planned for {before} rounds, which the step sizes of its method depend on"
         if why is not None:
-            use = "train in another folder, or start from its model with start=tf.Run.load(...)"
+            use = "train in another folder, from tf.Run.load(folder, model) as the model"
             raise ResumeError(f"The run in {folder.name} {why}; for more rounds, {use}.")
 
     def _run_rounds(
@@ -195,9 +196,8 @@ class Trainer:
             pool.commit()
             if is_last or after.round % run.config.eval_every == 0:
                 row |= run.evaluate(output) | run.privacy_cost(after.round, self._replays)
-                if run.data.validation is not None:
-                    score = validation_score(row, run.settings)
-                    self._best.update(score, row, output, validation_margin(row, run.settings))
+                if run.data.validation is not None and self._best.update(row, run.settings):
+                    self._best_model = output
             self._state = after
             cohort = cohort if is_last else self._sample_cohort(0)
             row["seconds"] = time.perf_counter() - began
@@ -247,10 +247,10 @@ class Trainer:
         if self._folder is None:
             return
         tensors = self._state.tensors() | self._run.pool.state()
-        tensors |= {"best": self._best.x, "shipped": self._shipped()}
+        tensors |= {"best": self._best_model, "shipped": self._shipped()}
         tensors |= self._scales()
         if self._leads:
-            facts = {"status": status, "best": self._best.facts(), "replays": self._replays}
+            facts = {"status": status, "best": vars(self._best), "replays": self._replays}
             self._folder.save_checkpoint(self._state.round, tensors, facts)
         self._written = time.monotonic()
 
@@ -262,7 +262,7 @@ class Trainer:
 
     def _shipped(self) -> Vector:
         if self._run.config.evaluate.keep_best and self._best.round >= 0:
-            return self._best.x
+            return self._best_model
         return output_model(self._run.method, self._state)
 
     def _result(self) -> Run:
@@ -302,52 +302,13 @@ def _find_nonfinite(after: ServerState, row: dict[str, Any]) -> str | None:
     return None
 
 
-@dataclass
-class _BestModel:
-    """The best validation score so far, the model to ship, and how long nothing was better.
-
-    The model is the latest one whose score is less than `margin` above the best. Arms, short runs
-    before the run itself, may have it. Patience begins after them: `waited` counts evaluations
-    since the best one, with score `lowest`, of the run itself.
-    """
-
-    x: Vector
-    score: float = math.inf
-    margin: float = 0.0
-    round: int = -1
-    lowest: float = math.inf
-    waited: int = 0
-
-    def update(
-        self, score: float | None, row: dict[str, Any], output: Vector, margin: float = 0.0
-    ) -> None:
-        if score is not None and score < self.score + self.margin:
-            self.round, self.x = row["round"], output
-        if score is not None and score < self.score:
-            self.score, self.margin = score, margin
-        if "arm" in row:
-            return
-        if score is not None and score < self.lowest:
-            self.lowest, self.waited = score, 0
-        else:
-            self.waited += 1
-
-    def facts(self) -> dict[str, Any]:
-        return {n: v for n, v in vars(self).items() if n != "x"}
-
-    def restore(self, facts: dict[str, Any], x: Vector) -> None:
-        for name, value in facts.items():
-            setattr(self, name, math.inf if value is None else value)
-        self.x = x
-
-
 @contextmanager
 def _catch_interrupt(at_once: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C into a request to stop after the round; the second stops at once.
 
     The first one stops at once, too, while `at_once()` is true. Yields a function that returns
-    whether Ctrl-C was pressed. Outside of the main thread, where
-    Python delivers no signals, nothing is changed.
+    whether Ctrl-C was pressed. Outside of the main thread, where Python delivers no signals,
+    nothing is changed.
     """
     pressed = False
 

@@ -113,7 +113,7 @@ def _terms() -> Target:
         method=digest_method(method),
         model="0123456789abcdef",
         start="0" * 64,
-        race=False,
+        deep=False,
     )
 
     def read(data: bytes) -> None:

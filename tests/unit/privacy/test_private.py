@@ -270,7 +270,13 @@ def test_what_was_sent_before_round_0_is_released_again(within, tmp_path):
             bounds=Bounds(vectors=vectors, scalars=scalars),
             delta=1e-3,
         )
-        given = {"rounds": 2, "steps": 1, "scale": "standard", "device": "cpu", "engine": "loop"}
+        given = {
+            "rounds": 2,
+            "steps": 1,
+            "preprocess": tf.Preprocess(scale="standard"),
+            "device": "cpu",
+            "engine": "loop",
+        }
         # In an evaluation there is no row yet, in a callback there is.
         given |= {"evaluate": tf.Evaluate(metrics={"own": crash})} if within else {}
         calls = [] if within else [crash]

@@ -19,6 +19,7 @@ from tunefree.core.errors import (
     ResumeError,
     TunefreeError,
 )
+from tunefree.flower.settings import Settings
 from tunefree.training.folder import RunFolder, entry_checksum
 
 NAN, INF = float("nan"), float("inf")
@@ -164,7 +165,7 @@ def test_validation(value):
 def test_things_of_the_wrong_kind():
     refused("fit(method=...) must be a name or a Method, got 3.", method=3)
     refused("fit(federation=...) must be a tf.Federation, got [1, 2].", fed=[1, 2])
-    refused("fit(model=...) must be a torch.nn.Module, got 'mlp'.", model="mlp")
+    refused("fit(model=...) must be a torch.nn.Module or a tf.Run, got 'mlp'.", model="mlp")
     refused("fit(dtype=...) must be torch.float32 or torch.float64", dtype=torch.float16)
     refused("fit(device=...) must be 'auto' or a device of this machine, got 'gpu'", device="gpu")
 
@@ -172,17 +173,43 @@ def test_things_of_the_wrong_kind():
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("start", "model.pt", "fit(start=...) must be a module or a Run, got 'model.pt'."),
         ("metrics", {"f1": 3}, "Evaluate(metrics=...) must map names to functions, got {'f1': 3}."),
         ("metrics", ["f1"], "Evaluate(metrics=...) must map names to functions, got ['f1']."),
         ("loss", 3, "Unknown loss 3."),
-        ("augment", 3, "fit(augment=...) must be a name or a CropFlip, got 3."),
+        ("augment", 3, "Preprocess(augment=...) must be a name or a CropFlip, got 3."),
         ("device", None, "fit(device=...) must be 'auto' or a device of this machine, got None"),
         ("dtype", "float32", "fit(dtype=...) must be torch.float32 or torch.float64, got float32."),
     ],
 )
 def test_values_of_the_wrong_kind(name, value, words):
     refused(words, **{name: value})
+
+
+MOVED = {
+    "scale": "takes scale as preprocess=tf.Preprocess(scale=...).",
+    "class_weight": "takes class_weight as preprocess=tf.Preprocess(class_weight=...).",
+    "chunk": "takes chunk as engine=tf.Engine(chunk=...).",
+    "start": "takes no start; give the run, or a module with these parameters, as the model.",
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_options_that_moved_name_their_place(name):
+    calls = {
+        "fit": lambda **given: fit(**given),
+        "compare": lambda **given: tf.compare(linear(), labelled(), ["fedavg"], **given),
+        "Settings": lambda **given: Settings(model=linear(), clients=3, **given),
+    }
+    for owner, call in calls.items():
+        with pytest.raises(ArgumentError) as error:
+            call(**{name: 3})
+        assert str(error.value) == f"{owner} {MOVED[name]}"
+
+
+def test_a_federation_starts_from_a_module():
+    with pytest.raises(ArgumentError) as error:
+        Settings(model=fit(), clients=3)
+    one_sentence(error, "Settings(model=...) must be a torch.nn.Module, got <Run of fedavg")
 
 
 @pytest.mark.parametrize("value", [print, [3]])
@@ -193,10 +220,10 @@ def test_callbacks_that_cannot_be_called(value):
     one_sentence(error, f"fit(callbacks=...) must be a list of functions, got {value!r}.")
 
 
-def test_start_of_another_form():
-    refused("fit(start=...) must be a module with the model's own", start=linear(features=4))
-    other = fit(model=linear(classes=3))
-    refused("fit(start=...) must be a run of the same model, with 8", "got 12.", start=other)
+def test_a_loaded_run_needs_its_module_to_start_another(tmp_path):
+    fit(out=tmp_path)
+    with pytest.raises(ArgumentError, match=r"Run\.load\(path, model=.* needs the module to start"):
+        fit(model=tf.Run.load(tmp_path))
 
 
 def test_augmentation_of_what_is_no_image():

@@ -118,25 +118,21 @@ def test_keep_best_ships_the_best_round(tmp_path):
     assert torch.equal(plain.output, seen[-1].output)
 
 
-def test_warm_start_from_a_module():
-    other = linear(seed=5)
-    assert torch.equal(fit(start=other).x, fit(model=other).x)
-    assert not torch.equal(fit(start=other).x, fit().x)
-
-
 @pytest.mark.parametrize("name", tf.methods.names())
-def test_every_method_starts_where_it_is_told(name):
+def test_every_method_starts_where_the_run_ended(name):
     """The clients' first memory too."""
-    work = {"cohort": None, "rounds": 3, "scale": None}
-    other = linear(seed=5)
-    assert torch.equal(fit(name, start=other, **work).x, fit(name, model=other, **work).x)
+    work = {"cohort": None, "rounds": 3, "preprocess": tf.Preprocess(scale=None)}
+    first = fit("fedexp")
+    again = fit(name, model=first, **work)
+    assert torch.equal(again.x, fit(name, model=first.model, **work).x)
+    assert not torch.equal(again.x, fit(name, **work).x)
 
 
 def test_warm_start_from_a_run():
     first = fit("fedexp")
-    again = fit(start=first)
+    again = fit(model=first)
     assert torch.equal(again.x, fit(model=first.model).x)
-    loaded_in_float32 = fit(start=first, dtype=torch.float32)
+    loaded_in_float32 = fit(model=first, dtype=torch.float32)
     assert loaded_in_float32.x.dtype == torch.float32
 
 
@@ -209,7 +205,7 @@ def test_load(tmp_path):
             use()
     with_model = tf.Run.load(tmp_path, linear(seed=3))
     assert torch.equal(with_model.predict(X, raw=True), run.predict(X, raw=True))
-    assert torch.equal(fit(start=found).x, fit(start=run).x)
+    assert torch.equal(fit(model=with_model).x, fit(model=run).x)
 
 
 def test_load_refuses_what_is_not_the_run(tmp_path):

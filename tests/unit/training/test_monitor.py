@@ -6,7 +6,7 @@ import torch
 import tunefree as tf
 from helpers import CrashError, Quadratics, fit
 from tunefree.core.errors import ArgumentError, ResumeError
-from tunefree.training.run import validation_score
+from tunefree.training.best import validation_score
 
 SPREAD = {"spread": lambda output, target: output.std()}
 QUIET = tf.methods.get("fedavg", lr=0.3)

@@ -15,7 +15,9 @@ LATER = {"eval_every": 1, "cohort": 2}
 @pytest.mark.parametrize("name", ["auto", "scaffold", "fedadam", "fedproxwlod", "fedexp"])
 def test_a_finished_run_goes_on(name, tmp_path):
     options = LATER | ({"cohort": None} if tf.methods.get(name).full else {})
-    options |= {"scale": None} if name == "auto" else {}  # on a standardised table its steps decay
+    options |= (
+        {"preprocess": tf.Preprocess(scale=None)} if name == "auto" else {}
+    )  # on a standardised table its steps decay
     first = fit(name, rounds=3, out=tmp_path, **options)
     assert first.status == "finished"
     run, whole = fit(name, rounds=6, out=tmp_path, **options), fit(name, rounds=6, **options)
@@ -36,7 +38,7 @@ def test_a_finished_run_goes_on(name, tmp_path):
 def test_a_schedule_that_was_planned_for_fewer_rounds_is_refused(method, tmp_path):
     fit(method, rounds=3, out=tmp_path)
     with pytest.raises(
-        ResumeError, match=r"was planned for 3 rounds, which the step sizes .*start="
+        ResumeError, match=r"was planned for 3 rounds, which the step sizes .*tf.Run.load"
     ):
         fit(method, rounds=6, out=tmp_path)
     assert len(fit(method, rounds=3, out=tmp_path).history) == 3  # the folder is as it was

@@ -20,6 +20,8 @@ from tunefree.training.decide import _warn_of_spread
 
 UNITS = torch.tensor([1.0, 1000.0, 1e-4, 20.0])
 MIDDLE = torch.tensor([0.0, 5000.0, 3e-4, 2000.0])
+STANDARD = tf.Preprocess(scale="standard")
+RAW = tf.Preprocess(scale=None)
 OPTIONS = {"rounds": 4, "steps": 3, "batch": 8, "device": "cpu", "eval_every": 2}
 
 
@@ -113,7 +115,7 @@ def test_columns_far_from_zero_are_asked_for_twice():
 def test_the_exchange_is_counted_once_and_in_a_dry_run():
     run = tf.fit(net(4), table(constant=False), cohort=2, **OPTIONS)
     first, later = run.history[:2]
-    alone = tf.fit(net(4), table(constant=False), cohort=2, scale=None, **OPTIONS).history[0]
+    alone = tf.fit(net(4), table(constant=False), cohort=2, preprocess=RAW, **OPTIONS).history[0]
     assert first["bytes_up.moments"] == 6 * (1 + 2 * 4) * 8
     assert first["bytes_down.scale"] == 6 * 2 * 4 * 4
     assert "bytes_up.moments" not in later
@@ -189,11 +191,11 @@ def test_named_methods_are_left_alone_with_one_warning(caplog):
     assert run.scaling is None
     assert "bytes_up.moments" not in run.history[0]
     (said,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert "scale='standard' standardises them" in said
+    assert "fit(preprocess=tf.Preprocess(scale='standard')) standardises them" in said
     caplog.clear()
-    assert tf.fit(net(), table(), "fedavg", scale="standard", **OPTIONS).scaling is not None
-    assert tf.fit(net(), table(), scale=None, **OPTIONS).scaling is None
-    assert tf.fit(net(), table(), tf.methods.get("auto"), scale=None, **OPTIONS).scaling is None
+    assert tf.fit(net(), table(), "fedavg", preprocess=STANDARD, **OPTIONS).scaling is not None
+    assert tf.fit(net(), table(), preprocess=RAW, **OPTIONS).scaling is None
+    assert tf.fit(net(), table(), tf.methods.get("auto"), preprocess=RAW, **OPTIONS).scaling is None
     assert not caplog.records
 
 
@@ -206,12 +208,14 @@ def test_images_and_tokens_are_left_alone():
         fed = tf.Federation(x, [0, 1] * 6, [0, 1] * 6)
         assert tf.fit(model, fed, **OPTIONS).scaling is None
         with pytest.raises(ArgumentError, match=r"scale=.standard.. needs a table"):
-            tf.fit(model, fed, scale="standard", **OPTIONS)
+            tf.fit(model, fed, preprocess=STANDARD, **OPTIONS)
 
 
 def test_unknown_scales_are_refused():
-    with pytest.raises(ArgumentError, match=r"fit\(scale=...\) must be 'auto', 'standard' or None"):
-        tf.fit(net(), table(), scale="minmax", **OPTIONS)
+    with pytest.raises(
+        ArgumentError, match=r"Preprocess\(scale=...\) must be 'auto', 'standard' or None"
+    ):
+        tf.fit(net(), table(), preprocess=tf.Preprocess(scale="minmax"), **OPTIONS)
 
 
 def test_under_masks():
@@ -232,7 +236,7 @@ def private(clients, noise, **more):
 
 def test_under_a_privacy_budget_bounded_moments_are_released_once():
     fed, method = table(rows=1824, clients=600), tf.methods.get("fedavg", lr=0.1)
-    options = OPTIONS | {"rounds": 1, "scale": "standard"}
+    options = OPTIONS | {"rounds": 1, "preprocess": STANDARD}
     plain = tf.fit(net(), fed, method, **options).scaling
     run = tf.fit(net(), fed, method, aggregate=private(600, 0.2), **options)
     ratio, year = (run.scaling[1] / plain[1])[:3], run.scaling[1, 3]
@@ -252,7 +256,14 @@ def test_the_release_is_in_the_epsilon():
     budget = private(600, 0.2, delta=1e-5)
     fed, options = table(rows=1824, clients=600), OPTIONS | {"rounds": 2}
     runs = [
-        tf.fit(net(), fed, method, aggregate=private(600, 0.2, delta=1e-5), scale=s, **options)
+        tf.fit(
+            net(),
+            fed,
+            method,
+            aggregate=private(600, 0.2, delta=1e-5),
+            preprocess=tf.Preprocess(scale=s),
+            **options,
+        )
         for s in ("standard", None)
     ]
     found = [run.history[-1]["epsilon"] for run in runs]
@@ -264,7 +275,9 @@ def test_noise_that_is_too_large_leaves_columns_as_they_are(caplog):
     assert tf.fit(net(), table(), method, aggregate=private(6, 0.1), **OPTIONS).scaling is None
     assert "the budget's noise is too large to learn them, so divide by public" in caplog.text
     with pytest.raises(ArgumentError, match=r"Cannot use .*scale='standard'.* with .*Privacy"):
-        tf.fit(net(), table(), method, aggregate=private(6, 0.1), **OPTIONS | {"scale": "standard"})
+        tf.fit(
+            net(), table(), method, aggregate=private(6, 0.1), **OPTIONS | {"preprocess": STANDARD}
+        )
 
 
 def test_a_robust_rule_keeps_hostile_moments_out():
@@ -285,14 +298,15 @@ def test_clients_that_fail_send_their_moments_before_round_0():
 def test_a_run_that_starts_from_another_has_its_scales():
     fed, other = table(), table(rows=72)
     first = tf.fit(net(), fed, **OPTIONS)
-    run = tf.fit(net(), other, "fedavg", start=first, **OPTIONS)
+    run = tf.fit(first, other, "fedavg", **OPTIONS)
     assert torch.equal(run.scaling, first.scaling)
     assert "bytes_up.moments" not in run.history[0]
     with pytest.raises(ArgumentError, match=r"inputs are standardised.*leave scale out"):
-        tf.fit(net(), other, start=first, scale=None, **OPTIONS)
-    assert tf.fit(net(), other, start=net(), **OPTIONS).scaling is None
-    with pytest.raises(ArgumentError, match="not standardised; leave scale out"):
-        tf.fit(net(), other, start=net(), scale="standard", **OPTIONS)
+        tf.fit(first, other, preprocess=RAW, **OPTIONS)
+    raw = tf.fit(net(), fed, preprocess=RAW, **OPTIONS)
+    assert tf.fit(raw, other, **OPTIONS).scaling is None
+    with pytest.raises(ArgumentError, match=r"not standardised.*Preprocess\(scale='standard'\)"):
+        tf.fit(raw, other, preprocess=STANDARD, **OPTIONS)
 
 
 def test_comparisons_give_every_method_the_same_inputs(tmp_path):

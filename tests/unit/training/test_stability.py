@@ -57,8 +57,8 @@ def test_columns_of_unequal_scale_are_the_likely_cause(caplog):
     run = tf.fit(line(), regression(x), loud(2e-6), **OPTIONS)
     assert run.status == "diverged"
     assert (
-        "Likely cause: columns that differ in scale by a factor of 9e+02. Try scale="
-        in (caplog.messages[-1])
+        "Likely cause: columns that differ in scale by a factor of 9e+02. "
+        "Try tf.Preprocess(scale='standard'), a smaller lr" in (caplog.messages[-1])
     )
 
 
@@ -104,7 +104,7 @@ def test_a_good_run_says_nothing(caplog):
     run = tf.fit(line(), regression(), loud(0.3), **OPTIONS | {"rounds": 30})
     assert run.history[-1]["test_loss"] < 1e-6
     assert run.status == "finished"
-    assert tf.fit(line(), regression(), loud(0.3), start=run, **OPTIONS).status == "finished"
+    assert tf.fit(run, regression(), loud(0.3), **OPTIONS).status == "finished"
     assert not caplog.records
 
 

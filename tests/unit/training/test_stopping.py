@@ -1,16 +1,17 @@
 """`auto` holds back validation data, ships the best model and stops; decided before round 0."""
 
+import math
+
 import pytest
 import torch
 
 import tunefree as tf
 from helpers import CrashError, bound, drop_seconds, fit, grouped, labelled, linear
 from tunefree.core.errors import ArgumentError, ResumeError
+from tunefree.training.best import BestRound, choose_round
 from tunefree.training.command import CommandConfig, build_run
 from tunefree.training.config import RunConfig
 from tunefree.training.decide import choose_share, decide_validation
-from tunefree.training.run import choose_round
-from tunefree.training.trainer import _BestModel
 from unit.training.test_weights import NOISE
 
 NAMES = ("validation", "patience", "keep_best", "monitor", "mode", "tolerance")
@@ -25,6 +26,8 @@ NUMBERS = {  # what is decided for numbers in a table
 DECIDED = NUMBERS | {"patience": None, "tolerance": 1.0}  # for classes in a table
 IMAGES = NUMBERS | {"monitor": "calibrated_loss"}
 OFF = dict.fromkeys(NAMES) | {"keep_best": False}
+STANDARD = tf.Preprocess(scale="standard")
+RAW = tf.Preprocess(scale=None)
 AUTO = tf.methods.get("auto", weights=None)
 
 
@@ -119,9 +122,9 @@ def test_calibrated_loss_needs_scores_of_classes():
 
 
 def test_zero_switches_it_off():
-    run = fit("auto", large(), rounds=3, evaluate=off(), scale=None)
+    run = fit("auto", large(), rounds=3, evaluate=off(), preprocess=RAW)
     assert decided(run) == OFF
-    assert torch.equal(run.output, fit(AUTO, large(), rounds=3, scale=None).output)
+    assert torch.equal(run.output, fit(AUTO, large(), rounds=3, preprocess=RAW).output)
     assert not any(name.startswith("validation") for name in run.history[-1])
 
 
@@ -239,7 +242,7 @@ def test_weights_of_rows_count_in_the_validation_loss():
     y, owner = (x[:, 0] > 1).long(), torch.arange(400) % 4
     weight = 1 + torch.rand(400, generator=draw, dtype=torch.float64)
     fed = tf.Federation(x, y, owner, sample_weight=weight)
-    run = fit("auto", fed, rounds=1, class_weight={"0": 1, "1": 5})
+    run = fit("auto", fed, rounds=1, preprocess=tf.Preprocess(class_weight={"0": 1, "1": 5}))
     taken = fed.choose_rows(0.2)
     assert int(taken.sum()) == 80
     kept, target = fed.sample_weight[taken], fed.y[taken]
@@ -250,33 +253,33 @@ def test_weights_of_rows_count_in_the_validation_loss():
 
 
 def test_arms_may_be_the_best_but_do_not_use_up_patience():
-    best, models = _BestModel(torch.zeros(1)), torch.arange(8.0)
+    best, shipped = BestRound(), []
     scores = [5.0, 1.0, 3.0, 4.0, 3.5, 2.0, 2.5, 2.5]
     for t, score in enumerate(scores):
-        best.update(score, {"round": t} | ({"arm": t} if t < 4 else {}), models[t : t + 1])
+        row = {"round": t, "validation_loss": score} | ({"arm": t} if t < 4 else {})
+        shipped.append(best.update(row, {}))
         if t == 3:
             assert best.waited == 0
-    assert (best.score, best.round, best.x.item()) == (1.0, 1, 1.0)
+    assert shipped == [True, True] + [False] * 6
+    assert (best.score, best.round) == (1.0, 1)
     assert (best.lowest, best.waited) == (2.0, 2)
     assert best.margin == 0
-    again = _BestModel(torch.zeros(1))
-    again.restore(best.facts(), best.x)
-    assert again.facts() == best.facts()
+    assert BestRound.from_json(vars(best)) == best
+    assert BestRound.from_json(vars(best) | {"lowest": None}).lowest == math.inf
 
 
 def test_with_a_margin_the_latest_model_near_the_best_is_shipped():
-    best, models = _BestModel(torch.zeros(1)), torch.arange(6.0)
-    scores, chosen = [5.0, 3.0, 3.5, 4.5, 2.9, 3.2], []
-    for t, score in enumerate(scores):
-        best.update(score, {"round": t}, models[t : t + 1], margin=(6.0, 1.0, 9, 9, 0.3, 9)[t])
-        chosen.append((best.round, best.x.item()))
-    assert chosen == [(t, float(t)) for t in (0, 1, 2, 2, 4, 4)]
-    assert (best.score, best.margin, best.waited) == (2.9, 0.3, 1)
+    best, scores, chosen = BestRound(), [5.0, 3.0, 3.5, 4.5, 2.9, 3.2], []
     rows = [
         {"round": t, "validation_loss": score, "validation_loss_error": error / 2}
         for t, (score, error) in enumerate(zip(scores, (6.0, 1.0, 9, 9, 0.3, 9), strict=True))
     ]
     settings = {"monitor": "loss", "mode": "min", "tolerance": 2.0}
+    for row in rows:
+        best.update(row, settings)
+        chosen.append(best.round)
+    assert chosen == [0, 1, 2, 2, 4, 4]
+    assert (best.score, best.margin, best.waited) == (2.9, 0.3, 1)
     assert [choose_round(rows[: t + 1], settings) for t in range(6)] == [0, 1, 2, 2, 4, 4]
     assert choose_round(rows, settings | {"tolerance": 0.0}) == 4
     assert choose_round([{"train_loss": 1.0}], settings) is None
@@ -338,7 +341,7 @@ def test_steps_on_a_table_decay_over_the_planned_rounds(tmp_path):
     assert (schedule["shape"], schedule["floor"]) == ("linear", 0.0)
     with pytest.raises(ResumeError, match="planned for 4 rounds"):
         fit("auto", large(), rounds=5, out=tmp_path)
-    whole = fit("auto", large(), rounds=4, scale=None)
+    whole = fit("auto", large(), rounds=4, preprocess=RAW)
     assert whole.settings["method"]["schedule"]["shape"] == "constant"
 
 
@@ -369,6 +372,6 @@ def test_tables_are_regularised_as_by_a_standard_normal_prior():
     assert run.settings["scale"] == "standard"
     assert run.settings["method"]["weight_decay"] == 1 / 320
     given = tf.methods.get("auto", weights="samples", weight_decay=1 / 320, schedule="linear:0")
-    assert torch.equal(run.x, fit(given, large(), scale="standard").x)
-    assert fit("auto", large(), scale=None).settings["method"]["weight_decay"] == 0
-    assert fit(AUTO, large(), scale="standard").settings["method"]["weight_decay"] == 0
+    assert torch.equal(run.x, fit(given, large(), preprocess=STANDARD).x)
+    assert fit("auto", large(), preprocess=RAW).settings["method"]["weight_decay"] == 0
+    assert fit(AUTO, large(), preprocess=STANDARD).settings["method"]["weight_decay"] == 0

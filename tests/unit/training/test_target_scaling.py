@@ -12,6 +12,8 @@ from tunefree.training.bind import bind, estimate_cost
 from tunefree.training.client_data import SimulatedClients
 from tunefree.training.config import RunConfig
 
+STANDARD = tf.Preprocess(scale="standard")
+RAW = tf.Preprocess(scale=None)
 OPTIONS = {"rounds": 4, "steps": 3, "batch": 8, "device": "cpu", "dtype": torch.float64}
 UNITS, MIDDLE = torch.tensor([1.0, 1000.0, 0.01]), torch.tensor([0.0, 5000.0, 3.0])
 
@@ -63,8 +65,8 @@ def test_trains_on_standardised_targets(engine, targets, monkeypatch):
     fed = table(targets)
     scaled, mean, deviation = by_hand(fed)
     model = net(fed.y[:1].numel())
-    run = tf.fit(model, fed, "feddog", scale="standard", **options)
-    wanted = tf.fit(model, scaled, "feddog", scale=None, **options)
+    run = tf.fit(model, fed, "feddog", preprocess=STANDARD, **options)
+    wanted = tf.fit(model, scaled, "feddog", preprocess=RAW, **options)
     assert ("compiled" in run.settings["engine"]) == compiled
     torch.testing.assert_close(run.target_scaling[0], mean.reshape(-1))
     torch.testing.assert_close(run.target_scaling[1], deviation.expand(fed.y[:1].numel()))
@@ -107,7 +109,7 @@ def test_the_exported_model_is_of_the_same_form_and_in_raw_units(make, tmp_path)
     [
         (net(1, nn.Softplus()), {}),  # what it returns is not a linear layer's
         (nn.Linear(3, 1, bias=False), {}),
-        (net(), {"scale": None}),
+        (net(), {"preprocess": RAW}),
         (net(), {"method": "fedavg"}),
         (net(), {"loss": lambda output, target: (output[:, 0] - target).abs()}),
     ],
@@ -170,7 +172,7 @@ def test_resume_load_and_start(tmp_path):
     loaded = tf.Run.load(tmp_path, net())
     assert torch.equal(loaded.target_scaling, run.target_scaling)
     assert (loaded.predict(x) == run.predict(x)).all()
-    more = tf.fit(net(), table(unit=40.0), start=loaded, **OPTIONS)
+    more = tf.fit(loaded, table(unit=40.0), **OPTIONS)
     assert torch.equal(more.target_scaling, run.target_scaling)
     assert "bytes_up.moments" not in more.history[0]
     with pytest.raises(tf.TunefreeError, match="must end in a linear layer with a bias"):

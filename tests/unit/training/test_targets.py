@@ -413,7 +413,11 @@ def test_augmented_images_have_weights():
     weight = np.where(SIDE > 0, 4.0, 1.0)
     model = nn.Sequential(nn.Flatten(), linear(2, 16))
     runs = [
-        fit(model, tf.Federation(x, SIDE, OWNER, sample_weight=w), augment="crop-flip")
+        fit(
+            model,
+            tf.Federation(x, SIDE, OWNER, sample_weight=w),
+            preprocess=tf.Preprocess(augment="crop-flip"),
+        )
         for w in (None, np.ones(60), weight)
     ]
     assert torch.equal(runs[0].x, runs[1].x)
@@ -424,13 +428,13 @@ def test_class_weights():
     rare = torch.arange(60) % 10 == 0
     words = np.where(rare, "ill", "well")
     fed = tf.Federation(X, words, OWNER)
-    plain, even = full(fed), full(fed, class_weight="balanced")
+    plain, even = full(fed), full(fed, preprocess=tf.Preprocess(class_weight="balanced"))
     assert (plain.predict(X) == "ill").sum() < (even.predict(X) == "ill").sum()
     assert even.settings["class_weight"] == "balanced"
     weights = {"ill": 60 / (2 * 6), "well": 60 / (2 * 54)}
     text = ",".join(f"{label}={value}" for label, value in weights.items())
-    assert torch.equal(full(fed, class_weight=weights).x, even.x)
-    assert torch.equal(full(fed, class_weight=text).x, even.x)
+    assert torch.equal(full(fed, preprocess=tf.Preprocess(class_weight=weights)).x, even.x)
+    assert torch.equal(full(fed, preprocess=tf.Preprocess(class_weight=text)).x, even.x)
     each = np.where(rare, weights["ill"], weights["well"])
     assert torch.equal(full(tf.Federation(X, words, OWNER, sample_weight=each)).x, even.x)
 
@@ -451,12 +455,16 @@ def test_weights_that_cannot_be(more, sentence):
 
 def test_class_weights_that_cannot_be():
     fed = tf.Federation(X, SIDE, OWNER)
-    with pytest.raises(ArgumentError, match=r"Unknown label in fit\(class_weight=...\) '2'"):
-        fit(linear(), fed, class_weight={2: 1.0})
+    with pytest.raises(ArgumentError, match=r"Unknown label in Preprocess\(class_weight=...\) '2'"):
+        fit(linear(), fed, preprocess=tf.Preprocess(class_weight={2: 1.0}))
     with pytest.raises(ArgumentError, match="needs class labels"):
-        fit(linear(1), tf.Federation(X, X[:, 0], OWNER), class_weight="balanced")
+        fit(
+            linear(1),
+            tf.Federation(X, X[:, 0], OWNER),
+            preprocess=tf.Preprocess(class_weight="balanced"),
+        )
     with pytest.raises(ArgumentError, match="'balanced', or weights such as ill=3"):
-        fit(linear(), fed, class_weight="even")
+        fit(linear(), fed, preprocess=tf.Preprocess(class_weight="even"))
 
 
 class Breaks(nn.Linear):

@@ -35,7 +35,12 @@ def federation():
 
 
 def fit(method, **options):
-    settings = {"rounds": 2, "steps": 2, "device": "cpu", "scale": None} | options
+    settings = {
+        "rounds": 2,
+        "steps": 2,
+        "device": "cpu",
+        "preprocess": tf.Preprocess(scale=None),
+    } | options
     return tf.fit(linear(), federation(), method, **settings)
 
 

@@ -83,7 +83,8 @@ def test_unequal_clients_and_augmented_dropout(request):
         model = torch.nn.Sequential(*layers, torch.nn.Linear(32, 3))
         return tf.fit(
             model, data, tf.methods.get("fedavg", lr=0.1), rounds=3, epochs=2, batch=4, cohort=3,
-            augment="crop-flip", device="cpu", engine="vmap", compile=False,
+            preprocess=tf.Preprocess(augment="crop-flip"), device="cpu", engine="vmap",
+            compile=False,
         )  # fmt: skip
 
     plain = run()

@@ -72,7 +72,9 @@ def test_recorded_steps_are_the_steps(method, monkeypatch):
     torch.testing.assert_close(recorded.x, launched.x, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("settings", [{"steps": None, "epochs": 2}, {"augment": "crop-flip"}])
+@pytest.mark.parametrize(
+    "settings", [{"steps": None, "epochs": 2}, {"preprocess": tf.Preprocess(augment="crop-flip")}]
+)
 def test_a_gpu_does_what_a_cpu_does(settings):
     both = [fit(device=d, dtype=torch.float64, **settings).x.cpu() for d in ("cpu", "cuda")]
     torch.testing.assert_close(*both, rtol=1e-8, atol=1e-10)
