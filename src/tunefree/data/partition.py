@@ -268,17 +268,7 @@ SPLITS: Registry[Partitioner] = Registry(
         "owner": ByOwner,
     },
 )
-
-
-def parse(text: str) -> Partitioner:
-    """Return the partitioner that a text stands for.
-
-    >>> parse("dirichlet:0.1:balanced")
-    Dirichlet(alpha=0.1, balanced=True, min_samples=1)
-    >>> parse("iid"), parse("shards:2"), parse("owner")
-    (Iid(), Shards(k=2), ByOwner(min_samples=1))
-    """
-    return SPLITS.parse(text)
+parse = SPLITS.parse
 
 
 def _cut(rows: int, p: Array) -> Array:

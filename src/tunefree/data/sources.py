@@ -30,7 +30,6 @@ DataFolder: TypeAlias = str | Path | None
 """Where the user keeps data; None stands for $TUNEFREE_DATA and the cache."""
 
 MAX_BYTES = 1 << 30  # of one unpacked file
-_PIECE = 1 << 20
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.decompressobj(wbits=31),
     ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_BYTES),
@@ -198,20 +197,16 @@ def _download(source: DatasetSource, name: str) -> Path:
 
 
 def _unpack(packed: bytes, suffix: str) -> bytes:
-    """Decompress concatenated streams piece by piece, so that a bomb is refused early."""
+    """Decompress concatenated streams; one that is too long is refused before it is read to end."""
     if not suffix:
         return packed
     out, size = [], 0
     while packed:
-        stream, done = _DECOMPRESSORS[suffix](), False
-        while not done:
-            piece = stream.decompress(packed, _PIECE)
-            packed = getattr(stream, "unconsumed_tail", b"")
-            done = stream.eof
-            if not (piece or packed or done):
-                raise EOFError("it is cut short")
-            out.append(piece)
-            size = _check_size(size + len(piece))
+        stream = _DECOMPRESSORS[suffix]()
+        out.append(stream.decompress(packed, MAX_BYTES + 1 - size))
+        size = _check_size(size + len(out[-1]))
+        if not stream.eof:
+            raise EOFError("it is cut short")
         packed = stream.unused_data.lstrip(b"\x00")
     return b"".join(out)
 
