@@ -32,9 +32,14 @@ class Checked:
     """Base of dataclasses whose fields are checked when an object is made."""
 
     def __post_init__(self) -> None:
-        owner = type(self).__name__
-        for f in fields(self):  # type: ignore[arg-type]
-            _check(owner, f.name, getattr(self, f.name), options(f.type))
+        check_fields(self)
+
+
+def check_fields(settings: Any) -> None:
+    """Check the fields of a dataclass by the ranges in their types."""
+    owner = type(settings).__name__
+    for f in fields(settings):
+        _check(owner, f.name, getattr(settings, f.name), options(f.type))
 
 
 def options(kind: Any) -> tuple[Any, ...]:
