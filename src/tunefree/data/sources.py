@@ -139,10 +139,15 @@ def _read_archive(source: DatasetSource, path: Path) -> list[bytes]:
 
 
 def _read_archive_members(path: Path, data: bytes, names: Sequence[str]) -> list[bytes]:
+    """Return the members of a zip, or of a tar that may be compressed, by their exact names."""
     expected = f"it must be an archive that holds {', '.join(names)}"
     message = f"{path} is damaged or another version: {expected}"
     with convert_errors(message, hint="delete it and fetch it again"):
-        return read_members(data, names)
+        found = (_read_zip if zipfile.is_zipfile(io.BytesIO(data)) else _read_tar)(data, names)
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise KeyError(f"no file {missing[0]}")
+    return [found[name] for name in names]
 
 
 def _read_file(source: DatasetSource, file: str, path: Path) -> bytes:
@@ -215,15 +220,6 @@ def _check_size(size: int) -> int:
     if size > MAX_BYTES:
         raise DataError(f"A packed file must hold at most {MAX_BYTES:,} bytes, but holds more.")
     return size
-
-
-def read_members(data: bytes, names: Sequence[str]) -> list[bytes]:
-    """Return the members of a zip, or of a tar that may be compressed, by their exact names."""
-    found = (_read_zip if zipfile.is_zipfile(io.BytesIO(data)) else _read_tar)(data, names)
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise KeyError(f"no file {missing[0]}")
-    return [found[name] for name in names]
 
 
 def _read_zip(data: bytes, names: Sequence[str]) -> dict[str, bytes]:
