@@ -53,18 +53,14 @@ def report(
     """
     if not runs:
         raise ArgumentError("report needs at least one run folder, such as runs/digits-auto-1.")
-    found = _load_study(runs[0]) if len(runs) == 1 else None
+    kinds = [k for k in (Comparison, Tuning) if len(runs) == 1 and (runs[0] / k.FILE).is_file()]
+    found: Comparison | Tuning | None = kinds[0].load(runs[0]) if kinds else None
     groups = load_groups(runs) if found is None else found.groups
     drawn = [] if figures is None else draw(groups, figures, format, width)
     page = write(groups, out_file, title=title) if found is None else found.report(out_file, title)
     for path in [page, *drawn]:
         print_line(f"Written: {path}")
     return 0
-
-
-def _load_study(folder: Path) -> Comparison | Tuning | None:
-    kinds = [kind for kind in (Comparison, Tuning) if (folder / kind.FILE).is_file()]
-    return kinds[0].load(folder) if kinds else None
 
 
 @app.command

@@ -3,7 +3,7 @@
     lr: Positive = 0.1
     clip: Positive | None = None
 
-A field that is a `Literal` or an abstract class is checked too.
+A field that is a bool, a `Literal` or an abstract class is checked too.
 """
 
 import inspect
@@ -32,9 +32,14 @@ class Checked:
     """Base of dataclasses whose fields are checked when an object is made."""
 
     def __post_init__(self) -> None:
-        owner = type(self).__name__
-        for f in fields(self):  # type: ignore[arg-type]
-            _check(owner, f.name, getattr(self, f.name), options(f.type))
+        check_fields(self)
+
+
+def check_fields(settings: Any) -> None:
+    """Check the fields of a dataclass by the ranges in their types."""
+    owner = type(settings).__name__
+    for f in fields(settings):
+        _check(owner, f.name, getattr(settings, f.name), options(f.type))
 
 
 def options(kind: Any) -> tuple[Any, ...]:
@@ -80,6 +85,8 @@ def _check(owner: str, name: str, value: Any, kinds: tuple[Any, ...]) -> None:
     given = [k for k in kinds if k is not NoneType]
     for check in [c for k in given for c in getattr(k, "__metadata__", ())]:
         check(owner, name, value)
+    if given == [bool]:
+        errors.check_argument(owner, name, value, "True or False", isinstance(value, bool))
     if len(given) == 1 and get_origin(given[0]) is Literal:
         errors.check_known(f"{owner} {name}", value, get_args(given[0]))
     if len(given) == 1 and inspect.isabstract(given[0]):

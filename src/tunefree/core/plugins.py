@@ -71,7 +71,8 @@ class Catalogue(Mapping[str, T]):
         return _entry_points(self._group, tuple(sys.path))
 
     def _load(self, name: str, found: tuple["EntryPoint", ...]) -> T:
-        packages = sorted({_package(point) for point in found})
+        names = (p.dist.name if p.dist is not None else p.value.partition(":")[0] for p in found)
+        packages = sorted(set(names))
         if len(found) > 1:
             raise ArgumentError(
                 f"The {self._kind} {name!r} is offered more than once, by {', '.join(packages)}; "
@@ -94,10 +95,6 @@ def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, tuple["EntryPo
 
     points = entry_points(group=group)
     return {name: tuple(points.select(name=name)) for name in sorted(points.names)}
-
-
-def _package(point: "EntryPoint") -> str:
-    return point.dist.name if point.dist is not None else point.value.partition(":")[0]
 
 
 _OBJECTS: dict[str, Any] = {}  # objects of the user's files, by the text that was typed

@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError, check_int
+from ..core.fields import Checked, PositiveInt
 from ..core.random import bits, key
 
 _LAST = torch.iinfo(torch.int64).max  # sorts after all rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchPlan:
+class BatchPlan(Checked):
     """How a client's local work is divided into batches.
 
     Args:
@@ -35,9 +36,9 @@ class BatchPlan:
         epochs: passes over the client's own samples. Exactly one of the two is given.
     """
 
-    batch: int | None = None
-    steps: int | None = None
-    epochs: int | None = None
+    batch: PositiveInt | None = None
+    steps: PositiveInt | None = None
+    epochs: PositiveInt | None = None
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -45,9 +46,7 @@ class BatchPlan:
                 "BatchPlan(steps=..., epochs=...) needs exactly one of the two, got "
                 f"steps={self.steps!r} and epochs={self.epochs!r}."
             )
-        for name in ("batch", "steps", "epochs"):
-            if getattr(self, name) is not None:
-                check_int("BatchPlan", name, getattr(self, name))
+        super().__post_init__()
 
 
 @dataclass(frozen=True)

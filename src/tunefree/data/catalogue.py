@@ -28,37 +28,15 @@ class DatasetEntry:
     package: str | None = None  # the installed package that adds it, if it is not built in
 
 
-def _entry(
-    load: Callable[..., Dataset],
-    source: DatasetSource,
-    rows: str,
-    classes: str,
-    size: str,
-    owners: str = "",
-) -> DatasetEntry:
-    find = partial(locate, source)
-    return DatasetEntry(load, source.licence, rows, classes, size, owners, find)
-
-
-_BUILT_IN: dict[str, DatasetEntry] = {
-    "a9a": _entry(a9a.a9a, a9a.A9A, "32,561 + 16,281", "2", "3.5 MB"),
-    "cifar10": _entry(images.cifar10, images.CIFAR10, "50,000 + 10,000", "10", "170 MB"),
-    "cifar10-subset": _entry(
-        images.cifar10_subset, images.CIFAR10_SUBSET, "5,000 + 1,000", "10", "10 MB"
-    ),
-    "cifar100": _entry(images.cifar100, images.CIFAR100, "50,000 + 10,000", "100", "169 MB"),
-    "digits": DatasetEntry(images.digits, images.DIGITS_LICENCE, "1,438 + 359", "10", "embedded"),
-    "fashion-mnist": _entry(
-        images.fashion_mnist, images.FASHION_MNIST, "60,000 + 10,000", "10", "31 MB"
-    ),
-    "femnist": DatasetEntry(
-        femnist.femnist, femnist.LICENCE, "as made", "62", "as made", "writers", femnist.locate
-    ),
-    "mnist": _entry(images.mnist, images.MNIST, "60,000 + 10,000", "10", "12 MB"),
-    "mnist-writers": _entry(
-        images.mnist_writers, images.MNIST_WRITERS, "23,409 + 2,000", "10", "3.5 MB", "200 writers"
-    ),
-    "shakespeare": _entry(
+_FILES: tuple[tuple[Callable[..., Dataset], DatasetSource, str, str, str, str], ...] = (
+    (a9a.a9a, a9a.A9A, "32,561 + 16,281", "2", "3.5 MB", ""),
+    (images.cifar10, images.CIFAR10, "50,000 + 10,000", "10", "170 MB", ""),
+    (images.cifar10_subset, images.CIFAR10_SUBSET, "5,000 + 1,000", "10", "10 MB", ""),
+    (images.cifar100, images.CIFAR100, "50,000 + 10,000", "100", "169 MB", ""),
+    (images.fashion_mnist, images.FASHION_MNIST, "60,000 + 10,000", "10", "31 MB", ""),
+    (images.mnist, images.MNIST, "60,000 + 10,000", "10", "12 MB", ""),
+    (images.mnist_writers, images.MNIST_WRITERS, "23,409 + 2,000", "10", "3.5 MB", "200 writers"),
+    (
         shakespeare.shakespeare,
         shakespeare.SHAKESPEARE,
         "by stride",
@@ -66,7 +44,18 @@ _BUILT_IN: dict[str, DatasetEntry] = {
         "5.5 MB",
         "speaking roles",
     ),
-    "sst2": _entry(sst2.sst2, sst2.SST2, "67,349 + 872", "2", "7 MB"),
+    (sst2.sst2, sst2.SST2, "67,349 + 872", "2", "7 MB", ""),
+)
+_BUILT_IN = {
+    source.name: DatasetEntry(
+        load, source.licence, rows, classes, size, owners, partial(locate, source)
+    )
+    for load, source, rows, classes, size, owners in _FILES
+} | {
+    "digits": DatasetEntry(images.digits, images.DIGITS_LICENCE, "1,438 + 359", "10", "embedded"),
+    "femnist": DatasetEntry(
+        femnist.femnist, femnist.LICENCE, "as made", "62", "as made", "writers", femnist.locate
+    ),
     "synthetic": DatasetEntry(
         synthetic.synthetic, synthetic.LICENCE, "600 + 0", "regression", "made", "20 clients"
     ),
@@ -83,7 +72,7 @@ def _adapt(name: str, found: Any, package: str) -> DatasetEntry:
     return DatasetEntry(found, "", "", "", "", package=package)
 
 
-_CATALOGUE = Catalogue("dataset", "tunefree.datasets", _BUILT_IN, _adapt)
+_CATALOGUE = Catalogue("dataset", "tunefree.datasets", dict(sorted(_BUILT_IN.items())), _adapt)
 
 
 def names() -> tuple[str, ...]:

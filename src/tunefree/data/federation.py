@@ -134,7 +134,10 @@ class Federation:
         self.labels = _as_label_list(classes)
         if classes is None:
             self.labels = _arrays.find_labels([pair[1] for _, pair in (*parts, *sets)])
-        read = [(of, self._convert(pair, of)) for of, pair in (*parts, *sets)]
+        read = []
+        for of, (x, y) in (*parts, *sets):
+            y = y if self.labels is None else _arrays.number_labels(y, self.labels, of)
+            read.append((of, _arrays.as_pair(x, y, of)))
         pairs = [pair for _, pair in read[: len(parts)]]
         for of, pair in read[: len(parts)]:
             _arrays.check_match(pair, pairs[0], of, parts[0][0])
@@ -171,13 +174,6 @@ class Federation:
                 self.sample_weight = self.sample_weight[order]
         if fraction is not None:
             self.__dict__.update(self.with_test(fraction).__dict__)
-
-    def _convert(self, pair: tuple[Any, Any], of: str) -> Samples:
-        """Return inputs and targets as tensors; labels of classes become their numbers."""
-        x, y = pair
-        return _arrays.as_pair(
-            x, y if self.labels is None else _arrays.number_labels(y, self.labels, of), of
-        )
 
     @classmethod
     def of(

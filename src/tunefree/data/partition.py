@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import ArgumentError, DataError, check_int, check_positive
+from ..core.errors import ArgumentError, DataError, check_int
+from ..core.fields import Checked, Positive, PositiveInt
 from ..core.random import bits, key, numpy_generator
 from ..core.text import Registry
 from .tables import Array
@@ -37,7 +38,7 @@ class Partitioner(Protocol):
         """
 
 
-class _AllRows(ABC):
+class _AllRows(Checked, ABC):
     """A partitioner that gives every row to one of a number of clients."""
 
     by_label: ClassVar[bool] = True  # whether it reads the classes of the rows
@@ -112,13 +113,9 @@ class Dirichlet(_AllRows):
     [25, 25, 25, 25]
     """
 
-    alpha: float
+    alpha: Positive
     balanced: bool = False
-    min_samples: int = 1
-
-    def __post_init__(self) -> None:
-        check_positive("Dirichlet", "alpha", self.alpha)
-        check_int("Dirichlet", "min_samples", self.min_samples)
+    min_samples: PositiveInt = 1
 
     def _divide(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         if self.balanced:
@@ -152,12 +149,8 @@ class RelaySum(_AllRows):
     [28, 18, 29, 25]
     """
 
-    alpha: float
-    group: int = 10
-
-    def __post_init__(self) -> None:
-        check_positive("RelaySum", "alpha", self.alpha)
-        check_int("RelaySum", "group", self.group)
+    alpha: Positive
+    group: PositiveInt = 10
 
     def _divide(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         n = len(labels)
@@ -207,10 +200,7 @@ class Shards(_AllRows):
     [2, 2]
     """
 
-    k: int
-
-    def __post_init__(self) -> None:
-        check_int("Shards", "k", self.k)
+    k: PositiveInt
 
     def _divide(self, labels: Array, clients: int, rng: np.random.Generator) -> Array:
         n, shards = len(labels), clients * self.k
@@ -226,7 +216,7 @@ class Shards(_AllRows):
 
 
 @dataclass(frozen=True)
-class ByOwner:
+class ByOwner(Checked):
     """The dataset's natural owners: writers, speaking roles.
 
     With `clients` smaller than the number of owners, that many are taken in a random order of
@@ -239,10 +229,7 @@ class ByOwner:
     [0, 0, 1]
     """
 
-    min_samples: int = 1
-
-    def __post_init__(self) -> None:
-        check_int("ByOwner", "min_samples", self.min_samples)
+    min_samples: PositiveInt = 1
 
     def assign(
         self, y: Tensor, clients: int | None, seed: int, owner: Tensor | None = None
@@ -281,17 +268,7 @@ SPLITS: Registry[Partitioner] = Registry(
         "owner": ByOwner,
     },
 )
-
-
-def parse(text: str) -> Partitioner:
-    """Return the partitioner that a text stands for.
-
-    >>> parse("dirichlet:0.1:balanced")
-    Dirichlet(alpha=0.1, balanced=True, min_samples=1)
-    >>> parse("iid"), parse("shards:2"), parse("owner")
-    (Iid(), Shards(k=2), ByOwner(min_samples=1))
-    """
-    return SPLITS.parse(text)
+parse = SPLITS.parse
 
 
 def _cut(rows: int, p: Array) -> Array:

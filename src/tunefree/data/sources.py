@@ -30,7 +30,6 @@ DataFolder: TypeAlias = str | Path | None
 """Where the user keeps data; None stands for $TUNEFREE_DATA and the cache."""
 
 MAX_BYTES = 1 << 30  # of one unpacked file
-_PIECE = 1 << 20
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.decompressobj(wbits=31),
     ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_BYTES),
@@ -140,10 +139,15 @@ def _read_archive(source: DatasetSource, path: Path) -> list[bytes]:
 
 
 def _read_archive_members(path: Path, data: bytes, names: Sequence[str]) -> list[bytes]:
+    """Return the members of a zip, or of a tar that may be compressed, by their exact names."""
     expected = f"it must be an archive that holds {', '.join(names)}"
     message = f"{path} is damaged or another version: {expected}"
     with convert_errors(message, hint="delete it and fetch it again"):
-        return read_members(data, names)
+        found = (_read_zip if zipfile.is_zipfile(io.BytesIO(data)) else _read_tar)(data, names)
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise KeyError(f"no file {missing[0]}")
+    return [found[name] for name in names]
 
 
 def _read_file(source: DatasetSource, file: str, path: Path) -> bytes:
@@ -198,20 +202,16 @@ def _download(source: DatasetSource, name: str) -> Path:
 
 
 def _unpack(packed: bytes, suffix: str) -> bytes:
-    """Decompress concatenated streams piece by piece, so that a bomb is refused early."""
+    """Decompress concatenated streams; one that is too long is refused before it is read to end."""
     if not suffix:
         return packed
     out, size = [], 0
     while packed:
-        stream, done = _DECOMPRESSORS[suffix](), False
-        while not done:
-            piece = stream.decompress(packed, _PIECE)
-            packed = getattr(stream, "unconsumed_tail", b"")
-            done = stream.eof
-            if not (piece or packed or done):
-                raise EOFError("it is cut short")
-            out.append(piece)
-            size = _check_size(size + len(piece))
+        stream = _DECOMPRESSORS[suffix]()
+        out.append(stream.decompress(packed, MAX_BYTES + 1 - size))
+        size = _check_size(size + len(out[-1]))
+        if not stream.eof:
+            raise EOFError("it is cut short")
         packed = stream.unused_data.lstrip(b"\x00")
     return b"".join(out)
 
@@ -220,15 +220,6 @@ def _check_size(size: int) -> int:
     if size > MAX_BYTES:
         raise DataError(f"A packed file must hold at most {MAX_BYTES:,} bytes, but holds more.")
     return size
-
-
-def read_members(data: bytes, names: Sequence[str]) -> list[bytes]:
-    """Return the members of a zip, or of a tar that may be compressed, by their exact names."""
-    found = (_read_zip if zipfile.is_zipfile(io.BytesIO(data)) else _read_tar)(data, names)
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise KeyError(f"no file {missing[0]}")
-    return [found[name] for name in names]
 
 
 def _read_zip(data: bytes, names: Sequence[str]) -> dict[str, bytes]:

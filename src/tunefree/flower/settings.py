@@ -8,16 +8,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from ..core.errors import (
-    ArgumentError,
-    check_argument,
-    check_at_least,
-    check_cohort,
-    check_int,
-    check_known,
-    check_nonnegative,
-    check_positive,
-)
+from ..core.errors import ArgumentError, check_argument, check_cohort
+from ..core.fields import AtLeastOne, NonNegative, Positive, PositiveInt, check_fields
 from ..models.engine import EngineName
 from ..privacy import Privacy, Secure
 from ..training.callbacks import Callback
@@ -56,19 +48,19 @@ class Settings(RunConfig):
 
     owner: ClassVar[str] = "Settings"
     model: nn.Module
-    clients: int
+    clients: PositiveInt
     set: Mapping[str, Any] = field(default_factory=dict)
     device: str | torch.device = option("cpu", "Device of the server.")
     engine: EngineName | Engine = field(default_factory=lambda: Engine(precision="fp32"))
     test: tuple[Any, Any] | None = None
     held: tuple[Any, Any] | None = None
     out: str | Path | None = None
-    minimum: int | None = None
-    deadline: float = 600.0
-    wait: float = 1800.0
+    minimum: PositiveInt | None = None
+    deadline: Positive = 600.0
+    wait: NonNegative = 1800.0
     lost: Literal["refuse", "renew"] = "refuse"
-    largest: float = 1e4
-    claim_limit: float | None = 10.0
+    largest: Positive = 1e4
+    claim_limit: AtLeastOne | None = 10.0
     secure: Secure | None = None
     callbacks: Sequence[Callback] = ()
 
@@ -76,19 +68,11 @@ class Settings(RunConfig):
         super().__post_init__()
         is_module = isinstance(self.model, nn.Module)
         check_argument("Settings", "model", self.model, "a torch.nn.Module", is_module)
-        check_int("Settings", "clients", self.clients)
-        if self.minimum is not None:
-            check_int("Settings", "minimum", self.minimum)
-        for name in ("deadline", "largest"):
-            check_positive("Settings", name, getattr(self, name))
-        check_nonnegative("Settings", "wait", self.wait)
-        if self.claim_limit is not None:
-            check_at_least("Settings", "claim_limit", self.claim_limit, 1)
+        check_fields(self)
         cohort = self.cohort or self.clients
         check_cohort("Settings", cohort, self.clients)
         fits = self.minimum is None or self.minimum <= cohort
         check_argument("Settings", "minimum", self.minimum, f"at most the cohort, {cohort}", fits)
-        check_known("lost", self.lost, ("refuse", "renew"))
         if isinstance(self.aggregate, Privacy) and self.aggregate.cohorts != "known":
             why = "nodes are told the run's seed, from which all cohorts follow"
             raise ArgumentError(f"Settings(aggregate=...) needs cohorts='known': {why}.")

@@ -128,7 +128,9 @@ def register_method(
             named = next((n for n in ("compressor", "penalty") if n in own), "server")
             kind = {"compressor": "compressed"}.get(named, named) if grid else "free"
         check_known("family", kind, FAMILIES)
-        entry = MethodEntry(factory, paper, grid, arxiv, kind, _package_of(factory))
+        top = factory.__module__.partition(".")[0]
+        package = None if top == __name__.partition(".")[0] else top
+        entry = MethodEntry(factory, paper, grid, arxiv, kind, package)
         CATALOGUE.add(factory.__name__, entry)
         return factory
 
@@ -169,12 +171,6 @@ def add_user_method(text: str, found: Any) -> None:
     file = text.rpartition(":")[0]
     entry = known or MethodEntry(make, file, package=file)
     CATALOGUE.add(text, entry)
-
-
-def _package_of(factory: Callable[..., Any]) -> str | None:
-    """Return the top-level package of a factory, None for this one."""
-    top = factory.__module__.partition(".")[0]
-    return None if top == __name__.partition(".")[0] else top
 
 
 def names() -> list[str]:

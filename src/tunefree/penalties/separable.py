@@ -40,6 +40,9 @@ any step alpha < a - 1 instead of 1. Scaled: none; P4 writes its regularisers as
 """
 
 from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -161,11 +164,7 @@ class SCAD(Penalty):
     """
 
     weight: NonNegative = 1e-4
-    a: float = 3.7
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_between("SCAD", "a", self.a, 2, float("inf"))
+    a: Annotated[float, partial(check_between, low=2, high=inf)] = 3.7
 
     @property
     def rho(self) -> float:

@@ -22,7 +22,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.errors import check_argument
 from ..core.fields import NonNegative
 from ..core.layout import Layout
 from .penalty import Penalty, length
@@ -41,11 +40,6 @@ class GroupLasso(Penalty):
     weight: NonNegative = 1e-4
     groups: Literal["row", "layer"] = "row"
     scaled: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        is_valid = isinstance(self.scaled, bool)
-        check_argument("GroupLasso", "scaled", self.scaled, "True or False", is_valid)
 
     def _grouped(self, x: Tensor, layout: Layout) -> list[tuple[Tensor, float]]:
         """Return each tensor as (..., groups, size), with the weight of its groups."""

@@ -17,8 +17,11 @@ checked before anything else is read.
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 from ..core.errors import check_argument, check_int
+from ..core.fields import Checked, PositiveInt
 from .keys import DIGEST, KEY, TAG, ProtocolError, digest
 from .quantizer import BITS
 from .shamir import SHARE
@@ -36,7 +39,7 @@ _MAGIC = b"TFS2"
 
 
 @dataclass(frozen=True)
-class ProtocolTerms:
+class ProtocolTerms(Checked):
     """The parameters of a session, known to the server and its members (the clients in it).
 
     Args:
@@ -48,16 +51,15 @@ class ProtocolTerms:
     """
 
     session: bytes
-    threshold: int
-    length: int
+    threshold: Annotated[int, partial(check_int, low=2)]
+    length: PositiveInt
     bits: int = 64
     context: bytes = b""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         has_id = len(self.session) == 16
         check_argument("ProtocolTerms", "session", self.session, "16 bytes", has_id)
-        check_int("ProtocolTerms", "threshold", self.threshold, 2)
-        check_int("ProtocolTerms", "length", self.length)
         check_argument("ProtocolTerms", "bits", self.bits, "32 or 64", self.bits in BITS)
 
     def check(self, members: int) -> None:

@@ -38,10 +38,9 @@ from ..core.errors import (
     check_cohort,
     check_finite,
     check_in_range,
-    check_int,
-    check_nonnegative,
     check_positive,
 )
+from ..core.fields import Checked, NonNegative, PositiveInt
 from ..core.random import key, purpose, uniform
 from ..core.types import Channels
 from ..server.aggregate import Aggregator, Mean
@@ -177,7 +176,7 @@ def _normal(u: Tensor) -> Tensor:
 
 
 @dataclass(kw_only=True)
-class Privacy:
+class Privacy(Checked):
     """Settings of differential privacy; calling it creates the aggregator of a release.
 
     Args:
@@ -193,9 +192,9 @@ class Privacy:
         cohorts: Whether those who see the models know the cohorts, as in `epsilon`.
     """
 
-    noise: float
-    clients: int
-    cohort: int
+    noise: NonNegative
+    clients: PositiveInt
+    cohort: PositiveInt
     bounds: Bounds
     seed: int | None = None
     aggregate: Callable[[float], Aggregator] = Mean
@@ -205,9 +204,7 @@ class Privacy:
     _spent: set[tuple[int, str]] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_nonnegative("Privacy", "noise", self.noise)
-        check_int("Privacy", "clients", self.clients)
-        check_int("Privacy", "cohort", self.cohort)
+        super().__post_init__()
         check_cohort("Privacy", self.cohort, self.clients)
         if self.delta is not None:
             self.cost(1)  # raise errors now, not after a round

@@ -12,7 +12,8 @@ of a channel are at most its bound B; the step s is the smallest power of two fo
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -25,8 +26,8 @@ from ..core.errors import (
     check_argument,
     check_at_least,
     check_fraction,
-    check_int,
 )
+from ..core.fields import Checked, PositiveInt
 from ..core.types import Channels
 
 UnsignedArray = NDArray[np.unsignedinteger[Any]]
@@ -36,15 +37,12 @@ MIN_BOUND = 2.0**-900  # so that float64 represents the step and its inverse
 
 
 @dataclass(frozen=True)
-class Channel:
+class Channel(Checked):
     """A channel's name, the shape of one client's part, and the bound on its entries."""
 
     name: str
     shape: tuple[int, ...]
-    bound: float
-
-    def __post_init__(self) -> None:
-        check_at_least("Channel", "bound", self.bound, MIN_BOUND)
+    bound: Annotated[float, partial(check_at_least, low=MIN_BOUND)]
 
     @property
     def size(self) -> int:
@@ -53,7 +51,7 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Quantizer:
+class Quantizer(Checked):
     """Converts channels to one vector of integers, and the integers' sum back to channels.
 
     Args:
@@ -63,11 +61,11 @@ class Quantizer:
     """
 
     channels: tuple[Channel, ...]
-    max_clients: int
+    max_clients: PositiveInt
     bits: int = 64
 
     def __post_init__(self) -> None:
-        check_int("Quantizer", "max_clients", self.max_clients)
+        super().__post_init__()
         check_argument("Quantizer", "bits", self.bits, "32 or 64", self.bits in tuple(BITS))
         if self._levels < 2**8:
             few = f"Quantizer(bits={self.bits}) leaves fewer than 256 steps for the numbers of"

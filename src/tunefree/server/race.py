@@ -119,14 +119,11 @@ class Race(Server):
         c.arms, c.began, c.failed = c.arms + 1, float(t.index), 0.0
         has_time = race_rounds(t.plan) - t.index >= arm_rounds(t.plan)
         if not (has_time and _choose_arm(c, is_better)):
-            return self._begin_run(state, c)
+            c.racing, c.lr = 0.0, c.best_lr or c.lr / FACTOR
+            c.least = min(c.best_value, c.start) if c.best_lr else c.start
+            return _from_best(state)
         start = self.inner.init(state["start"], t.plan)
         return state | {"point": state["start"]} | {f"inner.{n}": v for n, v in start.items()}
-
-    def _begin_run(self, state: State, c: _Control) -> State:
-        c.racing, c.lr = 0.0, c.best_lr or c.lr / FACTOR
-        c.least = min(c.best_value, c.start) if c.best_lr else c.start
-        return _from_best(state)
 
     def down(self, x: Vector, state: State, t: Round) -> Channels:
         """Send the point and the rate."""

@@ -127,7 +127,7 @@ def to_html(rows: TableRows, columns: Mapping[str, str], below: Sequence[str] = 
     return f"<table>{head}<tbody>{body}</tbody></table>{paragraphs}"
 
 
-def format_mean(mean: float | None, sd: float | None, digits: int = 4) -> str:
+def format_mean(mean: float | None, sd: float | None) -> str:
     """Return mean ± standard deviation.
 
     >>> format_mean(0.5, 0.01)
@@ -135,7 +135,7 @@ def format_mean(mean: float | None, sd: float | None, digits: int = 4) -> str:
     """
     if mean is None:
         return ""
-    return f"{mean:.{digits}f}" + ("" if sd is None else f" ± {sd:.{digits}f}")
+    return f"{mean:.4f}" + ("" if sd is None else f" ± {sd:.4f}")
 
 
 def format_rounds(row: Mapping[str, Any]) -> str:

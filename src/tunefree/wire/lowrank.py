@@ -19,11 +19,13 @@ rather than kept from the last round, so two passes are made for the one; error 
 
 import struct
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError, check_argument
+from ..core.errors import DataError, check_int
 from ..core.fields import PositiveInt
 from ..core.layout import Layout
 from ..core.random import uniform
@@ -44,12 +46,8 @@ class LowRank(Wire):
         passes: Power iterations, an int >= 1.
     """
 
-    rank: PositiveInt = 1
+    rank: Annotated[int, partial(check_int, below=1 << 32)] = 1
     passes: PositiveInt = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_argument("LowRank", "rank", self.rank, "below 2^32", self.rank < 1 << 32)
 
     def contraction(self, layout: Layout) -> float:
         """Return 1 - r / b of the worst matrix."""

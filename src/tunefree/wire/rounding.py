@@ -3,11 +3,12 @@
 import math
 import struct
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Annotated, ClassVar
 
 import torch
 
-from ..core.errors import DataError, check_argument
+from ..core.errors import DataError, check_int
 from ..core.fields import PositiveInt
 from ..core.layout import Layout
 from ..core.random import bits, uniform
@@ -54,13 +55,9 @@ class QSGD(Wire):
         bucket: Entries that share a norm, B, an int >= 1; None is the whole vector.
     """
 
-    levels: PositiveInt = 15
+    levels: Annotated[int, partial(check_int, below=1 << 16)] = 15
     bucket: PositiveInt | None = 512
     unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_argument("QSGD", "levels", self.levels, "at most 65535", self.levels <= 65535)
 
     def contraction(self, layout: Layout) -> float | None:
         """Return min(B / (4 s^2), sqrt(B) / s) where that is below 1."""

@@ -281,3 +281,9 @@ def test_impossible_requests(call, sentence):
 def test_large_and_negative_seeds_work():
     for seed in (-1, 2**63 - 1, np.int64(3)):
         assert len(Dirichlet(0.5).assign(Y, 5, int(seed)).unique()) == 5
+
+
+def test_texts():
+    texts = ("dirichlet:0.1:balanced", "iid", "shards:2", "owner")
+    splits = [Dirichlet(0.1, balanced=True), Iid(), Shards(2), ByOwner()]
+    assert [parse(text) for text in texts] == splits

@@ -160,5 +160,5 @@ def test_malformed():
 def test_arguments_refused(name, value):
     with pytest.raises(ArgumentError, match=rf"LowRank\({name}=...\) must be an int >= 1"):
         LowRank(**{name: value})
-    with pytest.raises(ArgumentError, match=r"LowRank\(rank=...\) must be below 2\^32"):
+    with pytest.raises(ArgumentError, match=r"LowRank\(rank=...\) must be below 2\*\*32"):
         LowRank(2**32)
