@@ -1,7 +1,8 @@
 """docs/reproduced/index.md and the lines in README.md: what is confirmed, at which scale.
 
 `reproduced.toml` names what cannot be had and the claims that are shown from the paper to the
-verdict; `differences.md` is prose. In both, numbers and verdicts come from the kept results:
+verdict; `causes.toml` says why claims fail (`causes.py`); `differences.md` is prose. Numbers and
+verdicts come from the kept results, in prose by their place:
 
     {{P4-table7 small | FMNIST MLP i.i.d. | FedDR | last}}   the mean of a row, as its table has it
     {{P4-table7 small | FMNIST MLP i.i.d. | FedDR | highest | published}}   the paper's number
@@ -21,6 +22,7 @@ from tunefree.study.tables import escape_markdown
 from tunefree.study.tables import to_markdown as table
 
 from . import text
+from .causes import KINDS, count_kinds, describe_causes, read_causes
 from .citations import count_sources
 from .figure import has_curves
 from .library import find, load
@@ -90,6 +92,7 @@ class Overview:
             for scale in spec.scales:
                 kept = self.records.get((name, scale))
                 self.findings += list_findings(spec.at(scale), kept, self.facts.get("missing", ()))
+        self.causes = read_causes(place / "causes.toml", self.findings)
 
     def of(self, scale: str, paper: str | None = None) -> list[Finding]:
         """Return the papers' claims at a scale, of one paper or all; without those of ours."""
@@ -122,6 +125,7 @@ class Overview:
                 f"[All tables, curves and settings]({paper}.md)",
                 LEGEND if paper == self.papers[0] else "",
                 self._claims_table(paper),
+                self._why(paper),
                 self._experiments_table(paper),
             ]
         return "\n\n".join(part.strip() for part in parts if part) + "\n"
@@ -159,6 +163,14 @@ class Overview:
             if claims:
                 lines.append(f"At the paper's size it {verdict} that: {'; '.join(claims)}.")
         small = self.of("small")
+        failing = [one for one in small if one.state == "fails"]
+        if failing:
+            kinds = count_kinds(self.causes, failing)
+            said = "; ".join(f"{KINDS[kind]}: {n}" for kind, n in kinds.items() if n)
+            lines.append(
+                f"Causes of the {len(failing)} that fail at small scale, each below under its "
+                f"paper: {said}."
+            )
         instead = sum(one.task.label != one.task.name for one in small)
         lines.append(
             f"At small scale {instead} of {len(small)} claims are on data that stands in for the "
@@ -184,6 +196,16 @@ class Overview:
         ]
         head = {"says": "claim", "name": "experiment", "small": "small", "paper": "paper's size"}
         return _join(rows, head)
+
+    def _why(self, paper: str) -> str:
+        """Return the causes of the claims of a paper that fail, by scale."""
+        parts = []
+        for scale, size in SIZES.items():
+            failing = [one for one in self.of(scale, paper) if one.state == "fails"]
+            if failing:
+                parts += [f"### Why claims of {paper} fail, {size}"]
+                parts += [describe_causes(self.causes, failing)]
+        return "\n\n".join(parts)
 
     def _experiments_table(self, paper: str) -> str:
         head = {
