@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError, check_int
+from ..core.errors import DataError, check_int, convert_errors
 from ..core.types import Inputs, Samples, list_tensors, map_inputs
 from .tables import Array, Features, Table, read_table, tidy
 
@@ -17,6 +17,7 @@ Label: TypeAlias = str | int | bool
 
 _SAMPLED = 256  # rows of each input that a digest reads
 PREDICTED = "predict"  # the name of the inputs of a prediction, as a set
+ONE_FORM = "must return samples of one form and shape, made of arrays, tensors or numbers"
 
 
 def bad_input(name: str, rule: str, of: str = "") -> DataError:
@@ -267,15 +268,9 @@ def read_samples(part: Any, of: str, y: str | None = None) -> tuple[Any, Any] | 
         if (whole := _whole_dataset(part)) is None:
             return _join_batches([_as_sample(batch, of, y) for batch in part], of)
         part = whole
-    samples = _list_samples(part, of)
-    pairs = [_as_sample(sample, of, y) for sample in samples]
-    try:
+    pairs = [_as_sample(sample, of, y) for sample in _list_samples(part, of)]
+    with convert_errors(f"Federation.of: {of} {ONE_FORM}"):
         return _stack([x for x, _ in pairs]), _stack([t for _, t in pairs])
-    except (ValueError, TypeError, RuntimeError, KeyError) as error:
-        raise DataError(
-            f"Federation.of: {of} must return samples of one form and shape, made of arrays, "
-            f"tensors or numbers ({error})."
-        ) from error
 
 
 def read_inputs(value: Any, features: Features | None, y: str | None = None) -> Inputs:
@@ -301,7 +296,8 @@ def read_inputs(value: Any, features: Features | None, y: str | None = None) -> 
         value = value.tensors[0]
     elif is_dataset:
         samples = [_without_target(sample, y) for sample in _list_samples(value, PREDICTED)]
-        value = _stack(samples)
+        with convert_errors(f"Run.predict(inputs): the dataset {ONE_FORM}"):
+            value = _stack(samples)
     try:
         return as_inputs(value, PREDICTED)
     except DataError as error:

@@ -491,3 +491,17 @@ def test_images_in_an_order_that_the_model_does_not_take():
     with pytest.raises(ArgumentError, match=r"samples of shape \(8, 8, 3\) .*to have 3 channels"):
         fit(model, fed)
     assert fit(model, tf.Federation(images.permute(0, 3, 1, 2), fed.y, list("aabbcc"))).history
+
+
+def test_predict_refuses_samples_of_different_shapes():
+    run = fit(linear(), tf.Federation(X, SIDE, OWNER))
+
+    class Ragged(torch.utils.data.Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            return torch.zeros(2 + i), 0
+
+    with pytest.raises(DataError, match=r"Run.predict\(inputs\): the dataset must return samples"):
+        run.predict(Ragged())
