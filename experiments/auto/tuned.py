@@ -264,8 +264,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             lines.append(f"| {name} | " + " | ".join(cells) + f" | {whole} |")
     for name in fixed_setting(rows):
         below = [-100 * gap for gap in gaps_of_settings(rows)[name]]
-        mean, most = statistics.mean(below), max(below)
-        far = f"{mean:.1f} points below the best of each, {most:.1f} at most (seed 0)"
+        usual, most = statistics.mean(below), max(below)
+        far = f"{usual:.1f} points below the best of each, {most:.1f} at most (seed 0)"
         lines += ["", f"The best setting for all {len(below)} tasks, {name}: {far}."]
     return "\n".join(lines)
 
