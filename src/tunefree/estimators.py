@@ -62,14 +62,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     options: dict[str, Any] | None = None
 
     def _train(
-        self,
-        x: Any,
-        y: Any,
-        groups: Any,
-        outputs: int,
-        weight: Any,
-        loss: str,
-        class_weight: Any = None,
+        self, x: Any, y: Any, groups: Any, outputs: int, weight: Any, loss: str, class_weight: Any
     ) -> None:
         """Train the model and keep the run."""
         owner = np.zeros(len(y), dtype=np.int64) if groups is None else np.asarray(groups)
@@ -194,7 +187,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
         outputs = 1 if y.ndim == 1 else y.shape[1]
-        self._train(X, y.astype(np.float64), groups, outputs, weight, "mse")
+        self._train(X, y.astype(np.float64), groups, outputs, weight, "mse", None)
         return self
 
     def predict(self, X: Any) -> Any:

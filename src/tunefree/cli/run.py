@@ -94,7 +94,9 @@ def run(
         keep = KeepConfig(folder, about)
         callbacks = [ProgressBar(config.rounds, err), keep, *make_sinks(folder, log)]
     try:
-        result = train(config, model, federation, out=folder, callbacks=callbacks, command=about)
+        result = train(
+            config, model, federation, RunFolder(folder), callbacks=callbacks, command=about
+        )
     except Interrupted as stop:
         result = stop.run  # type: ignore[assignment]
     if not ranks.leads:

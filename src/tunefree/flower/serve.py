@@ -52,7 +52,7 @@ LOG = "federation.log"  # which clients were absent, lost or refused in a round,
 
 def serve(settings: Settings, transport: Transport) -> Run:
     """Train over the nodes that `transport` reaches; continue the run in `settings.out`, if any."""
-    folder = None if settings.out is None else RunFolder(settings.out)
+    folder = None if settings.out is None else RunFolder(settings.out, checkpoint_every=1)
     with ExitStack() as held:
         if folder is not None:
             with check_writable("Settings(out=...) must be a folder", folder.path):
@@ -89,7 +89,7 @@ def serve(settings: Settings, transport: Transport) -> Run:
         if isinstance(settings.aggregate, Privacy) and settings.aggregate.seed is not None:
             log.warning("Whoever knows or guesses Privacy(seed=...) can subtract this run's noise.")
         callbacks = [*settings.callbacks, _log_round]
-        return Trainer(run, folder, checkpoint_every=1, callbacks=callbacks).train()
+        return Trainer(run, folder, callbacks).train()
 
 
 def limit_claims(sizes: list[int], limit: float | None) -> Tensor:

@@ -90,11 +90,9 @@ class Method:
 
     def for_deep_networks(self) -> "Method":
         """Return the form that deep networks are trained with: mostly the method itself."""
-        return (
-            self
-            if self.deep is None
-            else replace(self, step=self.deep.step, server=self.deep.server)
-        )
+        if self.deep is None:
+            return self
+        return replace(self, step=self.deep.step, server=self.deep.server)
 
     @property
     def directions(self) -> tuple[Direction, ...]:

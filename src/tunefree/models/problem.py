@@ -156,7 +156,7 @@ class Problem:
         self.casts = False  # whether integer inputs become floats; set by `check`
         self.dtype, self.device = dtype, torch.device(device)
         self.precision = _precision(precision, dtype, self.device)
-        self.scaling: Tensor | None = None  # mean and scale of each column of the inputs
+        self.scaling: Tensor | None = None  # mean and scale of each column of the inputs (2, d)
         self.target_scaling: Tensor | None = None  # mean and common scale of the targets
         self.original, self._title = copy.deepcopy(module), f"The model {type(module).__name__}"
         twin, self._key_names = with_counter_dropout(module)
@@ -172,18 +172,6 @@ class Problem:
         self.start: Vector = self.layout.join([p.detach() for p in trainable.values()])
         if not bool(torch.isfinite(self.start).all()):
             raise ArgumentError("fit(model=...) must start from finite parameters, got NaN or Inf.")
-
-    def standardise_inputs(self, columns: int) -> Tensor:
-        """Standardise inputs by a tensor (2, columns), which is filled in place later."""
-        zero = torch.zeros(columns, dtype=self.dtype, device=self.device)
-        self.scaling = torch.stack([zero, zero + 1])
-        return self.scaling
-
-    def standardise_targets(self, targets: int) -> Tensor:
-        """Standardise targets by a tensor (2, targets), which is filled in place later."""
-        zero = torch.zeros(targets, dtype=self.dtype, device=self.device)
-        self.target_scaling = torch.stack([zero, zero + 1])
-        return self.target_scaling
 
     def takes_target_scaling(self, columns: int, targets: int) -> bool:
         """Return whether targets can be standardised: squares, and a last layer to fold into."""

@@ -12,6 +12,11 @@ ROWS, TOLERANCE = 64, 1e-3  # samples and error, relative to the largest output,
 EPS = 1e-30  # beside any variance nothing; PyTorch 2.11 refuses 0
 
 
+def identity_scaling(columns: int, like: Tensor) -> Tensor:
+    """Return the scaling (2, columns) that changes nothing, with the dtype and device of `like`."""
+    return torch.stack([like.new_zeros(columns), like.new_ones(columns)])
+
+
 def standardise(x: Tensor, scaling: Tensor) -> Tensor:
     """Return (x - mean) / scale of each column; `scaling` is (2, columns)."""
     return (x - scaling[0]) / scaling[1]

@@ -232,6 +232,11 @@ class PreAggregation(Robust):
 
     inner: Robust
 
+    def check(self, clients: int, rows: int | None = None) -> None:
+        """Raise an ArgumentError if there are too few rows for the mixing or the inner rule."""
+        super().check(clients, rows)
+        self.inner.check(clients, rows)
+
     def aggregate_number(self, values: Rows, p: Tensor, context: MeanContext) -> Tensor:
         """Return the inner rule's aggregate of the clients' numbers, which are not mixed."""
         return self.inner.aggregate_number(values, p, context)
@@ -245,10 +250,6 @@ class Weighted(PreAggregation):
     """
 
     weighted: ClassVar[bool] = True
-
-    def check(self, clients: int, rows: int | None = None) -> None:
-        """Raise an ArgumentError if the inner rule does."""
-        self.inner.check(clients, rows)
 
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
         """Return the inner rule's aggregate."""
@@ -265,11 +266,6 @@ class NNM(PreAggregation):
     """
 
     f: Hostile
-
-    def check(self, clients: int, rows: int | None = None) -> None:
-        """Raise an ArgumentError if half of the cohort may be hostile."""
-        super().check(clients, rows)
-        self.inner.check(clients, rows)
 
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
         """Return the inner rule's aggregate of the mixed rows."""

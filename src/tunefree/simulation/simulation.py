@@ -78,8 +78,9 @@ class Simulation:
         self.memory = ClientMemory(first, plan.clients, most=most)
         self._next: Tensor | None = None  # first chunk of the next round
         self._pending: MemoryRows = []  # memory after a round that is not committed
-        self.refused = RefusedClients(federation.names)
-        self._checks = PendingChecks(self.refused)
+        self._log = RefusedClients(federation.names)
+        self.summarize_refused = self._log.summary
+        self._checks = PendingChecks(self._log)
         self._refused: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
 
     def sample_cohort(self, t: int) -> Tensor:
@@ -121,7 +122,7 @@ class Simulation:
             names = [self.federation.names[i] for i in bad.tolist()]
             if self.ranks.leads:
                 why = "the loss, or what is sent or remembered, is NaN or Inf"
-                self.refused.log(t.index, bad, why)
+                self._log.log(t.index, bad, why)
             if 2 * len(bad) >= len(ids) or self.method.full or t.preparing:
                 result = replace(result, loss=math.nan)  # the method diverged, not some clients
             else:
@@ -347,10 +348,6 @@ class Simulation:
         processes = {} if self.ranks.size == 1 else {"processes": self.ranks.size}
         memory = {"memory": self.memory.place} if self.memory.bytes else {}
         return {"engine": self.losses.name, "chunk": self.chunks.size, **processes, **memory}
-
-    def summarize_refused(self) -> str | None:
-        """Return a sentence about the clients that were left out, if they were several times."""
-        return self.refused.summary()
 
     def state(self) -> dict[str, Tensor]:
         """Return the clients' memory for a checkpoint."""

@@ -122,15 +122,17 @@ def _train(task: RunTask, inputs: RunInputs, callbacks: list[Callback]) -> Run:
         if task.until is not None and event.round + 1 >= task.until:
             event.request_stop()
 
+    folder = None
+    if task.out is not None:
+        folder = RunFolder(task.out, checkpoint_every=inputs.checkpoint_every)
     try:
         return train(
             inputs.config,
             inputs.model,
             inputs.federation,
-            out=task.out,
+            folder,
             callbacks=[*callbacks, *inputs.callbacks, stop],
             command=inputs.command,
-            checkpoint_every=inputs.checkpoint_every,
         )
     except Interrupted as error:
         run = error.run

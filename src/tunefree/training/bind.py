@@ -28,6 +28,7 @@ from ..data.batches import batch_width, mean_steps
 from ..faults import Faults, PartialPlan
 from ..methods import Method
 from ..models.problem import Problem
+from ..models.scaling import identity_scaling
 from ..privacy import Privacy
 from ..robust import Robust
 from ..rounds.client import init_client_memory
@@ -237,15 +238,16 @@ def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
 
 def _standardise(earlier: Run | None, problem: Problem, data: ClientData) -> None:
     """Standardise inputs and numeric targets, by the scales of an earlier run if there is one."""
-    inputs = problem.standardise_inputs(data.columns)
-    if earlier is None:
-        if data.targets and problem.takes_target_scaling(data.columns, data.targets):
-            problem.standardise_targets(data.targets)
+    x = problem.start
+    if earlier is not None:
+        assert earlier.scaling is not None
+        problem.scaling = earlier.scaling.to(x, copy=True)  # resuming a run writes into it
+        if (found := earlier.target_scaling) is not None:
+            problem.target_scaling = found.to(x, copy=True)
         return
-    assert earlier.scaling is not None
-    inputs.copy_(earlier.scaling)
-    if (found := earlier.target_scaling) is not None:
-        problem.standardise_targets(found.shape[1]).copy_(found)
+    problem.scaling = identity_scaling(data.columns, x)
+    if data.targets and problem.takes_target_scaling(data.columns, data.targets):
+        problem.target_scaling = identity_scaling(data.targets, x)
 
 
 def estimate_cost(run: BoundRun) -> dict[str, Any]:

@@ -33,12 +33,7 @@ from ..methods.registry import add_user_method
 from ..models import nets
 from .config import OPTIONS, RunConfig, option
 
-TOKEN_MODELS = (
-    "text",
-    "lstm",
-    "gru",
-    "bert",
-)  # networks with an embedding of the dataset's vocabulary
+TOKEN_MODELS = ("text", "lstm", "gru", "bert")  # that embed the dataset's vocabulary
 CLI_OPTIONS = {about.name: about for _, about in OPTIONS if about.metadata["cli"] is not None}
 
 
@@ -120,7 +115,7 @@ class CommandConfig:
         return [text for text in texts if is_user_object(text)]
 
     def load_user_objects(self) -> None:
-        """Run the user's files that the command names, which must have been typed."""
+        """Import the user's files that a typed command names."""
         for text in self.user_objects:
             found = load_user_object(text)
             if text == self.method:

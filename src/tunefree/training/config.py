@@ -73,7 +73,7 @@ def option(
 
 
 def parsed(value: T | str) -> T:
-    """Return an option that can be given as text, as its class has parsed it."""
+    """Return an option that may be given as text, which its class has parsed."""
     assert not isinstance(value, str)
     return value
 
@@ -403,7 +403,7 @@ class RunConfig:
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Refuse unknown options with an error that says where they are now."""
-        check_option_names(cls.owner, options, fields(cls))
+        check_option_names(cls.owner, options, cls)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -441,7 +441,7 @@ class RunConfig:
 
     @property
     def sets_itself(self) -> bool:
-        """Whether the method is `auto`, by its name alone, for which more is decided than by it."""
+        """Whether the method is the name `auto` alone: scaling and validation are then decided."""
         return self.method == "auto" and not self.method_settings
 
     def flat(self) -> dict[str, Any]:
@@ -485,11 +485,9 @@ OPTIONS: list[tuple[str | None, Field[Any]]] = [  # with the names of their grou
 GROUP_OF = {about.name: group for group, about in OPTIONS if group is not None}
 
 
-def check_option_names(
-    owner: str, names: Iterable[str], options: Iterable[Field[Any]] | None = None
-) -> None:
-    """Refuse names of keyword arguments that are none of these options, by default of a run's."""
-    known = {f.name for f in (fields(RunConfig) if options is None else options)}
+def check_option_names(owner: str, names: Iterable[str], kind: type[RunConfig] = RunConfig) -> None:
+    """Refuse keyword arguments that are no options, and say where those are that moved."""
+    known = {f.name for f in fields(kind)}
     for name in names:
         if (group := GROUP_OF.get(name)) is not None and name not in known:
             kind = GROUPS[group].__name__

@@ -32,7 +32,7 @@ MAX_SPREAD = 100.0  # of the columns' ranges; beyond it a run that does not stan
 
 
 def decide_method(config: RunConfig, layers: int = 0) -> Method:
-    """Return the method itself: what `auto` is here, and how clients count.
+    """Return the method in its form for this network, with decided weights.
 
     `layers` are the model's weight matrices, as `count_layers` returns them.
     """

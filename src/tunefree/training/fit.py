@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ..core.errors import ArgumentError, CheckpointError, Interrupted, check_int
+from ..core.errors import ArgumentError, CheckpointError, Interrupted
 from ..data.federation import Federation
 from ..methods import Method
 from ..simulation.ranks import init_ranks
@@ -63,25 +63,18 @@ def fit(
     bar = make_progress(config.rounds) if progress else None
     if bar is not None and isinstance(callbacks, Sequence):
         callbacks = [bar, *callbacks]
-    return train(
-        config,
-        model,
-        federation,
-        out=out,
-        resume=resume,
-        checkpoint_every=checkpoint_every,
-        callbacks=callbacks,
-    )
+    folder = None
+    if out is not None:
+        folder = RunFolder(out, resume=resume, checkpoint_every=checkpoint_every)
+    return train(config, model, federation, folder, callbacks=callbacks)
 
 
 def train(
     config: RunConfig,
     model: nn.Module | Run,
     federation: Federation,
+    folder: RunFolder | None = None,
     *,
-    out: str | Path | None = None,
-    resume: bool = True,
-    checkpoint_every: int | None = None,
     callbacks: Sequence[Callback] = (),
     command: Mapping[str, Any] | None = None,
 ) -> Run:
@@ -89,23 +82,15 @@ def train(
 
     `command` holds the options of the command line that started the run, for its settings.
     """
-    if checkpoint_every is not None:
-        check_int("fit", "checkpoint_every", checkpoint_every)
     if not isinstance(callbacks, Sequence) or not all(callable(c) for c in callbacks):
         raise ArgumentError(f"fit(callbacks=...) must be a list of functions, got {callbacks!r}.")
-    folder, about = None if out is None else RunFolder(out), {"command": dict(command or {})}
+    about = {"command": dict(command or {})}
     try:
         run = bind(config, model, SimulatedClients(federation))
     except Interrupted as stop:
         raise _keep_start(stop, folder, about) from None
     run = replace(run, settings=run.settings | about)
-    return Trainer(
-        run,
-        folder,
-        resume=resume,
-        checkpoint_every=checkpoint_every,
-        callbacks=callbacks,
-    ).train()
+    return Trainer(run, folder, callbacks).train()
 
 
 def _keep_start(stop: Interrupted, folder: RunFolder | None, about: dict[str, Any]) -> Interrupted:

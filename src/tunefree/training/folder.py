@@ -29,6 +29,7 @@ from ..core.errors import (
     CheckpointError,
     ResumeError,
     check_argument,
+    check_int,
     convert_errors,
     first_line,
 )
@@ -113,11 +114,25 @@ def _parse_line(line: bytes) -> Any:
 
 
 class RunFolder:
-    """Reads and writes the folder of one run."""
+    """Reads and writes the folder of one run.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    Args:
+        path: The folder.
+        resume: Whether a run that is in it is continued.
+        checkpoint_every: Rounds between checkpoints; None writes one when the last is 5 s old.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        resume: bool = True,
+        checkpoint_every: int | None = None,
+    ) -> None:
         check_argument("fit", "out", path, "a folder", bool(os.fspath(path)))
-        self.path = Path(path)
+        if checkpoint_every is not None:
+            check_int("fit", "checkpoint_every", checkpoint_every)
+        self.path, self.resume, self.checkpoint_every = Path(path), resume, checkpoint_every
         self._valid: list[dict[str, Any]] = []  # entries of usable checkpoints, newest first
 
     @property
@@ -295,7 +310,7 @@ class RunFolder:
         raise CheckpointError(f"No checkpoint in {self.name} {why}.")
 
     def _largest_state(self) -> int:
-        """Return the size in bytes that no state of a run with these settings reaches."""
+        """Return an upper bound in bytes on a state of a run with these settings."""
         with convert_errors(f"{self.path / 'settings.json'} is damaged", CheckpointError):
             found = self.read_settings()
             sizes = int(found["model"]["parameters"]), int(found["data"]["clients"])

@@ -45,13 +45,9 @@ class Trainer:
         self,
         run: BoundRun,
         folder: RunFolder | None = None,
-        *,
-        resume: bool = True,
-        checkpoint_every: int | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        self._run, self._folder, self._resume = run, folder, resume
-        self._every, self._written = checkpoint_every, time.monotonic()
+        self._run, self._folder, self._written = run, folder, time.monotonic()
         self._leads = run.ranks.leads
         self._callbacks = callbacks if self._leads else ()
         self._state = init_server_state(run.method, run.start, run.plan)
@@ -129,7 +125,7 @@ class Trainer:
         if not folder.is_started:
             folder.start(self._run.settings)
             return None
-        if not self._resume:
+        if not folder.resume:
             used = "an unused folder, but it holds a run"
             use = "choose another, or resume=True to continue it"
             raise ResumeError(f"fit(out={folder.name}, resume=False) needs {used}; {use}.")
@@ -151,7 +147,7 @@ class Trainer:
         return found
 
     def _check_more_rounds(self, folder: RunFolder, before: int, facts: dict[str, Any]) -> None:
-        """Refuse more rounds than the `before` a run was planned for, where that cannot be."""
+        """Refuse more rounds than the `before` planned ones where that cannot be."""
         run, status = self._run, facts.get("status")
         why = None
         if status not in ("unfinished", "finished", "unstable"):
@@ -237,8 +233,8 @@ class Trainer:
     def _is_checkpoint_due(self) -> bool:
         if self._folder is None:
             return False
-        if self._every is not None:
-            return self._state.round % self._every == 0
+        if (every := self._folder.checkpoint_every) is not None:
+            return self._state.round % every == 0
         old = time.monotonic() - self._written > CHECKPOINT_SECONDS
         return bool(self._run.ranks.agreed(old))
 
@@ -268,18 +264,10 @@ class Trainer:
     def _result(self) -> Run:
         path = None if self._folder is None else self._folder.path
         status = "interrupted" if self._status == "unfinished" else self._status
-        x, history, run = self._state.x, list(self._history), self._run
-        return Run(
-            x,
-            self._shipped(),
-            history,
-            run.settings,
-            status,
-            path,
-            run.problem,
-            run.problem.scaling,
-            run.problem.target_scaling,
-        )
+        x, history, settings = self._state.x, list(self._history), self._run.settings
+        problem = self._run.problem
+        scales = problem.scaling, problem.target_scaling
+        return Run(x, self._shipped(), history, settings, status, path, problem, *scales)
 
 
 def describe_stop(cause: str | None, rounds: int, folder: RunFolder | None) -> str:

@@ -113,7 +113,7 @@ def test_module_at_and_back():
     x = torch.randn(p.layout.size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     module = p.module_at(x)
     assert not module.training
-    assert torch.equal(p.vector_of(module), x)
+    assert torch.equal(Problem(module, dtype=x.dtype).start, x)
     torch.testing.assert_close(module(X).detach(), p.outputs(x, X))
     assert [type(layer) for layer in module] == [nn.Linear, nn.Tanh, nn.Linear]
 
@@ -242,7 +242,7 @@ def test_one_output_column_fits_a_target_without():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Problem("mlp"), "fit(model=...) must be a torch.nn.Module, got 'mlp'."),
+        (lambda: Problem("mlp"), "fit(model=...) must be a torch.nn.Module or a tf.Run, got 'mlp'."),
         (lambda: Problem(nn.Tanh()), "no parameter with requires_grad"),
         (lambda: Problem(net(), dtype=torch.float16), "torch.float32 or torch.float64"),
         (lambda: Problem(net(), "mes"), "Unknown loss 'mes'. Did you mean 'mse'?"),

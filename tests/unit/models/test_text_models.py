@@ -420,7 +420,7 @@ def test_transformers_trains(transformers, caplog, attention):
         same = tf.Federation(tokens(names=("ids", "mask"))[0], y, torch.arange(36) % 4)
         ours = fit(own, fed=same, dtype=torch.float64)
         torch.testing.assert_close(
-            Problem(own, dtype=torch.float64).vector_of(ours.model).norm(),
+            Problem(ours.model, dtype=torch.float64).start.norm(),
             fit(plain, dtype=torch.float64).x.norm(),
             rtol=1e-8,
             atol=0,

@@ -180,7 +180,7 @@ BAD = {
     "target": ({"target": "high"}, r"compare(target=...) must be a finite number"),
     "full": ({"methods": ["fedavg", "scaffnew"]}, "Cannot use scaffnew with 2 of 4 clients"),
     "grid": ({"methods": ["auto:tuned"]}, "auto has nothing to choose"),
-    "model": ({"model": 3}, "model must be a module or a function of the seed, got 3"),
+    "model": ({"model": 3}, "model must be a module, a Run or a function of the seed, got 3"),
     "federation": ({"fed": 3}, "must be a tf.Federation, got 3"),
 }
 
