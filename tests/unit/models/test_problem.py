@@ -242,7 +242,10 @@ def test_one_output_column_fits_a_target_without():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Problem("mlp"), "fit(model=...) must be a torch.nn.Module or a tf.Run, got 'mlp'."),
+        (
+            lambda: Problem("mlp"),
+            "fit(model=...) must be a torch.nn.Module or a tf.Run, got 'mlp'.",
+        ),
         (lambda: Problem(nn.Tanh()), "no parameter with requires_grad"),
         (lambda: Problem(net(), dtype=torch.float16), "torch.float32 or torch.float64"),
         (lambda: Problem(net(), "mes"), "Unknown loss 'mes'. Did you mean 'mse'?"),
