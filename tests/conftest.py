@@ -1,6 +1,7 @@
 """Settings for all tests."""
 
 import gc
+import os
 import signal
 from contextlib import suppress
 
@@ -18,11 +19,13 @@ RECORDED += ("test_proposed.py::test_named_methods[wlod-exact",)
 
 
 def pytest_configure():
-    """Let Ctrl-C work in tests and in their child processes.
+    """Set the terminal's width, and let Ctrl-C work in tests and in their child processes.
 
-    A suite that is started in the background (`nohup make test &`, many CI runners) inherits an
+    The command line's consoles read the width when they are imported, whichever test is first. A
+    suite that is started in the background (`nohup make test &`, many CI runners) inherits an
     ignored SIGINT, and so would every process that it starts.
     """
+    os.environ["COLUMNS"] = "100"
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -53,7 +56,6 @@ def no_recording(request, monkeypatch):
 def place(tmp_path, monkeypatch):
     """Change to an empty folder, on a narrow terminal without colours."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     return tmp_path
 

@@ -45,7 +45,7 @@ def wrong(name, node):
         return words[0] in MODULES
     given = {k.arg: ast.unparse(k.value) for k in getattr(node, "keywords", ())}
     if name in CALLS:
-        return True
+        return ast.unparse(node) != "exec('')"  # nothing is run
     if name.endswith("np.load") or name == "numpy.load":
         return given.get("allow_pickle") != "False"
     if name == "torch.load":

@@ -18,13 +18,17 @@ from .papers import EXPECTED, SPEC, write
 EVERY = find()
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", EVERY)
-def test_every_experiment_is_right_at_both_scales(name, scale):
+@pytest.mark.parametrize(("name", "scale"), [(n, s) for n in EVERY for s in load(n).scales])
+def test_every_experiment_is_right_at_its_scales(name, scale):
     found = load(name).at(scale)
     assert found.title
     assert found.rows
     assert all(found.of(row.task) for row in found.rows)
+
+
+def test_only_experiments_of_our_own_have_one_scale():
+    scales = {name: set(load(name).scales) for name in EVERY}
+    assert {name for name, has in scales.items() if has != set(SCALES)} == {"P2-readings"}
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name.startswith(("P1-", "P3-"))])
