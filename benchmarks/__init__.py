@@ -11,7 +11,19 @@ from typing import Any
 from tunefree.core.device import find_device
 from tunefree.core.errors import unknown_name
 
-from . import cpu, federation, gpu, lora, methods, pfl_cifar10, precision, rules, scale, startup
+from . import (
+    busy,
+    cpu,
+    federation,
+    gpu,
+    lora,
+    methods,
+    pfl_cifar10,
+    precision,
+    rules,
+    scale,
+    startup,
+)
 from .keep import record
 from .timing import Say, silent
 
@@ -67,6 +79,7 @@ SUITES = {
         federation.measure,
         federation.table,
     ),
+    "busy": Suite("Rounds on cores that other programs use.", busy.Busy, busy.measure, busy.table),
     "startup": Suite(
         "Set-up in a first process and in a second one, which finds what was compiled.",
         startup.Startup,

@@ -9,7 +9,6 @@ import of PyTorch. With PyTorch and NumPy alone:
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,11 +18,11 @@ from typing import Any
 import torch
 
 from tunefree.core.device import find_device
-from tunefree.core.errors import ArgumentError, TunefreeError, check_int, unknown_name
+from tunefree.core.errors import ArgumentError, check_int, unknown_name
 
 from .gpu import WORKS
 from .text import format_number
-from .timing import Say, measure_beside, silent
+from .timing import Say, measure_beside, run_module, silent
 
 FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 STEPS = 2
@@ -74,16 +73,11 @@ def measure(settings: Startup, say: Say = silent) -> list[dict[str, Any]]:
 
 def _play(name: str, clients: int, batch: int, device: str, folder: str) -> dict[str, Any]:
     """Return what a new process found."""
-    words = [sys.executable, "-m", "benchmarks.startup", name, str(clients), str(batch), device]
+    words = ["benchmarks.startup", name, str(clients), str(batch), device]
     kept = {variable: os.path.join(folder, variable) for variable in FOLDERS}
     began = time.perf_counter()
-    done = subprocess.run(words, env=os.environ | kept, capture_output=True, text=True, check=False)
-    took = time.perf_counter() - began
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise TunefreeError(f"The process that plays {name} failed: {said}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found | {"process_s": took}
+    found = run_module(words, f"The process that plays {name}", kept)
+    return found | {"process_s": time.perf_counter() - began}
 
 
 def play(name: str, clients: int, batch: int, device: torch.device) -> dict[str, Any]:

@@ -9,10 +9,14 @@ side: engines compile or record graphs in them. Set-up is the time until the fir
 less one round as they are later.
 """
 
+import json
+import os
 import resource
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -46,6 +50,17 @@ def time_call(work: Callable[[], object], device: torch.device) -> float:
     work()
     synchronize(device)
     return time.perf_counter() - began
+
+
+def run_module(words: list[str], title: str, env: Mapping[str, str] | None = None) -> Any:
+    """Return what a module, run by a new process, prints as JSON on its last line."""
+    command = [sys.executable, "-m", *words]
+    around = os.environ | (env or {})
+    done = subprocess.run(command, env=around, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise TunefreeError(f"{title} failed: {said}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 class PeakMemory:

@@ -1,8 +1,6 @@
 """Choice of the torch device."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -30,21 +28,3 @@ def find_device(device: str | torch.device) -> torch.device:
     if found.type == "cuda":  # cuBLAS reads it before its first product
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return found
-
-
-@contextmanager
-def one_thread(wanted: bool = True) -> Iterator[None]:
-    """Use one thread of the CPU for PyTorch's operations inside, if `wanted`.
-
-    For small work. Threads share each operation and wait for each other at its end: that is hardly
-    faster for small ones, and many times slower on cores that other programs use.
-    """
-    threads = torch.get_num_threads()
-    if not wanted or threads == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..clients.loop import LocalBatches
-from ..core.device import one_thread
 from ..core.random import bits, key
+from ..core.threads import one_thread
 from ..core.types import Samples, map_inputs, to_device
 from ..data.batches import BatchPlan, batch_width, draw_batches
 from ..data.federation import Federation

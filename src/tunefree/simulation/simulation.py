@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ..attacks import Adversaries, Behaviour
-from ..core.device import one_thread
 from ..core.errors import ArgumentError
 from ..core.plan import Round
 from ..core.random import cohort
+from ..core.threads import WAIT_LIMITER, one_thread
 from ..core.types import Channels, Rows, State, Vector, take_rows
 from ..core.vectors import row_sq
 from ..data.moments import column_moments
@@ -98,6 +98,7 @@ class Simulation:
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
         """Train the cohort and return the means of its uploads."""
+        WAIT_LIMITER.update()
         with one_thread(self._is_small):
             result, self._pending = self.train_clients(ids, down, t, ledger)
         return replace(result, measured=result.measured | self.behaviour.measure(ids))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from benchmarks import (
+    busy,
     cpu,
     gpu,
     keep,
@@ -23,6 +24,7 @@ from benchmarks.workload import LR, HandLoop, PlainLoop, Workload, allow_tf32
 
 import tunefree as tf
 from tunefree.core.errors import TunefreeError
+from tunefree.core.threads import WAIT_LIMITER
 from tunefree.models import nets
 
 CPU = torch.device("cpu")
@@ -389,7 +391,7 @@ def test_a_second_process_is_compared_with_the_first(monkeypatch):
         said = {"setup_s": 9.0 if len(seen) == 1 else 2.0, "engine": "vmap", "precision": "fp32"}
         return SimpleNamespace(returncode=0, stdout=f"a line\n{json.dumps(said)}\n", stderr="")
 
-    monkeypatch.setattr(startup.subprocess, "run", run)
+    monkeypatch.setattr(timing.subprocess, "run", run)
     (row,) = startup.measure(startup.Startup(models=("mlp",), clients=3, device="cpu"))
     words = ["-m", "benchmarks.startup", "mlp", "3", "32", "cpu"]
     assert seen == [(words, False), (words, True)]
@@ -399,9 +401,45 @@ def test_a_second_process_is_compared_with_the_first(monkeypatch):
 
 def test_a_process_that_fails_is_reported(monkeypatch):
     failed = SimpleNamespace(returncode=1, stdout="", stderr="Traceback\nValueError: no")
-    monkeypatch.setattr(startup.subprocess, "run", lambda *args, **named: failed)
+    monkeypatch.setattr(timing.subprocess, "run", lambda *args, **named: failed)
     with pytest.raises(TunefreeError, match="plays mlp failed: ValueError: no"):
         startup.measure(startup.Startup(models=("mlp",)))
+
+
+def test_rounds_beside_other_programs(monkeypatch):
+    """Each number of programs is measured twice, and none is left running."""
+    running, seen = [], []
+
+    class Program:
+        def __init__(self, words):
+            running.append(self)
+
+        def kill(self):
+            running.remove(self)
+
+        def wait(self):
+            pass
+
+    def run(words, **named):
+        seen.append((words[1:], len(running)))
+        said = {"ours_ms": 2.0, "ours_ms_range": [1.0, 3.0]}
+        return SimpleNamespace(returncode=0, stdout=json.dumps(said), stderr="")
+
+    monkeypatch.setattr(timing.subprocess, "Popen", Program)
+    monkeypatch.setattr(timing.subprocess, "run", run)
+    rows = busy.measure(busy.Busy(programs=(0, 2), repeats=4))
+    words = ["-m", "benchmarks.busy", "mlp", "4"]
+    both = [[*words, which] for which in ("limited", "unlimited")]
+    assert seen == [(w, n) for n in (0, 2) for w in both]
+    assert not running
+    assert busy.table(rows)[1]["other programs"] == "2"
+    assert busy.table(rows)[1]["ours, ms"] == "2.00 (1.00 to 3.00)"
+
+
+def test_one_process_of_busy(monkeypatch):
+    monkeypatch.setattr(WAIT_LIMITER, "update", lambda: 1 / 0)
+    found = busy.play("linear", 1, "unlimited")
+    assert found["ours_ms"] > 0
 
 
 def test_one_process_of_startup(monkeypatch):

@@ -6,7 +6,7 @@ from torch import nn
 
 import tunefree as tf
 from helpers import bound
-from tunefree.core.device import one_thread
+from tunefree.core.threads import one_thread
 from tunefree.models.loop import LoopEngine
 
 
