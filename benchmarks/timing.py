@@ -52,7 +52,9 @@ def time_call(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def run_module(words: list[str], title: str, env: Mapping[str, str] | None = None) -> Any:
+def run_module(
+    words: list[str], title: str, env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return what a module, run by a new process, prints as JSON on its last line."""
     command = [sys.executable, "-m", *words]
     around = os.environ | (env or {})
@@ -60,7 +62,8 @@ def run_module(words: list[str], title: str, env: Mapping[str, str] | None = Non
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise TunefreeError(f"{title} failed: {said}")
-    return json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 class PeakMemory:
