@@ -157,14 +157,16 @@ def parse_value(what: str, text: str, kind: Any) -> Any:
 
     >>> parse_value("lr", "0.1", float | None), parse_value("clip", "none", float | None)
     (0.1, None)
+    >>> parse_value("warm", "true", bool | str), parse_value("warm", "linear", bool | str)
+    (True, 'linear')
     """
     kinds = bare_types(kind)
     if type(None) in kinds and text.lower() == "none":
         return None
-    if bool in kinds:
-        if text.lower() not in ("true", "false"):
-            raise ArgumentError(f"{what} must be true or false.")
+    if bool in kinds and text.lower() in ("true", "false"):
         return text.lower() == "true"
+    if bool in kinds and set(kinds) <= {bool, type(None)}:
+        raise ArgumentError(f"{what} must be true or false.")
     numbers: list[type[int] | type[float]] = [n for n in (int, float) if n in kinds]
     for number in numbers:
         try:

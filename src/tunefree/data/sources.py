@@ -242,5 +242,6 @@ def _read_tar(data: bytes, names: Sequence[str]) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
         for member in archive:
             if member.name in names and member.isreg() and (file := archive.extractfile(member)):
+                _check_size(member.size)
                 out[member.name] = file.read()
     return out

@@ -87,11 +87,15 @@ class Table:
         if not isinstance(y, str):
             return np.stack([self.column(name, argument) for name in y], axis=1)
         values, labels = self.column(y, argument), self.columns[y].labels
-        return (
-            np.array(labels, dtype=object)[values]
-            if labels and values.dtype.kind in "iu"
-            else values
-        )
+        if not labels or values.dtype.kind not in "iu":
+            return values
+        if len(unnamed := np.flatnonzero((values < 0) | (values >= len(labels)))):
+            raise DataError(
+                f"The column {y!r} has {values[unnamed[0]]} in {self.row(int(unnamed[0]))}, which "
+                f"is none of its {len(labels)} classes (-1 marks a row without a label); drop such "
+                "rows first."
+            )
+        return np.array(labels, dtype=object)[values]
 
     @staticmethod
     def concatenate(tables: Sequence["Table"]) -> "Table":

@@ -194,6 +194,6 @@ def write_app(folder: Path, name: str | None = None) -> Path:
         for item in source.rglob("*.txt"):
             path = folder / item.relative_to(source).with_suffix("")
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = item.read_text().replace("NAME", known or "federation")
+            text = item.read_text("utf-8").replace("NAME", known or "federation")
             write_file(path, text.encode())
     return folder

@@ -23,7 +23,7 @@ class Candidate:
     """A method in a study."""
 
     label: str  # its name in tables
-    method: Method
+    method: Method | None  # None where a folder keeps no more than its description
     name: str | None = None  # in the catalogue; None for a `Method` without one
     texts: tuple[str, ...] = ()  # its settings as KEY=VALUE
     settings: dict[str, Any] = field(default_factory=dict)

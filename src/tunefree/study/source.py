@@ -89,6 +89,7 @@ class Study(ABC):
         first = self.with_candidates(candidates).inputs(task)
         run = bind(first.config, first.model, SimulatedClients(first.federation))
         for candidate in candidates:
+            assert candidate.method is not None
             candidate.method.check(run.plan)
         return run
 
@@ -164,7 +165,7 @@ class PythonStudy(Study):
 
     def with_candidates(self, candidates: Sequence[Candidate]) -> Self:
         """Return the study with these candidates."""
-        return replace(self, methods={c.label: c.method for c in candidates})
+        return replace(self, methods={c.label: c.method for c in candidates if c.method})
 
     def inputs(self, task: RunTask) -> RunInputs:
         """Return what a run is trained with."""

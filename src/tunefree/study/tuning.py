@@ -128,8 +128,18 @@ class Tuning(tables.StudyResult):
 
     @property
     def method(self) -> Method:
-        """The method with the best settings."""
-        return self.best.candidate.method
+        """The method with the best settings.
+
+        Raises:
+            ArgumentError: If it was loaded, and has settings that are neither texts nor numbers.
+        """
+        if (method := self.best.candidate.method) is None:
+            instead = f"give them to tf.methods.get({self.name!r}, ...) yourself"
+            raise ArgumentError(
+                f"A folder keeps objects among the settings of {self.name} as a description only; "
+                f"{instead}."
+            )
+        return method
 
     @property
     def runs(self) -> list[Run]:
@@ -271,19 +281,29 @@ class Tuning(tables.StudyResult):
 
     @classmethod
     def _from_record(cls, folder: Path, record: dict[str, Any]) -> Self:
-        name, total, fixed = record["method"], record["rounds"], record["fixed"]
+        name, total = record["method"], record["rounds"]
+        fixed, fixed_objects = _from_plain(record["fixed"])
         points = []
-        for label, settings, rounds in record["points"]:
+        for label, plain, rounds in record["points"]:
+            settings, objects = _from_plain(plain)
             folders = {seed: run_folder(folder, label, seed) for seed in record["seeds"]}
             runs = (read_outcome(RunTask(label, s, total, out)) for s, out in folders.items())
-            candidate = Candidate(label, methods.get(name, **fixed, **settings), name)
-            points.append(GridPoint(settings, candidate, tuple(runs), rounds))
+            is_known = not (objects or fixed_objects)
+            method = methods.get(name, **fixed, **settings) if is_known else None
+            points.append(GridPoint(settings, Candidate(label, method, name), tuple(runs), rounds))
         return cls(name, points, record["seeds"], total, record["by"], folder, fixed)
 
 
 def _to_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as plain data: of an object, which JSON cannot hold, its description."""
     plain = str | int | float | None
-    return {k: v if isinstance(v, plain) else repr(v) for k, v in settings.items()}
+    return {k: v if isinstance(v, plain) else {"object": repr(v)} for k, v in settings.items()}
+
+
+def _from_plain(settings: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return what `_to_plain` was given, objects as descriptions, and whether there are any."""
+    objects = {k: str(v["object"]) for k, v in settings.items() if isinstance(v, dict)}
+    return {**settings, **objects}, bool(objects)
 
 
 def default_grid(name: str) -> dict[str, tuple[float, ...]]:

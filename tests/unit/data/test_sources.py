@@ -143,9 +143,9 @@ def test_a_packed_sum_is_enough(tmp_path):
         read(source, tmp_path)
 
 
-def tar(members):
+def tar(members, mode="w:gz"):
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+    with tarfile.open(fileobj=out, mode=mode) as archive:
         for name, data in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
@@ -201,6 +201,15 @@ def test_bad_archives(tmp_path):
         read(archived("d.tar.gz", b"other"), tmp_path)
     with pytest.raises(DataError, match=r"could not be fetched from https://example.org/d.zip"):
         read(archived("d.zip", b""))
+
+
+@pytest.mark.parametrize("pack", [tar, lambda members: tar(members, "w:"), zipped])
+def test_members_of_archives_have_a_largest_size(tmp_path, monkeypatch, pack):
+    monkeypatch.setattr(sources, "MAX_BYTES", 20_000)
+    data = pack({"in/a": bytes(20_001), "in/b": b"B"})
+    put(tmp_path / "d.tar", data)
+    with pytest.raises(DataError, match="must hold at most 20,000 bytes"):
+        read(archived("d.tar", data), tmp_path)
 
 
 def test_folders_must_exist(tmp_path, monkeypatch):

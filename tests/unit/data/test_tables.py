@@ -301,6 +301,14 @@ def test_hugging_face_datasets(make):
         tf.Federation.of([make({"ids": [[1], [1, 2]], "label": [0, 1]})])
 
 
+@pytest.mark.parametrize("label", [-1, 2])
+def test_labels_that_name_no_class_are_refused(label):
+    rows = hugging_face({"x": [1.0, 2.0, 3.0], "label": [0, 1, label]}, ["no", "yes"])
+    said = rf"'label' has {label} in row 2, which is none of its 2 classes \(-1 marks"
+    with pytest.raises(DataError, match=said):
+        tf.Federation.of([rows])
+
+
 @pytest.mark.parametrize("make", [hugging_face, real_hugging_face])
 def test_forms_of_hugging_face_datasets(make):
     rows = {name: values for name, values in ROWS.items() if name != "hospital"}

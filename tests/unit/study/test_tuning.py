@@ -8,7 +8,7 @@ import torch
 
 import tunefree as tf
 from helpers import Quadratics, labelled
-from tunefree.core.errors import Interrupted
+from tunefree.core.errors import ArgumentError, Interrupted
 from tunefree.study import tasks, tuning
 from unit.study.test_comparison import SMALL, model
 
@@ -144,6 +144,18 @@ def test_halving_again_decides_the_same(tmp_path, monkeypatch):
     assert loaded.table() == found.table()
     assert (loaded.settings, loaded.cost) == (found.settings, found.cost)
     assert loaded.method == found.method
+
+
+def test_a_folder_describes_settings_that_are_objects(tmp_path):
+    wires = [tf.wire.TopK(0.1), tf.wire.QSGD(3)]
+    fixed = {"schedule": tf.clients.Schedule("linear")}
+    found = tune(grid={"wire": wires}, fixed=fixed, out=tmp_path)
+    loaded = tf.Tuning.load(tmp_path)
+    assert loaded.markdown() == found.markdown()
+    assert loaded.settings == {"wire": repr(found.settings["wire"])}
+    assert loaded.fixed == {"schedule": repr(fixed["schedule"])}
+    with pytest.raises(ArgumentError, match=r"objects among the settings of fedavg as a descr"):
+        loaded.method  # noqa: B018
 
 
 def test_ctrl_c_and_again(tmp_path):
