@@ -1,8 +1,8 @@
 """`advise`: which methods to try on given data under given constraints, with reasons and costs.
 
-`rules.RULES` ranks the methods. Each candidate is run for two rounds without data (`DryRun`), and
-dropped if it exceeds the upload limit, needs client state that is not allowed, or needs full
-participation.
+`rules.RULES` ranks the methods. Each candidate is run for two rounds without data
+(`measure_costs`), and dropped if it exceeds the upload limit, needs client state that is not
+allowed, or needs full participation.
 """
 
 import math
@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from .. import methods
@@ -23,8 +22,7 @@ from ..data.batches import BatchPlan, mean_steps
 from ..data.federation import Federation
 from ..methods import Method
 from ..models.problem import Problem
-from ..rounds.server import init_server_state, run_round
-from ..simulation.dry_run import DryRun
+from ..simulation.dry_run import measure_costs
 from ..training.command import parse_method_settings
 from .rules import RULES, AdviceRule, Situation
 
@@ -132,6 +130,7 @@ def advise(
         skew: Label skew in [0, 1); measured if None.
         most: Maximum number of recommendations.
 
+    >>> import torch
     >>> fed = Federation(torch.eye(4), [0, 1, 0, 1], owner=[0, 1, 2, 3])
     >>> [choice.method for choice in advise(nn.Linear(4, 2), fed, cohort=2)]
     ['auto', 'fedsps', 'feddowg']
@@ -202,13 +201,7 @@ def _evaluate(
         method.check(plan)
     except ArgumentError:
         return None
-    pool = DryRun(method, plan, x, passes)
-    ids = torch.arange(plan.cohort)
-    state, _ = run_round(method, plan, init_server_state(method, x, plan), pool, ids)
-    before = pool.gradients
-    state, row = run_round(method, plan, state, pool, ids)
-    size = x.element_size()
-    memory = {id(v): v for v in state.tensors().values()}.values()
+    costs, size = measure_costs(method, plan, x, passes), x.element_size()
     return Choice(
         method=rule.method,
         settings=settings,
@@ -216,11 +209,11 @@ def _evaluate(
         reason=rule.reason,
         source=rule.source,
         choose=methods.CATALOGUE[rule.method].choose,
-        bytes_up=-(-row["bytes_up"] // plan.cohort),
-        bytes_down=-(-row["bytes_down"] // plan.cohort),
-        gradients=(pool.gradients - before) / plan.cohort,
-        client_memory=size * sum(v.numel() for v in pool.own.values()),
-        server_memory=size * sum(v.numel() for v in memory),
+        bytes_up=-(-costs.later["bytes_up"] // plan.cohort),
+        bytes_down=-(-costs.later["bytes_down"] // plan.cohort),
+        gradients=costs.later_gradients / plan.cohort,
+        client_memory=size * costs.client_numbers,
+        server_memory=size * costs.server_numbers,
     )
 
 
@@ -235,6 +228,7 @@ def label_skew(federation: Federation) -> float | None:
     This is the root mean square over clients of the total variation distance between a client's
     labels and all labels, less the distance that identical clients of this size have by chance.
 
+    >>> import torch
     >>> x, owner = torch.zeros(4, 1), [0, 0, 1, 1]
     >>> label_skew(Federation(x, [0, 1, 0, 1], owner))
     0.0

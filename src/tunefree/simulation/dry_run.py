@@ -1,5 +1,6 @@
 """Clients that do no work: what a round would cost, before anyone trains."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -101,6 +102,55 @@ class DryRun(ClientPool):
         return RoundResult(mean, 0.0, {})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What a method costs: bytes and gradients of the whole cohort, numbers in memory.
+
+    Attributes:
+        first: The history's row of round 0, with the bytes sent before it.
+        later: The row of a later round.
+        first_gradients: Minibatch gradients until round 0 has ended.
+        later_gradients: Minibatch gradients of a later round.
+        client_numbers: Numbers that a client keeps between rounds.
+        server_numbers: Numbers that the server keeps, the model included.
+    """
+
+    first: dict[str, Any]
+    later: dict[str, Any]
+    first_gradients: float
+    later_gradients: float
+    client_numbers: int
+    server_numbers: int
+
+
+def measure_costs(
+    method: Method,
+    plan: Plan,
+    x: Vector,
+    batches: float = 1.0,
+    before: Callable[[ClientPool], Ledger] | None = None,
+) -> Costs:
+    """Return the costs of two rounds that are run without data.
+
+    A pass over a client's data has `batches` batches in the mean. `before` lets the clients send
+    something before round 0, and returns its bytes.
+    """
+    pool, ids = DryRun(method, plan, x, batches), torch.arange(plan.cohort)
+    start, ledger = init_server_state(method, x, plan), None if before is None else before(pool)
+    state, first = run_round(method, plan, start, pool, ids, ledger)
+    first_gradients = pool.gradients
+    state, later = run_round(method, plan, state, pool, ids)
+    kept = {id(v): v for v in state.tensors().values()}.values()  # one may have several names
+    return Costs(
+        first=first,
+        later=later,
+        first_gradients=first_gradients,
+        later_gradients=pool.gradients - first_gradients,
+        client_numbers=sum(v.numel() for v in pool.own.values()),
+        server_numbers=sum(v.numel() for v in kept),
+    )
+
+
 def reads_rounds(method: Method, plan: Plan, x: Vector) -> bool:
     """Return whether the planned number of rounds decides anything in a method's rounds."""
     reads = 0
@@ -112,10 +162,8 @@ def reads_rounds(method: Method, plan: Plan, x: Vector) -> bool:
             return super().__getattribute__(name)
 
     watched = Watched(**{f.name: getattr(plan, f.name) for f in fields(Plan)})
-    now, pool = init_server_state(method, x, watched), DryRun(method, watched, x)
-    for _ in range(2):
-        reads -= 1  # `run_round` reads it for the schedule
-        now, _ = run_round(method, watched, now, pool, torch.arange(plan.cohort))
+    measure_costs(method, watched, x)
+    reads -= 2  # `run_round` reads it for the schedule
     last = plan.rounds - 1
     factors = [method.rates.factor(last, rounds) for rounds in (plan.rounds, 2 * plan.rounds)]
     return reads > 0 or factors[0] != factors[1]
@@ -143,19 +191,18 @@ def units(method: Method, clients: int = 8, d: int = 40_000) -> dict[str, Units]
     and "server" are the memory between rounds, the server's without x.
     """
     plan = Plan(clients, clients, 100, 10.0, Layout(("w",), ((d // 200, 200),)), held=True)
-    x, ids = torch.ones(d), torch.arange(clients)
-    pool = DryRun(method, plan, x)
-    now = init_server_state(method, x, plan)
-    now, first = run_round(method, plan, now, pool, ids)
-    now, row = run_round(method, plan, now, pool, ids)
-    sent = {way: row[f"bytes_{way}"] / (4 * clients) for way in ("up", "down")}
-    early = (first["bytes_up"] - row["bytes_up"]) / (4 * clients)
-    own = sum(v.numel() for v in pool.own.values())
-    kept = sum(v.numel() for v in {id(v): v for v in now.tensors().values()}.values()) - d
-    numbers = {**sent, "before": early, "client": own, "server": kept}
-    return {name: _units(value, d) for name, value in numbers.items()}
+    costs = measure_costs(method, plan, torch.ones(d))
+    first, later, size = costs.first, costs.later, 4 * clients
+    numbers = {
+        "up": later["bytes_up"] / size,
+        "down": later["bytes_down"] / size,
+        "before": (first["bytes_up"] - later["bytes_up"]) / size,
+        "client": costs.client_numbers,
+        "server": costs.server_numbers - d,
+    }
+    return {name: _as_units(value, d) for name, value in numbers.items()}
 
 
-def _units(numbers: float, d: int) -> Units:
+def _as_units(numbers: float, d: int) -> Units:
     vectors, scalars = divmod(numbers, d)
     return Units(vectors, int(scalars)) if scalars < 64 else Units(numbers / d)

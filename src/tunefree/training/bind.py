@@ -33,8 +33,8 @@ from ..privacy import Privacy
 from ..robust import Robust
 from ..rounds.client import init_client_memory
 from ..rounds.pool import ClientPool
-from ..rounds.server import exchange_moments, init_server_state, run_round
-from ..simulation.dry_run import DryRun
+from ..rounds.server import exchange_moments
+from ..simulation.dry_run import measure_costs
 from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
 from ..wire import Ledger
@@ -254,16 +254,12 @@ def estimate_cost(run: BoundRun) -> dict[str, Any]:
     """Return what a bound run would cost without training it: parameters, bytes, memory."""
     plan, sizes = run.plan, run.data.sizes
     passes = -(-sizes // batch_width(sizes, run.config.batch_plan))  # batches in a pass over n_i
-    pool = DryRun(run.method, plan, run.start, float(passes.double().mean()))
-    ids, state = torch.arange(plan.cohort), init_server_state(run.method, run.start, plan)
-    state, first = run_round(run.method, plan, state, pool, ids, run.standardise(pool))
-    first_gradients = pool.gradients
-    _, later = run_round(run.method, plan, state, pool, ids)
-    gradients = first_gradients + (plan.rounds - 1) * (pool.gradients - first_gradients)
-    total = {way: first[way] + (plan.rounds - 1) * later[way] for way in ("bytes_up", "bytes_down")}
+    batches = float(passes.double().mean())
+    costs = measure_costs(run.method, plan, run.start, batches, run.standardise)
+    first, later, more = costs.first, costs.later, plan.rounds - 1
+    total = {way: first[way] + more * later[way] for way in ("bytes_up", "bytes_down")}
     size = run.start.element_size()
-    own = sum(v.numel() for v in pool.own.values())
-    server = sum(v.numel() for v in state.tensors().values()) * size
+    client, server = costs.client_numbers * size, costs.server_numbers * size
     chunk = int(run.settings.get("chunk", plan.cohort))
     working = chunk * plan.layout.size * size * 6  # y, gradient, direction and temporaries
     return {
@@ -272,12 +268,12 @@ def estimate_cost(run: BoundRun) -> dict[str, Any]:
         "cohort": plan.cohort,
         "rounds": plan.rounds,
         "steps": plan.steps,
-        "gradients": round(gradients),
+        "gradients": round(costs.first_gradients + more * costs.later_gradients),
         "bytes_up": later["bytes_up"],
         "bytes_down": later["bytes_down"],
         "total_bytes_up": total["bytes_up"],
         "total_bytes_down": total["bytes_down"],
         "server_memory": server,
-        "client_memory": own * size,
-        "simulation_memory": server + working + run.data.nbytes + own * size * plan.clients,
+        "client_memory": client,
+        "simulation_memory": server + working + run.data.nbytes + client * plan.clients,
     }
