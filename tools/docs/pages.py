@@ -18,6 +18,7 @@ import prose
 
 import tunefree as tf
 from tunefree.core import errors
+from tunefree.core.text import read_argument_docs
 from tunefree.simulation.dry_run import units
 from tunefree.study.tables import StudyResult
 
@@ -154,7 +155,7 @@ def _measured(name: str) -> list[str]:
 
 def describe(name: str, setting: str, method: tf.Method) -> str:
     """Return what a setting of a method means."""
-    own = prose.arguments(tf.methods.CATALOGUE[name].make.__doc__).get(setting)
+    own = read_argument_docs(tf.methods.CATALOGUE[name].make.__doc__).get(setting)
     own = own or SETTINGS.get(name, {}).get(setting) or SETTINGS.get(setting)
     if isinstance(own, str):
         return own
@@ -162,7 +163,7 @@ def describe(name: str, setting: str, method: tf.Method) -> str:
     found += [
         getattr(p, f) for p in found for f in ("rates", "direction", "inner") if hasattr(p, f)
     ]
-    says = (prose.arguments(type(p).__doc__).get(setting) for p in found)
+    says = (read_argument_docs(type(p).__doc__).get(setting) for p in found)
     return next((text for text in says if text), "")
 
 
@@ -171,7 +172,7 @@ def _settings(name: str, method: tf.Method) -> str:
         (f"`{k}`", _kind(p.annotation), f"`{p.default!r}`", prose.escape(describe(name, k, method)))
         for k, p in tf.methods.settings(name).items()
     ]
-    common = prose.arguments(tf.Method.__doc__)
+    common = read_argument_docs(tf.Method.__doc__)
     default = {f.name: getattr(method, f.name) for f in fields(method)}
     taken = {"wire"} if "compressor" in tf.methods.settings(name) else set()
     also = [

@@ -80,20 +80,6 @@ def headline(doc: str) -> str:
     return inspect.cleandoc(doc).splitlines()[0]
 
 
-def arguments(doc: str | None) -> dict[str, str]:
-    """Return what the Args of a Google-style docstring say, by name.
-
-    >>> arguments("A step.\\n\\nArgs:\\n    lr: Step size,\\n        > 0.\\n    c: A share.")
-    {'lr': 'Step size, > 0.', 'c': 'A share.'}
-    """
-    found = re.search(r"^Args:\n((?: .*\n?|\n)*)", inspect.cleandoc(doc or ""), re.M)
-    if found is None:
-        return {}
-    items = re.split(r"^(?=\S)", textwrap.dedent(found[1]), flags=re.M)
-    pairs = (item.partition(":") for item in items if item.strip())
-    return {name.strip(): " ".join(text.split()) for name, _, text in pairs}
-
-
 def document(part: object) -> str:
     """Return the docstring with the equations of a part: of its class, a base class or its module.
 

@@ -15,7 +15,9 @@ from cyclopts import Parameter
 
 from ..core.errors import ArgumentError, convert_errors
 from ..core.files import MAX_JSON, read_file, write_atomically
+from ..core.text import read_argument_docs
 from ..training.command import CLI_OPTIONS, CommandConfig
+from ..training.config import OPTION_DOCS
 from .app import CONFIG
 
 TABLE = ("--table", "--csv", "--parquet")  # names of one option
@@ -29,22 +31,15 @@ def make_options(*, hidden: tuple[str, ...] = (), **defaults: Any) -> Any:
         hidden: Options that the command does not take.
         **defaults: Defaults that differ from those of `tunefree run`.
     """
-    own = {
-        f.name: (f.type, f.default, f.metadata["help"])
-        for f in fields(CommandConfig)
-        if f.name != "options"
-    }
-    run = {
-        name: (m["cli"], m["cli_default"], m["help"])
-        for name, m in ((name, about.metadata) for name, about in CLI_OPTIONS.items())
-    }
-    file = (Path | None, None, "A TOML file with options by name; those typed here come first.")
-    last = {"data_dir": own.pop("data_dir"), "config": file}
+    docs = OPTION_DOCS | read_argument_docs(CommandConfig.__doc__)
+    docs["config"] = "A TOML file with options by name; those typed here come first."
+    own = {f.name: (f.type, f.default) for f in fields(CommandConfig) if f.name != "options"}
+    last = {"data_dir": own.pop("data_dir"), "config": (Path | None, None)}
     options = []
-    for name, (kind, default, help) in (own | run | last).items():
-        about = Parameter(parse=False) if name in hidden else Parameter(help=help)
+    for name, (kind, default) in (own | CLI_OPTIONS | last).items():
+        about = Parameter(parse=False) if name in hidden else Parameter(help=docs[name])
         if name == "table":
-            about = Parameter(name=TABLE, help=help)
+            about = Parameter(name=TABLE, help=docs[name])
         options.append((name, Annotated[kind, about], field(default=defaults.get(name, default))))
     kind = make_dataclass("Options", options, frozen=True, kw_only=True)
     kind.__module__ = __name__  # cyclopts takes classes of the module `types` for built-in ones

@@ -12,6 +12,9 @@ Values are converted to the type of their field. A field may convert its own tex
 `field(metadata={"read": f})`, where `f(what, text)` returns the value.
 """
 
+import inspect
+import re
+import textwrap
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -177,6 +180,20 @@ def parse_value(what: str, text: str, kind: Any) -> Any:
         word = "an int" if numbers == [int] else "a number"
         raise ArgumentError(f"{what} must be {word}.")
     return text
+
+
+def read_argument_docs(doc: str | None) -> dict[str, str]:
+    """Return what the Args of a docstring in Google style say, by name.
+
+    >>> read_argument_docs("A step.\\n\\nArgs:\\n    lr: Step size,\\n        > 0.\\n    c: Share.")
+    {'lr': 'Step size, > 0.', 'c': 'Share.'}
+    """
+    found = re.search(r"^Args:\n((?: .*\n?|\n)*)", inspect.cleandoc(doc or ""), re.M)
+    if found is None:
+        return {}
+    items = re.split(r"^(?=\S)", textwrap.dedent(found[1]), flags=re.M)
+    pairs = (item.partition(":") for item in items if item.strip())
+    return {name.strip(): " ".join(text.split()) for name, _, text in pairs}
 
 
 def format_bytes(count: float) -> str:

@@ -13,7 +13,7 @@ from ..core.fields import AtLeastOne, NonNegative, Positive, PositiveInt, check_
 from ..models.engine import EngineName
 from ..privacy import Privacy, Secure
 from ..training.callbacks import Callback
-from ..training.config import OPTIONS, Engine, RunConfig, option
+from ..training.config import OPTIONS, Engine, RunConfig, make_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Settings(RunConfig):
         model: Any module; its own parameters are the start.
         clients: Number of clients N; the first round waits for all of them.
         set: The method's settings, texts and numbers, if it is given by name.
+        device: Device of the server.
         test: Inputs and targets on which the server evaluates.
         held: Inputs and targets that the server holds for methods that ask for it.
         out: Folder for settings, history and a checkpoint after every round; a run that finds one
@@ -50,7 +51,7 @@ class Settings(RunConfig):
     model: nn.Module
     clients: PositiveInt
     set: Mapping[str, Any] = field(default_factory=dict)
-    device: str | torch.device = option("cpu", "Device of the server.")
+    device: str | torch.device = make_option("cpu")
     engine: EngineName | Engine = field(default_factory=lambda: Engine(precision="fp32"))
     test: tuple[Any, Any] | None = None
     held: tuple[Any, Any] | None = None

@@ -7,7 +7,7 @@ it into a configuration, a model and a federation.
 import inspect
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -31,63 +31,68 @@ from ..data import Dataset, Federation, load, partition
 from ..methods import Method
 from ..methods.registry import add_user_method
 from ..models import nets
-from .config import OPTIONS, RunConfig, option
+from .config import OPTIONS, RunConfig
 
 TOKEN_MODELS = ("text", "lstm", "gru", "bert")  # that embed the dataset's vocabulary
-CLI_OPTIONS = {about.name: about for _, about in OPTIONS if about.metadata["cli"] is not None}
+
+
+class TypedOption(NamedTuple):
+    """An option of `RunConfig` as it is typed: its type and its default."""
+
+    kind: Any
+    default: Any
+
+
+def _as_typed(option: Field[Any]) -> TypedOption:
+    kind = option.metadata["cli"]
+    return TypedOption(option.type if kind is True else kind, option.metadata["cli_default"])
+
+
+CLI_OPTIONS = {one.name: _as_typed(one) for _, one in OPTIONS if one.metadata["cli"] is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandConfig:
     """Everything that decides a run, by name: data, model and the options of `RunConfig`.
 
-    `options` holds the options by name, in the types of the command line; those that are missing
-    have their defaults.
+    Args:
+        data: Dataset name (`tunefree datasets` lists them), or FILE.py:NAME of your own.
+        table: A table as data instead: a CSV file with a header, or Parquet.
+        target: The table's column of targets.
+        owner: The table's column with the client of each row; without it, rows are split.
+        sample_weight: The table's column with the weight of each row in training.
+        drop: Columns of the table that are no features, such as id,name; may be repeated.
+        test_size: Fraction that becomes the test set, if the data has none; 0.2 for tables.
+        test_by: Whether that fraction is of each client's rows or of the clients.
+        split: iid, dirichlet:ALPHA, dirichlet:ALPHA:balanced, relaysum:ALPHA, shards:K or owner;
+            auto is owner where the data has owners, else dirichlet:0.3.
+        clients: Number of clients; 20 unless the split is by owner.
+        model: Network name, or FILE.py:NAME of your own; auto picks one that fits the data.
+        set: A setting of the method, such as lr=0.1 or weights=samples; may be repeated.
+        data_dir: Folder with dataset files, searched before $TUNEFREE_DATA and the cache.
+        options: Options of the run by name, in the types of the command line; those that are
+            missing have their defaults.
     """
 
-    data: str = option(
-        "digits", "Dataset name (`tunefree datasets` lists them), or FILE.py:NAME of your own."
-    )
-    table: Path | None = option(
-        None, "A table as data instead: a CSV file with a header, or Parquet."
-    )
-    target: str | None = option(None, "The table's column of targets.")
-    owner: str | None = option(
-        None, "The table's column with the client of each row; without it, rows are split."
-    )
-    sample_weight: str | None = option(
-        None, "The table's column with the weight of each row in training."
-    )
-    drop: tuple[str, ...] | None = option(
-        None, "Columns of the table that are no features, such as id,name; may be repeated."
-    )
-    test_size: float | None = option(
-        None, "Fraction that becomes the test set, if the data has none; 0.2 for tables."
-    )
-    test_by: Literal["rows", "clients"] = option(
-        "rows", "Whether that fraction is of each client's rows or of the clients."
-    )
-    split: str = option(
-        "auto",
-        "iid, dirichlet:ALPHA, dirichlet:ALPHA:balanced, relaysum:ALPHA, shards:K or owner; auto "
-        "is owner where the data has owners, else dirichlet:0.3.",
-    )
-    clients: int | None = option(None, "Number of clients; 20 unless the split is by owner.")
-    model: str = option(
-        "auto", "Network name, or FILE.py:NAME of your own; auto picks one that fits the data."
-    )
-    set: tuple[str, ...] | None = option(
-        None, "A setting of the method, such as lr=0.1 or weights=samples; may be repeated."
-    )
-    data_dir: Path | None = option(
-        None, "Folder with dataset files, searched before $TUNEFREE_DATA and the cache."
-    )
+    data: str = "digits"
+    table: Path | None = None
+    target: str | None = None
+    owner: str | None = None
+    sample_weight: str | None = None
+    drop: tuple[str, ...] | None = None
+    test_size: float | None = None
+    test_by: Literal["rows", "clients"] = "rows"
+    split: str = "auto"
+    clients: int | None = None
+    model: str = "auto"
+    set: tuple[str, ...] | None = None
+    data_dir: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.options:
             check_known("option", name, CLI_OPTIONS)
-        defaults = {n: about.metadata["cli_default"] for n, about in CLI_OPTIONS.items()}
+        defaults = {name: option.default for name, option in CLI_OPTIONS.items()}
         object.__setattr__(self, "options", defaults | dict(self.options))
         if self.table is None:
             for name in ("target", "owner", "sample_weight", "drop"):
@@ -156,7 +161,7 @@ class CommandConfig:
             given |= {n: tuple(given[n]) for n in ("set", "drop") if given.get(n)}
             given |= {n: Path(given[n]) for n in ("data_dir", "table") if given.get(n)}
             own = typing.get_type_hints(CommandConfig)
-            kinds = own | {n: about.metadata["cli"] for n, about in CLI_OPTIONS.items()}
+            kinds = own | {name: option.kind for name, option in CLI_OPTIONS.items()}
             for name, kind in kinds.items():
                 if name in given and name != "options" and not has_type(given[name], kind):
                     raise TypeError(f"{name} is {given[name]!r}")

@@ -24,7 +24,7 @@ from ..core.errors import (
     check_nonnegative,
     check_numbers,
 )
-from ..core.text import parse_value
+from ..core.text import parse_value, read_argument_docs
 from ..data.batches import BatchPlan
 from ..faults import Faults
 from ..methods import Method
@@ -43,9 +43,8 @@ MODES: dict[str, Literal["min", "max"]] = {  # what is better
 }
 
 
-def option(
+def make_option(
     default: Any,
-    help: str,
     *,
     cli: Any = None,
     cli_default: Any = MISSING,
@@ -54,20 +53,19 @@ def option(
     node: bool = False,
     federated: bool = True,
 ) -> Any:
-    """Return the dataclass field of an option.
+    """Return the dataclass field of an option; the Args of its class say what it does.
 
     Args:
         default: The default value.
-        help: What the option does, for the documentation of `fit` and the command line.
-        cli: Type of the option on the command line; None if it has none there.
+        cli: Type of the option on the command line, True for that of the field; None if it has
+            none there.
         cli_default: Default on the command line, if it is another.
         least: For integers, the smallest value.
         recorded: Whether `settings.json` holds the option and a resumed run must agree on it.
         node: Whether the nodes of a Flower federation must know it.
         federated: Whether a real federation can have it: False if it takes all data in one process.
     """
-    about = {"help": help, "cli": cli, "least": least, "recorded": recorded, "node": node}
-    about["federated"] = federated
+    about = {"cli": cli, "least": least, "recorded": recorded, "node": node, "federated": federated}
     about["cli_default"] = default if cli_default is MISSING else cli_default
     return field(default=default, metadata=about)
 
@@ -78,39 +76,25 @@ def parsed(value: T | str) -> T:
     return value
 
 
-def documented(cls: type[T]) -> type[T]:
-    """Add the help of the options to the docstring of their class."""
-    about = "\n".join(f"    {f.name}: {f.metadata['help']}" for f in fields(cls))  # type: ignore[arg-type]
-    cls.__doc__ = f"{cls.__doc__}\n\nArgs:\n{about}\n"
-    return cls
-
-
-@documented
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """How samples are scaled, augmented and weighted for training: `fit(preprocess=...)`."""
+    """How samples are scaled, augmented and weighted for training: `fit(preprocess=...)`.
 
-    scale: Literal["auto", "standard"] | None = option(
-        "auto",
-        'Standardise the columns of tables (2-D floats) by federated means and deviations: "auto" '
-        'does so for method auto, "standard" for any method, none never does. The exported model '
-        "takes raw inputs.",
-        cli=Literal["auto", "standard", "none"],
+    Args:
+        scale: Standardise the columns of tables (2-D floats) by federated means and deviations:
+            "auto" does so for method auto, "standard" for any method, none never does. The exported
+            model takes raw inputs.
+        augment: "crop-flip" or a `CropFlip`, for images; none by default.
+        class_weight: Weights of the classes in training: "balanced" (as many as if all were equally
+            frequent), a dict by label, or a text such as ill=3,healthy=1.
+    """
+
+    scale: Literal["auto", "standard"] | None = make_option(
+        "auto", cli=Literal["auto", "standard", "none"]
     )
-    augment: str | CropFlip | None = option(
-        None,
-        '"crop-flip" or a `CropFlip`, for images; none by default.',
-        cli=str,
-        cli_default="none",
-        node=True,
-    )
-    class_weight: str | Mapping[Any, float] | None = option(
-        None,
-        'Weights of the classes in training: "balanced" (as many as if all were equally frequent), '
-        "a dict by label, or a text such as ill=3,healthy=1.",
-        cli=str,
-        cli_default="none",
-        federated=False,
+    augment: str | CropFlip | None = make_option(None, cli=str, cli_default="none", node=True)
+    class_weight: str | Mapping[Any, float] | None = make_option(
+        None, cli=str, cli_default="none", federated=False
     )
 
     def __post_init__(self) -> None:
@@ -121,74 +105,42 @@ class Preprocess:
         _parse_text(self, "class_weight", _parse_class_weight)
 
 
-@documented
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """What is measured beside the test set, and what is decided by it: `fit(evaluate=...)`."""
+    """What is measured beside the test set, and what is decided by it: `fit(evaluate=...)`.
 
-    validation: float | None = option(
-        None,
-        "Fraction of every client's samples held out for validation, such as 0.1; 0 holds out "
-        "none. By default, method auto holds out some, follows their loss (calibrated for classes, "
-        "unless the data are a table), ships the best model and has a patience in proportion to "
-        "the rounds, or for classes in a table a tolerance of 1; other methods hold out none.",
-        cli=float | None,
-        federated=False,
-    )
-    patience: int | None = option(
-        None,
-        "Stop after this many evaluations without a better value of monitor.",
-        cli=int | None,
-        least=1,
-        federated=False,
-    )
-    keep_best: bool = option(
-        False,
-        "Ship the model with the best value of monitor instead of the method's output.",
-        cli=bool,
-        federated=False,
-    )
-    monitor: str | None = option(
-        None,
-        "Metric on the validation data that patience and keep-best follow: loss, accuracy, "
-        "calibrated_loss (the loss of the outputs divided by their best temperature) or, in "
-        "Python, one of metrics; by default the accuracy where there is one, else the loss.",
-        cli=str | None,
-        federated=False,
-    )
-    mode: Literal["min", "max"] | None = option(
-        None,
-        "Whether the best monitor is the lowest (min) or the highest (max). The loss is lowered "
-        "and the accuracy raised; one of metrics needs a mode.",
-        cli=Literal["min", "max"] | None,
-        federated=False,
-    )
-    tolerance: float | None = option(
-        None,
-        "With keep_best and the monitor loss: ship the latest model whose loss is less than this "
-        "many standard errors above the lowest.",
-        cli=float | None,
-        federated=False,
-    )
-    metrics: Mapping[str, Metric] | None = option(
-        None,
-        "Further metrics by name, each f(outputs, targets) over the whole test set, and over the "
-        "whole validation set.",
-    )
-    per_client: bool = option(
-        False,
-        "Report the worst client's score and the spread over clients.",
-        cli=bool,
-        federated=False,
-    )
-    heterogeneity: bool = option(
-        False,
-        "Report how much the clients' gradients differ, at every evaluation: zeta, the root mean "
-        "square of |grad f_i - grad f|, and dissimilarity, the mean of |grad f_i|^2 over "
-        "|grad f|^2. Costs a pass over all clients' data.",
-        cli=bool,
-        federated=False,
-    )
+    Args:
+        validation: Fraction of every client's samples held out for validation, such as 0.1; 0 holds
+            out none. By default, method auto holds out some, follows their loss (calibrated for
+            classes, unless the data are a table), ships the best model and has a patience in
+            proportion to the rounds, or for classes in a table a tolerance of 1; other methods hold
+            out none.
+        patience: Stop after this many evaluations without a better value of monitor.
+        keep_best: Ship the model with the best value of monitor instead of the method's output.
+        monitor: Metric on the validation data that patience and keep-best follow: loss, accuracy,
+            calibrated_loss (the loss of the outputs divided by their best temperature) or, in
+            Python, one of metrics; by default the accuracy where there is one, else the loss.
+        mode: Whether the best monitor is the lowest (min) or the highest (max). The loss is lowered
+            and the accuracy raised; one of metrics needs a mode.
+        tolerance: With keep_best and the monitor loss: ship the latest model whose loss is less
+            than this many standard errors above the lowest.
+        metrics: Further metrics by name, each f(outputs, targets) over the whole test set, and over
+            the whole validation set.
+        per_client: Report the worst client's score and the spread over clients.
+        heterogeneity: Report how much the clients' gradients differ, at every evaluation: zeta, the
+            root mean square of |grad f_i - grad f|, and dissimilarity, the mean of |grad f_i|^2
+            over |grad f|^2. Costs a pass over all clients' data.
+    """
+
+    validation: float | None = make_option(None, cli=True, federated=False)
+    patience: int | None = make_option(None, cli=True, least=1, federated=False)
+    keep_best: bool = make_option(False, cli=True, federated=False)
+    monitor: str | None = make_option(None, cli=True, federated=False)
+    mode: Literal["min", "max"] | None = make_option(None, cli=True, federated=False)
+    tolerance: float | None = make_option(None, cli=True, federated=False)
+    metrics: Mapping[str, Metric] | None = make_option(None)
+    per_client: bool = make_option(False, cli=True, federated=False)
+    heterogeneity: bool = make_option(False, cli=True, federated=False)
 
     def __post_init__(self) -> None:
         _make_plain(self)
@@ -249,60 +201,42 @@ class Evaluate:
         return {"monitor": name, "mode": self.mode or MODES[name]}
 
 
-@documented
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """How the simulated clients are computed: `fit(engine=...)`."""
+    """How the simulated clients are computed: `fit(engine=...)`.
 
-    backend: EngineName = option(
-        "auto",
-        '"vmap" trains the clients of a chunk in one batched call, "loop" one after the other, '
-        '"auto" takes the faster.',
-        recorded=False,
-        federated=False,
-    )
-    chunk: int | None = option(
-        None,
-        "Clients trained at once; None takes the whole cohort, fewer where that is faster.",
-        least=1,
-        recorded=False,
-        federated=False,
-    )
-    precision: Precision = option(
-        "auto",
-        "fp32, tf32 (on a GPU) or bf16 inside the model's matrix products; parameters and rules "
-        "keep the dtype. auto is tf32 on a GPU.",
-        cli=Precision,
-    )
+    Args:
+        backend: "vmap" trains the clients of a chunk in one batched call, "loop" one after the
+            other, "auto" takes the faster.
+        chunk: Clients trained at once; None takes the whole cohort, fewer where that is faster.
+        precision: fp32, tf32 (on a GPU) or bf16 inside the model's matrix products; parameters and
+            rules keep the dtype. auto is tf32 on a GPU.
+    """
+
+    backend: EngineName = make_option("auto", recorded=False, federated=False)
+    chunk: int | None = make_option(None, least=1, recorded=False, federated=False)
+    precision: Precision = make_option("auto", cli=True)
 
     def __post_init__(self) -> None:
         _make_plain(self)
 
 
-@documented
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Clients that fail or attack, in a simulation: `fit(scenario=...)`."""
+    """Clients that fail or attack, in a simulation: `fit(scenario=...)`.
 
-    faults: Faults | str | None = option(
-        None,
-        "How clients fail: a `tf.faults.Faults`, or a text such as "
-        "before=0.1,after=0.1,slow=0.2,stale=0.1,delay=3 or available=24/0.5 (reachable for half "
-        "of every 24 rounds); none by default.",
-        cli=str,
-        cli_default="none",
-        federated=False,
-    )
-    attack: Attack | str | None = option(
-        None,
-        "Hostile clients and their attack: one of `tf.attacks`, or a text: sign-flip:0.2, "
-        "large-norm, gaussian, misreport, label-flip, little-is-enough or inner-product, with a "
-        "fraction of the clients or their ids (0+3+7), and settings such as :scale=10; none by "
-        "default.",
-        cli=str,
-        cli_default="none",
-        federated=False,
-    )
+    Args:
+        faults: How clients fail: a `tf.faults.Faults`, or a text such as
+            before=0.1,after=0.1,slow=0.2,stale=0.1,delay=3 or available=24/0.5 (reachable for half
+            of every 24 rounds); none by default.
+        attack: Hostile clients and their attack: one of `tf.attacks`, or a text: sign-flip:0.2,
+            large-norm, gaussian, misreport, label-flip, little-is-enough or inner-product, with a
+            fraction of the clients or their ids (0+3+7), and settings such as :scale=10; none by
+            default.
+    """
+
+    faults: Faults | str | None = make_option(None, cli=str, cli_default="none", federated=False)
+    attack: Attack | str | None = make_option(None, cli=str, cli_default="none", federated=False)
 
     def __post_init__(self) -> None:
         _parse_part(self, "faults", faults.parse, Faults, "a tf.faults.Faults")
@@ -319,83 +253,54 @@ GROUPS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The options of a run; `fit` takes them as keyword arguments and documents them."""
+    """The options of a run; `fit` takes them as keyword arguments and documents them.
+
+    Args:
+        method: Method name (`tunefree methods` lists them), a `tf.Method` or, on the command line,
+            FILE.py:NAME of your own; auto needs no learning rate.
+        rounds: Communication rounds T, >= 1.
+        cohort: Clients per round S; by default, or with 0 on the command line, all clients.
+        steps: Local steps K per client and round; 20 unless epochs is given.
+        epochs: Passes over each client's data instead of steps.
+        batch: Samples per local step; None, or 0 on the command line, is all of a client's data.
+        loss: "cross_entropy", "bce" (a logit for each 0/1 target), "mse", "auto" by outputs and
+            targets, or a pure function f(output, target) -> loss of each sample (FILE.py:NAME on
+            the command line).
+        seed: Seed of everything random.
+        device: "auto", "cpu", "cuda", ...; "auto" takes a GPU if there is one.
+        dtype: Type of the parameters: float32 or float64 of torch.
+        compile: Compile the batched step; None decides by the amount of work.
+        eval_every: Rounds between evaluations; the last round is always evaluated. With a penalty
+            an evaluation includes sparsity and stationarity, which costs a pass over all clients'
+            data.
+        aggregate: How the server averages uploads: mean, or a rule of `tf.robust` that withstands
+            hostile clients: median, trimmed-mean:f=2, geometric-median, krum:f=2, multi-krum:f=2,
+            norm-clip or centred-clip, with nnm:f=2+ or bucketing:size=2+ in front where clients
+            differ; f may be a fraction such as 0.2. In Python also `tf.privacy.Secure()`
+            (experimental, unaudited), which sums them under masks, or a `tf.privacy.Privacy`, which
+            clips them and adds noise.
+        preprocess: A `tf.Preprocess`: scaled columns, augmented images, weights of classes.
+        evaluate: A `tf.Evaluate`: validation data, early stopping, own metrics, scores per client.
+        engine: "vmap", "loop" or "auto", or a `tf.Engine` with chunk size and precision.
+        scenario: A `tf.Scenario`: clients that fail or attack.
+    """
 
     owner: ClassVar[str] = "fit"  # that takes the options, in errors
-    method: str | Method = option(
-        "auto",
-        "Method name (`tunefree methods` lists them), a `tf.Method` or, on the command line, "
-        "FILE.py:NAME of your own; auto needs no learning rate.",
-        cli=str,
+    method: str | Method = make_option("auto", cli=str)
+    rounds: int = make_option(100, cli=True, least=1, node=True)
+    cohort: int | None = make_option(None, cli=True, least=1, node=True)
+    steps: int | None = make_option(None, cli=True, least=1, node=True)
+    epochs: int | None = make_option(None, cli=True, least=1, node=True)
+    batch: int | None = make_option(50, cli=int, least=1, node=True)
+    loss: str | Loss = make_option("auto", cli=str, node=True)
+    seed: int = make_option(0, cli=True, least=0, node=True)
+    device: str | torch.device = make_option("auto", cli=str)
+    dtype: torch.dtype = make_option(
+        torch.float32, cli=Literal["float32", "float64"], cli_default="float32", node=True
     )
-    rounds: int = option(100, "Communication rounds T, >= 1.", cli=int, least=1, node=True)
-    cohort: int | None = option(
-        None,
-        "Clients per round S; by default, or with 0 on the command line, all clients.",
-        cli=int | None,
-        least=1,
-        node=True,
-    )
-    steps: int | None = option(
-        None,
-        "Local steps K per client and round; 20 unless epochs is given.",
-        cli=int | None,
-        least=1,
-        node=True,
-    )
-    epochs: int | None = option(
-        None, "Passes over each client's data instead of steps.", cli=int | None, least=1, node=True
-    )
-    batch: int | None = option(
-        50,
-        "Samples per local step; None, or 0 on the command line, is all of a client's data.",
-        cli=int,
-        least=1,
-        node=True,
-    )
-    loss: str | Loss = option(
-        "auto",
-        '"cross_entropy", "bce" (a logit for each 0/1 target), "mse", "auto" by outputs and '
-        "targets, or a pure function f(output, target) -> loss of each sample (FILE.py:NAME on the "
-        "command line).",
-        cli=str,
-        node=True,
-    )
-    seed: int = option(0, "Seed of everything random.", cli=int, least=0, node=True)
-    device: str | torch.device = option(
-        "auto", '"auto", "cpu", "cuda", ...; "auto" takes a GPU if there is one.', cli=str
-    )
-    dtype: torch.dtype = option(
-        torch.float32,
-        "Type of the parameters: float32 or float64 of torch.",
-        cli=Literal["float32", "float64"],
-        cli_default="float32",
-        node=True,
-    )
-    compile: bool | None = option(
-        None,
-        "Compile the batched step; None decides by the amount of work.",
-        recorded=False,
-        federated=False,
-    )
-    eval_every: int = option(
-        1,
-        "Rounds between evaluations; the last round is always evaluated. With a penalty an "
-        "evaluation includes sparsity and stationarity, which costs a pass over all clients' data.",
-        cli=int,
-        least=1,
-    )
-    aggregate: Aggregation | str = option(
-        weighted_mean,
-        "How the server averages uploads: mean, or a rule of `tf.robust` that withstands hostile "
-        "clients: median, trimmed-mean:f=2, geometric-median, krum:f=2, multi-krum:f=2, norm-clip "
-        "or centred-clip, with nnm:f=2+ or bucketing:size=2+ in front where clients differ; f may "
-        "be a fraction such as 0.2. In Python also `tf.privacy.Secure()` (experimental, "
-        "unaudited), which sums them under masks, or a `tf.privacy.Privacy`, which clips them and "
-        "adds noise.",
-        cli=str,
-        cli_default="mean",
-    )
+    compile: bool | None = make_option(None, recorded=False, federated=False)
+    eval_every: int = make_option(1, cli=True, least=1)
+    aggregate: Aggregation | str = make_option(weighted_mean, cli=str, cli_default="mean")
     preprocess: Preprocess = field(default_factory=Preprocess)
     evaluate: Evaluate = field(default_factory=Evaluate)
     engine: EngineName | Engine = field(default_factory=Engine)
@@ -482,6 +387,11 @@ OPTIONS: list[tuple[str | None, Field[Any]]] = [  # with the names of their grou
     for one in fields(RunConfig)
     for about in (fields(GROUPS[one.name]) if one.name in GROUPS else [one])
 ]
+OPTION_DOCS = {  # what each option does
+    name: text
+    for kind in (RunConfig, *GROUPS.values())
+    for name, text in read_argument_docs(kind.__doc__).items()
+}
 GROUP_OF = {about.name: group for group, about in OPTIONS if group is not None}
 
 

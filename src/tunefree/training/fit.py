@@ -16,7 +16,7 @@ from ..simulation.ranks import init_ranks
 from .bind import bind
 from .callbacks import Callback
 from .client_data import SimulatedClients
-from .config import RunConfig
+from .config import OPTION_DOCS, RunConfig
 from .folder import RunFolder
 from .run import Run, make_progress
 from .trainer import Trainer, describe_stop
@@ -47,10 +47,6 @@ def fit(
         callbacks: Called with an `Event` after each round; `tf.sinks` has some.
         progress: Show a progress bar where standard error is a terminal, or in a notebook.
         {options}
-        preprocess: A `tf.Preprocess`: scaled columns, augmented images, weights of classes.
-        evaluate: A `tf.Evaluate`: validation data, early stopping, own metrics, scores per client.
-        engine: "vmap", "loop" or "auto", or a `tf.Engine` with chunk size and precision.
-        scenario: A `tf.Scenario`: clients that fail or attack.
 
     Returns:
         The run: its model, history and settings.
@@ -118,13 +114,12 @@ def _document_options() -> None:
         inspect.Parameter(f.name, kind, default=getattr(defaults, f.name), annotation=f.type)
         for f in options
     ]
-    lines = [f"        {f.name}: {f.metadata['help']}" for f in options if "help" in f.metadata]
+    lines = [f"        {f.name}: {OPTION_DOCS[f.name]}" for f in options]
     fit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [*own[:3], *parameters, *own[3:]], return_annotation=Run
     )
-    about = next(f.metadata["help"] for f in fields(RunConfig) if f.name == "method")
     assert fit.__doc__ is not None
-    text = fit.__doc__.replace("{method}", about)
+    text = fit.__doc__.replace("{method}", OPTION_DOCS["method"])
     fit.__doc__ = text.replace("        {options}", "\n".join(lines))
 
 
