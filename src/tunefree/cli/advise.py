@@ -29,7 +29,7 @@ def advise(
 ) -> int:
     """Recommend methods for this data, with reasons and costs.
 
-    Examples:
+    For example:
 
     tunefree advise
 
@@ -37,22 +37,14 @@ def advise(
 
     tunefree advise --sparse --tuning
 
-    Parameters
-    ----------
-    tuning: bool
-        Learning rates may be searched.
-    stateless: bool
-        Clients keep nothing between rounds.
-    sparse: bool
-        Train a sparse model, with the penalty l1:1e-4.
-    penalty: str
-        Another penalty, such as mcp:1e-4.
-    max_upload: str
-        Maximal upload per client and round, such as 300kB or 1MB.
-    skew: float
-        How much clients differ, from 0 to 1; by default measured on the labels.
-    most: int
-        Maximal number of methods.
+    Args:
+        tuning: Learning rates may be searched.
+        stateless: Clients keep nothing between rounds.
+        sparse: Train a sparse model, with the penalty l1:1e-4.
+        penalty: Another penalty, such as mcp:1e-4.
+        max_upload: Maximal upload per client and round, such as 300kB or 1MB.
+        skew: How much clients differ, from 0 to 1; by default measured on the labels.
+        most: Maximal number of methods.
     """
     if sparse and penalty is not None:
         raise ArgumentError(

@@ -14,10 +14,8 @@ app.command(flower)
 def new(folder: Path) -> int:
     """Write the template of an app: model and data, server, client, and a README with the commands.
 
-    Parameters
-    ----------
-    folder: Path
-        Target folder; it must be empty or missing.
+    Args:
+        folder: Target folder; it must be empty or missing.
     """
     from ..flower.apps import write_app
 

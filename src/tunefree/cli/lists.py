@@ -16,10 +16,8 @@ from .app import AsJson, app, err, out, print_facts
 def methods(name: str | None = None, *, as_json: AsJson = False) -> int:
     """List the methods: paper, traffic, memory, and the settings that must be chosen.
 
-    Parameters
-    ----------
-    name: str
-        Show one method with all its settings.
+    Args:
+        name: Show one method with all its settings.
     """
     rows = []
     for each in [name] if name else catalogue.names():
@@ -83,10 +81,8 @@ def _describe_method(name: str) -> dict[str, Any]:
 def datasets(*, data_dir: Path | None = None, as_json: AsJson = False) -> int:
     """List the datasets and where their files are; their terms with --json.
 
-    Parameters
-    ----------
-    data_dir: Path
-        Folder with dataset files, searched before $TUNEFREE_DATA and the cache.
+    Args:
+        data_dir: Folder with dataset files, searched before $TUNEFREE_DATA and the cache.
     """
     rows = describe(data_dir)
     if as_json:

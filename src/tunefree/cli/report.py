@@ -30,26 +30,19 @@ def report(
     comparison's folder is that of `tunefree compare`: with the test's verdicts and the cost of
     tuning, without the runs of the search.
 
-    Examples:
+    For example:
 
     tunefree report runs --out report.html
 
     tunefree report runs/digits-auto-1 runs/digits-fedavg-1 --figures figures --format pdf
 
-    Parameters
-    ----------
-    runs: Path
-        Run folders, or folders that contain some; or the folder of one comparison or search.
-    out_file: Path
-        File of the page.
-    title: str
-        Heading of the page.
-    figures: Path
-        Also draw figures for a paper into this folder (needs matplotlib).
-    format: str
-        Format of the figures: pdf, svg or png.
-    width: float
-        Width of the figures in inches; by default that of a column of a two-column paper.
+    Args:
+        runs: Run folders, or folders that contain some; or the folder of one comparison or search.
+        out_file: File of the page.
+        title: Heading of the page.
+        figures: Also draw figures for a paper into this folder (needs matplotlib).
+        format: Format of the figures: pdf, svg or png.
+        width: Width of the figures in inches; by default that of a column of a two-column paper.
     """
     if not runs:
         raise ArgumentError("report needs at least one run folder, such as runs/digits-auto-1.")
@@ -67,20 +60,15 @@ def report(
 def watch(*runs: Path, port: int = 0, host: str = "127.0.0.1", title: str | None = None) -> int:
     """Show runs in the browser while they are training; Ctrl-C ends it.
 
-    Examples:
+    For example:
 
     tunefree watch runs
 
-    Parameters
-    ----------
-    runs: Path
-        Folders of runs; runs that start later are shown too. By default runs.
-    port: int
-        Port; 0 takes a free one.
-    host: str
-        Address to listen on; the default accepts connections from this machine only.
-    title: str
-        Heading of the page.
+    Args:
+        runs: Folders of runs; runs that start later are shown too. By default runs.
+        port: Port; 0 takes a free one.
+        host: Address to listen on; the default accepts connections from this machine only.
+        title: Heading of the page.
     """
     folders = runs or (Path("runs"),)
     for folder in folders:

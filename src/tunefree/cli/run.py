@@ -34,7 +34,7 @@ def run(
 ) -> int:
     """Train one model over many clients' data and write a run folder.
 
-    Examples:
+    For example:
 
     tunefree run
 
@@ -52,21 +52,16 @@ def run(
 
     tunefree run --resume runs/digits-auto-1
 
-    Parameters
-    ----------
-    out_dir: Path
-        Run folder; by default the next free runs/DATA-METHOD-NUMBER.
-    resume: Path
-        Continue the run in this folder with its own settings; only --rounds can be given with it,
-        for more rounds.
-    log: list
-        Also write the history as csv, parquet, tensorboard, mlflow or wandb (offline) into the run
-        folder; may be repeated. All but csv need `pip install 'tunefree[tracking]'`. A resumed run
-        continues those it has.
-    dry_run: bool
-        Print what the run would cost (parameters, bytes, memory) and its options as TOML, and stop.
-    as_json: bool
-        Print the result as one JSON object.
+    Args:
+        out_dir: Run folder; by default the next free runs/DATA-METHOD-NUMBER.
+        resume: Continue the run in this folder with its own settings; only --rounds can be given
+            with it, for more rounds.
+        log: Also write the history as csv, parquet, tensorboard, mlflow or wandb (offline) into the
+            run folder; may be repeated. All but csv need `pip install 'tunefree[tracking]'`. A
+            resumed run continues those it has.
+        dry_run: Print what the run would cost (parameters, bytes, memory) and its options as TOML,
+            and stop.
+        as_json: Print the result as one JSON object.
     """
     if resume is not None:
         if out_dir is not None:

@@ -38,23 +38,15 @@ MAX_JOBS = 1 << 12
 class StudyOptions:
     """The options that both commands have beside those of a run.
 
-    Parameters
-    ----------
-    seeds: str
-        Number of seeds, or seeds such as 0,4,7; by default 3 to compare and 1 to tune.
-    out: Path
-        Folder of the runs and of report.html; by default the next free runs/DATA-compare-NUMBER or
-        runs/DATA-tune-METHOD-NUMBER. Runs in it are not repeated.
-    resume: Path
-        Continue the study in this folder with its own settings.
-    jobs: int
-        Processes, each with one run at a time and one thread.
-    dry_run: bool
-        Print the number of runs and the options as TOML.
-    format: str
-        A table, also in Markdown or LaTeX (booktabs), or csv: plain numbers.
-    columns: str
-        Columns of the table, such as label,final,against; not of csv, --json.
+    Args:
+        seeds: Number of seeds, or seeds such as 0,4,7; by default 3 to compare and 1 to tune.
+        out: Folder of the runs and of report.html; by default the next free
+            runs/DATA-compare-NUMBER or runs/DATA-tune-METHOD-NUMBER. Runs in it are not repeated.
+        resume: Continue the study in this folder with its own settings.
+        jobs: Processes, each with one run at a time and one thread.
+        dry_run: Print the number of runs and the options as TOML.
+        format: A table, also in Markdown or LaTeX (booktabs), or csv: plain numbers.
+        columns: Columns of the table, such as label,final,against; not of csv, --json.
     """
 
     seeds: str | None = None
@@ -137,7 +129,7 @@ def compare(
 ) -> int:
     """Train several methods on the same clients, cohorts, batches and starts; print one table.
 
-    Examples:
+    For example:
 
     tunefree compare --methods auto,fedavg:lr=0.1,scaffold --seeds 3 --rounds 50 --out study
 
@@ -145,14 +137,11 @@ def compare(
 
     tunefree compare --resume study
 
-    Parameters
-    ----------
-    methods: str
-        Names separated by commas, each with settings as in fedavg:lr=0.1:weights=samples, or
-        tuned first (by validation data, on the first seed) as in fedavg:tuned.
-    goal: float
-        Accuracy (or loss) up to which rounds, bytes and gradients are counted; by default 95 % of
-        the best method's final mean.
+    Args:
+        methods: Names separated by commas, each with settings as in fedavg:lr=0.1:weights=samples,
+            or tuned first (by validation data, on the first seed) as in fedavg:tuned.
+        goal: Accuracy (or loss) up to which rounds, bytes and gradients are counted; by default 95
+            % of the best method's final mean.
     """
     given = shared or StudyOptions()
     if given.resume is not None:
@@ -196,7 +185,7 @@ def tune(
 ) -> int:
     """Search a method's settings over a grid, and count what that costs.
 
-    Examples:
+    For example:
 
     tunefree tune --method fedavg --rounds 50 --out search
 
@@ -204,17 +193,13 @@ def tune(
 
     tunefree tune --resume search
 
-    Parameters
-    ----------
-    grid: tuple[str, ...]
-        A setting and its values, such as lr=0.01,0.1,1; may be repeated. By default the papers'
-        grid for the settings that must be chosen.
-    by: str
-        Choose by validation data (a tenth of each client's samples, or --validation), or by the
-        test set, whose score is then biased.
-    halving: bool
-        Use successive halving: drop two thirds of the settings after a few rounds, repeatedly, and
-        train the rest to the end.
+    Args:
+        grid: A setting and its values, such as lr=0.01,0.1,1; may be repeated. By default the
+            papers' grid for the settings that must be chosen.
+        by: Choose by validation data (a tenth of each client's samples, or --validation), or by the
+            test set, whose score is then biased.
+        halving: Use successive halving: drop two thirds of the settings after a few rounds,
+            repeatedly, and train the rest to the end.
     """
     given = shared or StudyOptions()
     if given.resume is not None:

@@ -34,6 +34,22 @@ def test_help_names_every_option(call, command):
         assert re.search(rf"^│ {name}\b[^│]*  +\S[^│]*│$", out, re.M), name
 
 
+EXAMPLES = {
+    "advise": "tunefree advise --sparse --tuning",
+    "compare": "tunefree compare --resume study",
+    "report": "tunefree report runs --out report.html",
+    "run": "tunefree run --log csv --log tensorboard",
+    "tune": "tunefree tune --resume search",
+    "watch": "tunefree watch runs",
+}
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_help_has_the_examples(call, command):
+    lines = [line.rstrip() for line in call(command, "--help")[1].splitlines()]
+    assert lines.index("For example:") < lines.index(EXAMPLES[command])
+
+
 def test_help_of_the_whole(call):
     code, out, _ = call("--help")
     assert code == 0
