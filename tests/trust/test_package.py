@@ -219,7 +219,7 @@ def test_sdist_and_wheel_in_a_clean_environment(tmp_path):
     run(*pip, "-w", str(tmp_path), str(tmp_path / sdist), cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    wanted = ("py.typed", "data/files/digits.npz", "report/assets/page.html")
+    wanted = ("py.typed", "data/files/digits.npz", "advice/rules.toml", "report/assets/page.html")
     for part in wanted:
         assert any(n.startswith(f"tunefree/{part}") for n in names), part
     assert not [n for n in names if not n.startswith(("tunefree/", "tunefree-"))]

@@ -15,7 +15,7 @@ import tunefree as tf
 from helpers import labelled, linear
 from tunefree import cli
 from tunefree.advice.advise import Advice, advise, label_skew, make_method, parse_bytes
-from tunefree.advice.rules import RULES, Situation
+from tunefree.advice.rules import CONDITIONS, PENALTY, RULES, SHORT, Situation
 from tunefree.core.errors import ArgumentError
 
 ROOT = Path(__file__).parents[3]
@@ -296,3 +296,10 @@ def test_bad_arguments(given, said):
     with pytest.raises(ArgumentError) as error:
         advise(net(), skewed(), **given)
     assert str(error.value).startswith(said)
+
+
+def test_rules_consist_of_known_conditions():
+    """What a rule says beside them would not be tested."""
+    known = "|".join((*CONDITIONS, PENALTY, SHORT))
+    for rule in RULES:
+        assert re.fullmatch(rf"({known})((, | and |, and )({known}))*", rule.when), rule.when
