@@ -222,7 +222,6 @@ class PartialPlan(Plan):
 
     @property
     def full(self) -> bool:
-        """Whether all clients take part in every round: no."""
         return False
 
 

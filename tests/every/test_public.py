@@ -1,6 +1,10 @@
 """Every public name is there, and says what it is."""
 
+import functools
+import importlib
 import inspect
+import pkgutil
+import types
 
 import pytest
 
@@ -29,19 +33,59 @@ def test_all_is_sorted_and_without_repetition(room):
     assert list(room.__all__) == sorted(set(room.__all__))
 
 
-def public_methods():
-    for name, (room, own) in NAMES.items():
-        value = getattr(room, own)
-        if isinstance(value, type):
-            for key, member in vars(value).items():
-                kinds = property | staticmethod | classmethod
-                if not key.startswith("_") and (callable(member) or isinstance(member, kinds)):
-                    yield f"{name}.{key}", getattr(value, key)
+def package_classes():
+    """The public classes of all modules of the package, by "module.Class"."""
+    found = {}
+    for info in pkgutil.walk_packages(tf.__path__, "tunefree."):
+        if not info.name.endswith("__main__"):
+            module = importlib.import_module(info.name)
+            for name, value in vars(module).items():
+                own = isinstance(value, type) and value.__module__ == info.name
+                if own and not name.startswith("_"):
+                    found[f"{info.name.removeprefix('tunefree.')}.{name}"] = value
+    return found
 
 
-@pytest.mark.parametrize(("name", "member"), list(public_methods()))
-def test_methods_of_public_classes_have_docstrings(name, member):
-    assert inspect.getdoc(member), name
+CLASSES = package_classes()
+METHODS = types.FunctionType | property | staticmethod | classmethod | functools.cached_property
+
+
+def undocumented(cls):
+    """Public methods and properties without a docstring of their own or of a base class here."""
+    bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == "tunefree"]
+    docs = [
+        {name: m.__doc__ for name, m in vars(base).items() if isinstance(m, METHODS)}
+        for base in (cls, *bases)
+    ]
+    public = (name for name in docs[0] if not name.startswith("_"))
+    return [name for name in public if not any(own.get(name) for own in docs)]
+
+
+def test_a_method_without_a_docstring_is_found():
+    class Silent(tf.server.Server):
+        def step(self, x, mean, state, t, ask):
+            return x, state, {}
+
+        def added(self):
+            return 1
+
+        @property
+        def size(self):
+            return 1
+
+        @staticmethod
+        def make():
+            return Silent()
+
+        def documented(self):
+            """Return nothing."""
+
+    assert undocumented(Silent) == ["added", "size", "make"]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_methods_of_a_class_have_docstrings(name):
+    assert undocumented(CLASSES[name]) == []
 
 
 @pytest.mark.parametrize("name", tf.methods.names())

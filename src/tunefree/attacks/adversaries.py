@@ -65,17 +65,14 @@ class Adversaries(Behaviour):
         return self.attack.poison(federation, self.ids)
 
     def order(self, ids: Tensor) -> Tensor:
-        """Return these clients, honest ones first if the attack sees their uploads."""
         if not self.attack.sees_honest:
             return ids
         return ids[torch.argsort(self._hostile[ids], stable=True)]
 
     def start(self, ids: Tensor) -> None:
-        """Start a mean over these clients: forget the uploads seen so far."""
         self._seen, self._counts = {}, (len(ids), self._count(ids))
 
     def change_vectors(self, ids: Tensor, rows: Channels, t: int, what: str) -> Channels:
-        """Return the channels with the hostile clients' vectors replaced by the attack's."""
         out = dict(rows)
         bad = self._hostile[ids].nonzero().flatten()
         for name, z in rows.items():
@@ -93,7 +90,6 @@ class Adversaries(Behaviour):
         return out
 
     def change_numbers(self, ids: Tensor, rows: Channels) -> Channels:
-        """Return the channels with the hostile clients' numbers replaced by the attack's."""
         out, bad = dict(rows), self._hostile[ids].nonzero().flatten()
         for name, v in rows.items():
             if v.ndim == 1 and len(bad):
@@ -102,7 +98,6 @@ class Adversaries(Behaviour):
         return out
 
     def measure(self, ids: Tensor) -> dict[str, float]:
-        """Return how many of these clients are hostile."""
         return {"hostile": self._count(ids)}
 
     def _count(self, ids: Tensor) -> int:

@@ -41,7 +41,6 @@ class SignFlip(Attack):
     scale: Positive = 1.0
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
-        """Return -scale times the rows."""
         return -self.scale * rows
 
 
@@ -57,7 +56,6 @@ class LargeNorm(Attack):
     scale: Positive = 100.0
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
-        """Return scale times the rows."""
         return self.scale * rows
 
     def change_numbers(self, name: str, values: Rows) -> Rows:
@@ -77,7 +75,6 @@ class Gaussian(Attack):
     scale: Positive = 10.0
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
-        """Return noise instead of the rows."""
         d = rows.shape[1]
         u = uniform(context.keys.to(rows.device)[:, None], torch.arange(d, device=rows.device))
         noise: Tensor = torch.special.ndtri(u.clamp(min=2.0**-54)).to(rows.dtype)
@@ -96,13 +93,11 @@ class Misreport(Attack):
     scale: Positive = 100.0
 
     def check(self, method: Method, federation: Federation) -> None:
-        """Raise an ArgumentError if clients send only vectors."""
         if not method.scalars:
             why = "its clients send no numbers to lie about; use SignFlip or LargeNorm"
             raise cannot_use("Misreport", method.name, why)
 
     def change_numbers(self, name: str, values: Rows) -> Rows:
-        """Return scale times the numbers."""
         return self.scale * values
 
 
@@ -111,13 +106,11 @@ class LabelFlip(Attack):
     """Trains honestly on wrong labels: class c becomes C - 1 - c."""
 
     def check(self, method: Method, federation: Federation) -> None:
-        """Raise an ArgumentError if the targets are not class labels."""
         if federation.classes is None:
             why = "its targets are no class labels; use SignFlip or Gaussian"
             raise cannot_use("LabelFlip", "this data", why)
 
     def poison(self, federation: Federation, ids: Tensor) -> Federation:
-        """Return the data with the labels of these clients reversed."""
         assert federation.classes is not None
         theirs = torch.isin(federation.owners(), ids).to(federation.y.device)
         other = copy.copy(federation)
@@ -166,7 +159,6 @@ class LittleIsEnough(Attack):
     z: NonNegative | None = None
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
-        """Return mu - z sigma for every hostile client."""
         z = largest_z(context.clients, context.hostile) if self.z is None else self.z
         return _repeat(rows, context.honest.mean - z * context.honest.deviation)
 
@@ -184,7 +176,6 @@ class InnerProduct(Attack):
     eps: Positive = 0.5
 
     def change_vectors(self, rows: Rows, context: AttackContext) -> Rows:
-        """Return -eps mu for every hostile client."""
         return _repeat(rows, -self.eps * context.honest.mean)
 
 

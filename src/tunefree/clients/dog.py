@@ -45,15 +45,12 @@ class AdaAlter(Step):
     sends: ClassVar[tuple[str, ...]] = ("squares",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Start at b0^2."""
         return {}, {"squares": torch.full_like(x, self.b0**2)}
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Start with a sum of zero."""
         return {"squares": torch.zeros_like(y)}
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Go lr along the scaled direction."""
         lr = self.lr * tick.factor
         root = (tick.down["squares"] + (tick.index + 1) * self.eps**2).sqrt()
         after = {"squares": torch.addcmul(scratch["squares"], d, d)}
@@ -63,11 +60,9 @@ class AdaAlter(Step):
         return torch.addcdiv(y, d, root, value=-lr), each, after
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the squares of the round."""
         return {"squares": work.scratch["squares"]}, own
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
-        """Add the mean squares."""
         return {"squares": shared["squares"] + mean["squares"]}
 
 
@@ -140,7 +135,6 @@ class DoG(Step):
         return r.square() if self.weighted else torch.ones_like(r)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return the first distance; nothing was seen yet."""
         r = self.r_rel * (1 + inner(x, x).sqrt())
         shared = {"z": torch.zeros_like(x), "r": r, "v": torch.zeros_like(r)}
         return {}, shared | {"lr": torch.zeros_like(r), "steps": torch.full_like(r, plan.steps)}
@@ -160,11 +154,9 @@ class DoG(Step):
         return ("r", "v") if self.live else ("lr",)
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Start from the gradients seen by the federation."""
         return {"v": down["v"].expand(y.shape[:1])} if self.live else {}
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Go lr along -d."""
         if not self.live:
             lr = (tick.factor * tick.down["lr"]).expand(y.shape[:1])
             return descend(y, d, lr), lr, scratch
@@ -173,12 +165,10 @@ class DoG(Step):
         return descend(y, d, lr), lr, {"v": v}
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the sum of squared gradient norms."""
         assert work.grad_sq is not None
         return {"grad_sq": work.grad_sq}, own
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
-        """Update distance, gradient sum and the next step size."""
         z = shared["z"] + mean["delta"]
         r = torch.maximum(shared["r"], inner(z, z).sqrt())
         v = shared["v"] + self._omega(r if self.asked else shared["r"]) * mean["grad_sq"]

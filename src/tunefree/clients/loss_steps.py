@@ -43,7 +43,6 @@ class Polyak(Step):
     exact: ClassVar[bool] = True
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Take the Polyak step, at most max_lr."""
         sq = row_sq(d)
         gap = (tick.phi.here() - self.lower).clamp(min=0)
         some = (gap > 0) & (sq > 0)  # of a tiny gradient even c |d|^2 may be 0
@@ -92,7 +91,6 @@ class Armijo(LineSearch):
     exact: ClassVar[bool] = True
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Start the first search at max_lr, with no trial made."""
         return {"lr": y.new_full(y.shape[:1], self.max_lr), "trials": y.new_zeros(y.shape[:1])}
 
     @property
@@ -111,14 +109,12 @@ class Armijo(LineSearch):
         return longest if tick.index == 0 else grown
 
     def start_search(self, sq: Rows, here: Rows, tick: StepContext, scratch: State) -> State:
-        """Start at the step after the last one found."""
         moving = sq.sqrt() >= 1e-8
         left = torch.full_like(sq, self.max_backtracks)
         search = {"sq": sq, "here": here, "open": moving, "moving": moving, "left": left}
         return search | {"lr": self._first(scratch["lr"], tick), "trials": scratch["trials"]}
 
     def judge(self, value: Rows, search: State) -> State:
-        """Accept the trial where the decrease is enough; backtrack elsewhere."""
         lr, left = search["lr"], search["left"]
         trials = search["trials"] + search["open"]
         enough = value <= search["here"] - self.c * lr * search["sq"]  # NaN fails
@@ -128,5 +124,4 @@ class Armijo(LineSearch):
         return search | {"lr": lr, "open": open_, "left": left - 1, "trials": trials}
 
     def finish(self, search: State) -> State:
-        """Return the step size found and the number of trials."""
         return {"lr": search["lr"], "trials": search["trials"]}

@@ -35,22 +35,18 @@ class Mime(Direction):
     sends: ClassVar[tuple[str, ...]] = ("m", "grad")
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Start at rest."""
         return {}, {"m": torch.zeros_like(x)}
 
     def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
-        """Ask the cohort for its gradients at x."""
         (grad,) = ask("grad", [x])
         return shared | {"grad": grad}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Correct the gradient by the same batch's at x."""
         new = 1 - self.momentum
         shift = new * down["grad"] + self.momentum * down["m"]
         return LocalProblem(scale=new, shift=shift, ref=x, ref_scale=new)
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
-        """Update the momentum once."""
         return {"m": torch.lerp(shared["m"], shared["grad"], 1 - self.momentum)}
 
 
@@ -79,20 +75,16 @@ class MimeLite(Direction):
     sends: ClassVar[tuple[str, ...]] = ("m",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Start at rest."""
         return {}, {"m": torch.zeros_like(x)}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Blend the gradient with m."""
         return LocalProblem(scale=1 - self.momentum, shift=self.momentum * down["m"])
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the gradient at x."""
         assert work.grad_full is not None
         return {"grad": work.grad_full}, own
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
-        """Update the momentum once."""
         return {"m": torch.lerp(shared["m"], mean["grad"], 1 - self.momentum)}
 
 
@@ -114,12 +106,10 @@ class FedLin(Direction):
     sends: ClassVar[tuple[str, ...]] = ("grad",)
 
     def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
-        """Ask the cohort for its gradients at x."""
         (grad,) = ask("grad", [x])
         return {"grad": grad}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Shift by G minus the client's own gradient at x."""
         return LocalProblem(shift=down["grad"] - down["own_grad"])
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:

@@ -102,7 +102,6 @@ class Normalised(Step):
     fusible: ClassVar[bool] = True
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Take a step of the given length along -d."""
         norm = row_sq(d).sqrt()
         length = self.rates.lr_at(tick.round.plan)
         lr = torch.where(norm > 0, length / norm, 0.0)
@@ -138,7 +137,6 @@ class ParFreFL(Direction):
     records: ClassVar[tuple[str, ...]] = ("grad_mean",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return m_i = c_i = 0, until everyone has prepared."""
         return {"momentum": torch.zeros_like(x), "control": torch.zeros_like(x)}, {}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
@@ -149,14 +147,12 @@ class ParFreFL(Direction):
         return LocalProblem(scale=beta, shift=(1 - beta) * own["momentum"])
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the change of c_i."""
         assert work.grad_mean is not None
         beta = 1.0 if t.preparing else self.rates.beta_at(t.plan)
         m = (1 - beta) * own["momentum"] + beta * work.grad_mean
         return {"innovation": m - own["control"]}, {"momentum": m, "control": own["control"]}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
-        """Move c_i by what arrived."""
         m = own["momentum"]
         return {"momentum": m, "control": up.apply("innovation", own["control"], m)}
 
@@ -197,7 +193,6 @@ class PAdaMFed(Direction):
         return ("momentum", "before") if self.rates.reduces_variance else ("momentum",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return c_i = 0, until everyone has prepared."""
         return {"control": torch.zeros_like(x)}, {}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
@@ -211,10 +206,8 @@ class PAdaMFed(Direction):
         return LocalProblem(scale=beta, shift=shift)
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send c_i+ - c_i."""
         assert work.grad_mean is not None
         return {"control": work.grad_mean - own["control"]}, own | {"new": work.grad_mean}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
-        """Keep c_i+ as the server knows it."""
         return {"control": up.apply("control", own["control"], own["new"])}

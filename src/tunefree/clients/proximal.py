@@ -25,7 +25,6 @@ class Plain(Direction):
         return type(self).local_problem is not Plain.local_problem
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Return the client's own loss."""
         return LocalProblem()
 
 
@@ -54,7 +53,6 @@ class Proximal(Direction):
     mu: NonNegative = 0.1
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Return the pull to x."""
         return LocalProblem(mu=self.mu, anchor=x) if self.mu else LocalProblem()
 
 
@@ -70,7 +68,6 @@ class Moreau(Proximal):
     records: ClassVar[tuple[str, ...]] = ("loss_end",)
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send f_i(y) + (mu / 2) |y - x|^2."""
         assert work.loss_end is not None
         return {"envelope": work.loss_end + (self.mu / 2) * row_sq(work.delta)}, own
 
@@ -92,11 +89,9 @@ class Pull(Direction):
     records: ClassVar[tuple[str, ...]] = ("loss_end",)
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Pull to x."""
         return LocalProblem(mu=down["mu"], anchor=x)
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send f_i(y)."""
         assert work.loss_end is not None
         return {"loss": work.loss_end}, own
 
@@ -135,13 +130,11 @@ class Follow(Step):
         return ("grad_end",) if self.printed else ("grad_sq",)
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Go lr along -d, less where the pull is implicit."""
         lr = tick.down["lr"]
         step = lr / (1 + lr * tick.down["mu"]) if self.implicit else lr
         return descend(y, d, step.expand(y.shape[:1])), lr.expand(y.shape[:1]), scratch
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send q_i."""
         if self.printed:
             assert work.grad_end is not None
             return {"grad_sq": row_sq(work.grad_end)}, own

@@ -21,17 +21,14 @@ class _Controls(Direction):
     sends: ClassVar[tuple[str, ...]] = ("control",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return c_i = 0 and c = 0."""
         return {"control": torch.zeros_like(x)}, {"control": torch.zeros_like(x)}
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send c_i+ - c_i and keep c_i+."""
         new = work.grad_mean if "grad_mean" in self.records else work.grad_full
         assert new is not None
         return {"control": new - own["control"]}, own | {"new": new}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
-        """Keep c_i+ as the server knows it."""
         return {"control": up.apply("control", own["control"], own["new"])}
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
@@ -69,7 +66,6 @@ class Scaffold(_Controls):
         return ("grad_mean",) if self.option == "II" else ("grad_full",)
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Shift the gradient by c - c_i."""
         return LocalProblem(shift=down["control"] - own["control"])
 
 
@@ -95,7 +91,6 @@ class ClientMomentum(Direction):
     sets: ClassVar[tuple[str, ...]] = ("scale",)
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Blend with p."""
         return LocalProblem(scale=self.beta, shift=(1 - self.beta) * down["momentum"])
 
 
@@ -121,7 +116,6 @@ class ScaffoldM(_Controls):
     sets: ClassVar[tuple[str, ...]] = ("scale",)
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Correct by c - c_i, then blend with p."""
         shift = self.beta * (down["control"] - own["control"])
         return LocalProblem(scale=self.beta, shift=shift + (1 - self.beta) * down["momentum"])
 
@@ -154,22 +148,18 @@ class Scafcom(Direction):
     records: ClassVar[tuple[str, ...]] = ("grad_mean",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return v_i = c_i = 0."""
         return {"momentum": torch.zeros_like(x), "control": torch.zeros_like(x)}, {}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Blend the gradient with v_i and shift it by c - c_i."""
         shift = (1 - self.beta) * own["momentum"] - own["control"] + down["control"]
         return LocalProblem(scale=self.beta, shift=shift)
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the change of c_i."""
         assert work.grad_mean is not None
         v = (1 - self.beta) * own["momentum"] + self.beta * work.grad_mean
         return {"innovation": v - own["control"]}, {"momentum": v, "control": own["control"]}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
-        """Move c_i by what arrived."""
         v = own["momentum"]
         return {"momentum": v, "control": up.apply("innovation", own["control"], v)}
 
@@ -228,7 +218,6 @@ class Scaffnew(Direction):
         return LocalProblem(shift=own["half"] - self._pull(t.plan) * x)
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the move."""
         return {"delta": work.delta}, own
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:

@@ -57,7 +57,6 @@ class ConjugateGradient(Step):
         _whole("ConjugateGradient", plan)
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Start without a direction."""
         one, zero = y.new_ones(y.shape[:1]), torch.zeros_like(y)
         numbers = dict.fromkeys(("slopes", "a", "slope", "first_slope"), torch.zeros_like(one))
         return {"p": zero, "d": zero, "first": one, "done": one < 0} | numbers
@@ -124,12 +123,10 @@ class Until(Step):
         _whole("Until", plan)
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Start the other step."""
         one = y.new_ones(y.shape[:1])
         return self.step.begin(y, down) | {"first": one, "done": one < 0}
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Take the other step, or stop."""
         length = row_sq(d).sqrt()
         first = _first_length(d, length, tick, scratch)
         going = length > self.tol * first

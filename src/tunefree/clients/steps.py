@@ -36,7 +36,6 @@ class Constant(Step):
         return None if other else self.lr * factor
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Go lr along -d."""
         lr = self.lr * tick.factor
         each = per_client(y, lr)
         if self.balanced:
@@ -71,12 +70,10 @@ class ServerRate(Step):
         return _DESCENT, replace(t, factor=float(down["lr"]))
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Go lr along -d."""
         step, this = self.resolve(tick.down, tick.round)
         return step.take(y, d, replace(tick, factor=this.factor), scratch)
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the mean batch loss."""
         return {"train_loss": work.loss}, own
 
 
@@ -99,11 +96,9 @@ class Momentum(Step):
     momentum: Decay = 0.9
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Start at rest."""
         return {"v": torch.zeros_like(y)}
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Go lr along the running sum."""
         lr = per_client(y, self.lr * tick.factor)
         v = self.momentum * scratch["v"] + d
         return descend(y, v, lr), lr, {"v": v}
@@ -135,11 +130,9 @@ class Adam(Step):
     eps: Positive = 1e-8
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Start with empty moments."""
         return {"m": torch.zeros_like(y), "s": torch.zeros_like(y)}
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Go lr along the normalised first moment."""
         lr, k = per_client(y, self.lr * tick.factor), tick.index + 1
         m = self.beta1 * scratch["m"] + (1 - self.beta1) * d
         s = self.beta2 * scratch["s"] + (1 - self.beta2) * d.square()

@@ -35,19 +35,15 @@ class FedDyn(Direction):
     goes_with: ClassVar[tuple[str, ...]] = ("Drift",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return h_i = 0."""
         return {"drift": torch.zeros_like(x)}, {}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Pull to x - h_i."""
         return LocalProblem(mu=self.mu, anchor=x - own["drift"])
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the move."""
         return {"delta": work.delta}, own
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
-        """Add the move, as the server knows it, to the drift."""
         return {"drift": own["drift"] + up.arrived["delta"]}
 
 
@@ -78,24 +74,20 @@ class FedDC(Direction):
     sends: ClassVar[tuple[str, ...]] = ("control",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return h_i = c_i = 0 and c = 0."""
         zero = torch.zeros_like(x)
         return {"drift": zero, "control": zero}, {"control": zero}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Pull to x - h_i and shift by c - c_i."""
         shift = down["control"] - own["control"]
         return LocalProblem(shift=shift, mu=self.mu, anchor=x - own["drift"])
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the move and the change of c_i."""
         mean = work.delta / (-self.lr * t.factor * work.steps[:, None])
         change = mean - work.down["control"]
         new = own["control"] + change
         return {"delta": work.delta, "control": change}, own | {"new": new}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
-        """Keep drift and control as the server knows them."""
         c = up.apply("control", own["control"], own["new"])
         return {"drift": own["drift"] + up.arrived["delta"], "control": c}
 
@@ -144,17 +136,14 @@ class FedDR(Direction):
         return own["y"] + self.relax * (x - own["x"])
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Pull to y_i."""
         return LocalProblem(mu=self.mu, anchor=self._anchor(x, own), start=own["x"])
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the change of 2 x_i - y_i."""
         y = self._anchor(work.x, own)
         new = 2 * work.y - y
         return {"reflected": new - own["told"]}, own | {"y": y, "x": work.y, "new": new}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
-        """Keep r_i as the server received it."""
         told = up.apply("reflected", own["told"], own["new"])
         return {"y": own["y"], "x": own["x"], "told": told}
 
@@ -187,17 +176,14 @@ class FedADMM(Direction):
         return {"dual": torch.zeros_like(x), "x": x, "told": x}, {}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Shift by z_i, with a proximal term at x."""
         return LocalProblem(shift=own["dual"], mu=self.mu, anchor=x, start=own["x"])
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the change of x_i + z_i / mu."""
         dual = own["dual"] + self.mu * (work.y - work.x)
         new = work.y + dual / self.mu
         return {"reflected": new - own["told"]}, own | {"dual": dual, "x": work.y, "new": new}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
-        """Keep r_i as the server received it."""
         told = up.apply("reflected", own["told"], own["new"])
         return {"dual": own["dual"], "x": own["x"], "told": told}
 
@@ -228,7 +214,6 @@ class FedPD(Direction):
     full: ClassVar[bool] = True
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return l_i = 0 and x_i = x."""
         return {"dual": torch.zeros_like(x), "x": x}, {}
 
     def local_phases(self, t: Round) -> LocalPhases:
@@ -238,17 +223,14 @@ class FedPD(Direction):
         return LocalPhases(1 + int(math.log1p(-t.coin("fedpd")) / math.log(self.skip)))
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Shift by l_i, with a proximal term at a_i."""
         return LocalProblem(
             shift=own["dual"], mu=self.mu, anchor=own.get("anchor", x), start=own["x"]
         )
 
     def between_phases(self, work: LocalResult, own: State, t: Round) -> State:
-        """Update l_i and a_i."""
         dual = own["dual"] + self.mu * (work.y - own.get("anchor", work.x))
         return {"dual": dual, "x": work.y, "anchor": work.y + dual / self.mu}
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send a_i - x."""
         after = self.between_phases(work, own, t)
         return {"delta": after.pop("anchor") - work.x}, after

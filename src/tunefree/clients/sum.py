@@ -84,50 +84,40 @@ class Sum(Direction):
     needs_full_grad = _any("needs_full_grad")
 
     def check(self, plan: Plan) -> None:
-        """Let each part check."""
         for part in self.parts:
             part.check(plan)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return the parts' memories side by side."""
         both = [p.init(x, plan) for p in self.parts]
         return _pack([own for own, _ in both]), _pack([shared for _, shared in both])
 
     def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
-        """Start the round of each part."""
         return _pack([p.start_round(x, mine, t, ask) for p, mine in self._split(shared)])
 
     def down(self, shared: State) -> Channels:
-        """Send what each part sends."""
         return _pack([p.down(mine) for p, mine in self._split(shared)])
 
     def local_phases(self, t: Round) -> LocalPhases:
-        """Return the local phases of the part that sets them."""
         found = (p.local_phases(t) for p in self.parts)
         return next((phases for phases in found if phases != LocalPhases()), LocalPhases())
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Return the sum of the parts' local problems."""
         each = zip(self._split(own), self._down(down), strict=True)
         return reduce(add, [p.local_problem(x, sent, mine, t) for (p, mine), sent in each])
 
     def between_phases(self, work: LocalResult, own: State, t: Round) -> State:
-        """Update each part's memory between phases."""
         each = zip(self._split(own), self._works(work), strict=True)
         return _pack([p.between_phases(part, mine, t) for (p, mine), part in each])
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send what each part sends."""
         each = zip(self._split(own), self._works(work), strict=True)
         pairs = [p.upload(part, mine, t) for (p, mine), part in each]
         return {k: v for sent, _ in pairs for k, v in sent.items()}, _pack([o for _, o in pairs])
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
-        """Update each part's memory."""
         return _pack([p.update_memory(up, mine, t) for p, mine in self._split(own)])
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
-        """Update each part's shared state."""
         return _pack([p.update_shared(mean, mine, t) for p, mine in self._split(shared)])
 
     def _split(self, state: State) -> list[tuple[Direction, State]]:

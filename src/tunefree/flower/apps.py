@@ -19,6 +19,7 @@ from ..core.errors import ArgumentError, first_line, import_optional
 from ..core.files import write_file
 from ..methods import Method
 from ..models.problem import Loss
+from .exchange import Transport
 from .node import Load, Node, client_number
 from .payload import EncodedArray, Payload
 from .serve import serve
@@ -70,13 +71,12 @@ def from_records(content: Any) -> Payload:
 
 
 @dataclass(frozen=True)
-class FlowerTransport:
+class FlowerTransport(Transport):
     """Carries payloads to the nodes by Flower's grid."""
 
     grid: Any
 
     def nodes(self) -> list[int]:
-        """Return the numbers of the connected nodes."""
         return list(self.grid.get_node_ids())
 
     def exchange(self, payloads: dict[int, Payload], seconds: float) -> dict[int, Payload | str]:
@@ -108,7 +108,6 @@ class FlowerTransport:
         return {str(m): node for m, node in zip(ids, payloads, strict=True) if m is not None}
 
     def pause(self) -> None:
-        """Sleep before nodes are looked for again."""
         time.sleep(2 * POLL_SECONDS)
 
 

@@ -96,7 +96,6 @@ class FlowerClients(ClientPool):
         return cohort(self.plan.seed, t, self.plan.clients, self.plan.cohort)
 
     def weight_of(self, ids: Tensor) -> float:
-        """Return the clients' share of the population's weight."""
         return float(self._shares[ids].sum())
 
     def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
@@ -153,7 +152,6 @@ class FlowerClients(ClientPool):
         return [mean.result()[what] for mean in means]
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
-        """Let the cohort do its local work and return the means of the uploads."""
         clients, version = ids.tolist(), new_version(t.index)
         training = _Training(down, pack_channels(down), t, version, ledger)
         train = self._train_plain if self._secure is None else self._train_masked
@@ -326,13 +324,10 @@ class FlowerClients(ClientPool):
         self._is_lost = False
 
     def describe(self) -> dict[str, Any]:
-        """Return the engine, for the run's record."""
         return {"engine": "flower", "chunk": 1}
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state for a checkpoint."""
         return self._versions.tensors()
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the state of a checkpoint."""
         self._versions.restore(tensors, self._start.device)

@@ -30,7 +30,7 @@ from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext
 from ..training.bind import bind
 from ..training.callbacks import Event
-from ..training.client_data import ClientData, prepare_pair
+from ..training.client_data import ClientData, ClientSource, prepare_pair
 from ..training.config import RunConfig
 from ..training.decide import TABLE_SCHEDULE, decide_method
 from ..training.evaluate import Evaluation
@@ -152,7 +152,7 @@ def _read_known(folder: RunFolder | None, clients: int) -> tuple[str, list[int],
 
 
 @dataclass(frozen=True)
-class NodeSource:
+class NodeSource(ClientSource):
     """The nodes of a federation as the clients of a run."""
 
     settings: Settings
@@ -163,7 +163,6 @@ class NodeSource:
 
     @property
     def clients(self) -> int:
-        """Number of clients N."""
         return self.settings.clients
 
     @property
@@ -203,7 +202,6 @@ class NodeSource:
     def create_pool(
         self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
-        """Return the nodes as a pool."""
         s, batches = self.settings, config.batch_plan
         width, decided = batch_width(self.counted, batches), dict[str, Any]()
         if config.sets_itself and method.weight_decay:  # adapted to a table

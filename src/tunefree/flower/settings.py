@@ -87,10 +87,8 @@ class Settings(RunConfig):
 
     @property
     def method_settings(self) -> Mapping[str, Any]:
-        """Settings of a method that is given by name."""
         return self.set
 
     @property
     def has_plain_mean(self) -> bool:
-        """Whether the server averages uploads as they are."""
         return super().has_plain_mean and self.secure is None

@@ -48,17 +48,14 @@ class DeltaSGD(Step):
     sets_lr: ClassVar[bool] = True
 
     def extra_gradients(self, steps: float) -> float:
-        """Return one for every step but the first."""
         return max(steps - 1, 0.0)
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Start with the first step size."""
         one = y.new_ones(y.shape[:1])
         start = {"last": y, "lr": self.lr * one, "theta": self.theta * one}
         return start | {"slopes": torch.zeros_like(one)}
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Go lr along -d; from the second step on, lr is measured first."""
         if tick.index == 0:
             return descend(y, d, scratch["lr"]), scratch["lr"], scratch
         assert tick.phi.slope is not None

@@ -51,11 +51,9 @@ class GlobalHyper(Server):
     server_bound: AtLeastOne = 3.0
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start at 1, without a last move."""
         return {"last": torch.zeros_like(x), "eta": x.new_ones(())}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Update the step, then add the mean move."""
         delta = mean["delta"]
         eta = state["eta"] + inner(delta, state["last"])
         eta = eta.clamp(1 / self.server_bound, self.server_bound)
@@ -94,16 +92,13 @@ class ServerSideHyper(_Hyper):
     sends: ClassVar[tuple[str, ...]] = ("lr",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return the first rate, without a last move."""
         return {}, {"last": torch.zeros_like(x), "lr": x.new_tensor(self.lr)}
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Go lr along -d."""
         lr = tick.down["lr"].expand(y.shape[:1])
         return descend(y, d, lr), lr, scratch
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
-        """Update the rate."""
         lr = self._clip(shared["lr"] + inner(mean["delta"], shared["last"]))
         return {"last": mean["delta"], "lr": lr}
 
@@ -121,22 +116,18 @@ class ClientSideHyper(_Hyper):
     sends: ClassVar[tuple[str, ...]] = ("last",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return no last move."""
         return {}, {"last": torch.zeros_like(x)}
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Start with the first rate."""
         one = y.new_ones(y.shape[:1])
         return {"g": torch.zeros_like(y), "lr": self.lr * one, "later": torch.zeros_like(one)}
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Update the rate, from the second step on, and go along -d."""
         agree = (d * scratch["g"]).sum(-1) - (d * tick.down["last"]).sum(-1) / tick.steps  # (m,)
         lr = self._clip(scratch["lr"] + scratch["later"] * agree)
         return descend(y, d, lr), lr, {"g": d, "lr": lr, "later": torch.ones_like(lr)}
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
-        """Keep the mean move."""
         return {"last": mean["delta"]}
 
 

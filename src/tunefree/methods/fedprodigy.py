@@ -55,17 +55,14 @@ class Prodigy(Step):
     sends: ClassVar[tuple[str, ...]] = ("d", "v")
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return the first estimate; nothing was seen yet."""
         d = self.d_rel * (1 + inner(x, x).sqrt())
         return {}, {"z": torch.zeros_like(x), "d": d, "v": d.new_zeros(()), "n": d.new_zeros(())}
 
     def begin(self, y: Rows, down: Channels) -> State:
-        """Start without gradients and steps of the round."""
         zero = y.new_zeros(y.shape[:1])
         return {"q": zero, "path": zero.clone()}
 
     def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        """Count the gradient, then go lr along it."""
         far, sq = tick.down["d"], row_sq(d)  # (), (m,)
         q = scratch["q"] + sq
         seen = tick.down["v"] + far.square() * q
@@ -73,12 +70,10 @@ class Prodigy(Step):
         return descend(y, d, lr), lr, {"q": q, "path": scratch["path"] + lr.square() * sq}
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the squared gradients, and what the steps gained along them."""
         along = (row_sq(work.delta) - work.scratch["path"]) / 2
         return {"grad_sq": work.scratch["q"], "along": along}, own
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
-        """Update the sums and the estimate."""
         n = shared["n"] + mean["along"] + inner(mean["delta"], shared["z"])
         z = shared["z"] + mean["delta"]
         v = shared["v"] + shared["d"].square() * mean["grad_sq"]

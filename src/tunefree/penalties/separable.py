@@ -66,11 +66,9 @@ class L1(Penalty):
     weight: NonNegative = 1e-4
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return weight times the sum of absolute values."""
         return self.weight * x.abs().sum(-1)
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return the soft threshold."""
         self.check(alpha, "L1.prox")
         return softshrink(v, alpha * self.weight)
 
@@ -86,11 +84,9 @@ class L2(Penalty):
     weight: NonNegative = 1e-4
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return weight / 2 times the squared length."""
         return self.weight / 2 * x.square().sum(-1)
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return v, shrunk by one factor."""
         self.check(alpha, "L2.prox")
         return v / (1 + alpha * self.weight)
 
@@ -108,11 +104,9 @@ class ElasticNet(Penalty):
     l2: NonNegative = 1e-4
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return the sum of both norms, weighted."""
         return self.l1 * x.abs().sum(-1) + self.l2 / 2 * x.square().sum(-1)
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return the soft threshold, shrunk by one factor."""
         self.check(alpha, "ElasticNet.prox")
         return softshrink(v, alpha * self.l1).div_(1 + alpha * self.l2)
 
@@ -131,16 +125,13 @@ class MCP(Penalty):
 
     @property
     def rho(self) -> float:
-        """1 / gamma, and 0 without a weight."""
         return 1 / self.gamma if self.weight else 0.0
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return the sum of p over the entries."""
         t = x.abs().clamp(max=self.gamma * self.weight)  # p is constant beyond
         return self.weight * t.sum(-1) - t.square().sum(-1) / (2 * self.gamma)
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return zero, a line that catches up with v, or v."""
         self.check(alpha, "MCP.prox")
         if alpha == 0 or self.weight == 0:
             return v
@@ -168,17 +159,14 @@ class SCAD(Penalty):
 
     @property
     def rho(self) -> float:
-        """1 / (a - 1), and 0 without a weight."""
         return 1 / (self.a - 1) if self.weight else 0.0
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return the sum of p over the entries."""
         t = x.abs().clamp(max=self.a * self.weight)  # p is constant beyond
         over = (t - self.weight).clamp(min=0).square()  # how far below weight t, scaled
         return self.weight * t.sum(-1) - over.sum(-1) / (2 * (self.a - 1))
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return the soft threshold, a line that catches up with v, or v."""
         self.check(alpha, "SCAD.prox")
         if alpha == 0 or self.weight == 0:
             return v
@@ -207,15 +195,12 @@ class Scaled(Penalty):
 
     @property
     def rho(self) -> float:
-        """The weak convexity, multiplied too."""
         return self.factor * self.penalty.rho
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return factor p(x)."""
         return self.factor * self.penalty.value(x, layout)
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return the other penalty's proximal point for a step of alpha factor."""
         self.check(alpha, "Scaled.prox")
         return self.penalty.prox(v, alpha * self.factor, layout)
 
@@ -225,10 +210,8 @@ class Zero(Penalty):
     """h = 0, so that a composite method can be run without a regulariser."""
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return 0 for every row."""
         return x.new_zeros(x.shape[:-1])
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return v itself."""
         self.check(alpha, "Zero.prox")
         return v

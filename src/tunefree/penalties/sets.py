@@ -51,12 +51,10 @@ class Box(Penalty):
             )
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return 0 for rows in the box, inf for others."""
         low, high = (b + s * slack(x) * abs(b) for b, s in ((self.low, -1), (self.high, 1)))
         return indicator(((x >= low) & (x <= high)).all(-1), x)
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return the nearest point of the box."""
         self.check(alpha, "Box.prox")
         return v.clamp(self.low, self.high)
 
@@ -72,11 +70,9 @@ class L2Ball(Penalty):
     radius: Positive = 1.0
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return 0 for rows in the ball, inf for others."""
         return indicator(length(x) <= self.radius * (1 + slack(x)), x)
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return the nearest point of the ball."""
         self.check(alpha, "L2Ball.prox")
         return v * (self.radius / length(v)).clamp(max=1)[..., None]
 
@@ -92,11 +88,9 @@ class L1Ball(Penalty):
     radius: Positive = 1.0
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return 0 for rows in the ball, inf for others."""
         return indicator(x.abs().sum(-1) <= self.radius * (1 + slack(x)), x)
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return the nearest point of the ball."""
         self.check(alpha, "L1Ball.prox")
         size = v.abs()
         tau = _threshold(size, self.radius).clamp_(min=0)  # negative inside the ball
@@ -114,13 +108,11 @@ class Simplex(Penalty):
     total: Positive = 1.0
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return 0 for rows on the simplex, inf for others."""
         room = slack(x) * self.total
         close = (x.sum(-1) - self.total).abs() <= room
         return indicator(close & (x >= -room).all(-1), x)
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return the nearest point of the simplex."""
         self.check(alpha, "Simplex.prox")
         return (v - _threshold(v, self.total)).clamp_(min=0).to(v.dtype)
 

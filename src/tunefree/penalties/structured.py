@@ -52,14 +52,12 @@ class GroupLasso(Penalty):
         return out
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return the weighted sum of the groups' lengths."""
         total = x.new_zeros(x.shape[:-1])
         for group, weight in self._grouped(x, layout):
             total = total + weight * length(group).sum(-1)
         return total
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return each group, shortened or zero."""
         self.check(alpha, "GroupLasso.prox")
         if alpha == 0 or self.weight == 0:
             return v
@@ -82,7 +80,6 @@ class Nuclear(Penalty):
     weight: NonNegative = 1e-4
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return the weighted sum of singular values."""
         total = x.new_zeros(x.shape[:-1])
         for part, shape in zip(layout.split(x), layout.shapes, strict=True):
             if len(shape) >= 2:
@@ -92,7 +89,6 @@ class Nuclear(Penalty):
         return self.weight * total
 
     def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
-        """Return every matrix with its singular values lowered."""
         self.check(alpha, "Nuclear.prox")
         if alpha == 0 or self.weight == 0:
             return v

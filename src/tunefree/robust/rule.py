@@ -92,7 +92,6 @@ class SelectionRule(Robust):
         """Return the rows to average, and the clients' weights (m,), which sum to 1."""
 
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
-        """Return the weighted means of the selected rows."""
         rows, w = self.select(rows, p, context)
         return {name: z[0] for name, z in combine(w[None], rows).items()}
 

@@ -38,7 +38,6 @@ class Median(Robust):
     """
 
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
-        """Return the medians."""
         return {name: median(z, p) for name, z in rows.items()}
 
 
@@ -53,11 +52,9 @@ class TrimmedMean(Robust):
     f: Hostile
 
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
-        """Return the trimmed means."""
         return {name: self.aggregate_number(z, p, context) for name, z in rows.items()}
 
     def aggregate_number(self, values: Rows, p: Tensor, context: MeanContext) -> Tensor:
-        """Return the trimmed mean of each column."""
         m = values.shape[0]
         f = count_hostile(self.f, context, m)
         light = torch.argsort(p, stable=True)  # ties: the entry with the smaller weight comes first
@@ -89,7 +86,6 @@ class GeometricMedian(SelectionRule):
     nu: Positive = 1e-6
 
     def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
-        """Return the rows and the weights of the last step."""
         w, p = p.double().cpu(), p.double().cpu()
         centre = {name: median(z, p) for name, z in rows.items()}
         for _ in range(self.steps):
@@ -135,7 +131,6 @@ class Krum(SelectionRule):
     f: Hostile
 
     def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
-        """Return the rows, with all weight on the best one."""
         return rows, krum_weights(rows, p, count_hostile(self.f, context, len(p)), 1)
 
 
@@ -153,7 +148,6 @@ class MultiKrum(SelectionRule):
     keep: PositiveInt | None = None
 
     def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
-        """Return the rows, with the weight on the best ones."""
         f = count_hostile(self.f, context, len(p))
         keep = len(p) - f if self.keep is None else min(self.keep, len(p))
         return rows, krum_weights(rows, p, f, keep)
@@ -187,7 +181,6 @@ class NormClip(SelectionRule):
     radius: Positive | None = None
 
     def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
-        """Return the clipped rows."""
         return _clip_norms(rows, p, self.radius), p
 
 
@@ -204,7 +197,6 @@ class CentredClip(SelectionRule):
     steps: PositiveInt = 3
 
     def select(self, rows: Channels, p: Tensor, context: MeanContext) -> tuple[Channels, Tensor]:
-        """Return the rows, clipped around the last centre."""
         centre = {name: median(z, p) for name, z in rows.items()}
         near = rows
         for _ in range(self.steps):
@@ -238,7 +230,6 @@ class PreAggregation(Robust):
         self.inner.check(clients, rows)
 
     def aggregate_number(self, values: Rows, p: Tensor, context: MeanContext) -> Tensor:
-        """Return the inner rule's aggregate of the clients' numbers, which are not mixed."""
         return self.inner.aggregate_number(values, p, context)
 
 
@@ -252,7 +243,6 @@ class Weighted(PreAggregation):
     weighted: ClassVar[bool] = True
 
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
-        """Return the inner rule's aggregate."""
         return self.inner.aggregate_vectors(rows, p, context)
 
 
@@ -268,7 +258,6 @@ class NNM(PreAggregation):
     f: Hostile
 
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
-        """Return the inner rule's aggregate of the mixed rows."""
         m = len(p)
         apart = distances(rows)
         farthest = apart.kthvalue(m - count_hostile(self.f, context, m), dim=1, keepdim=True).values
@@ -295,7 +284,6 @@ class Bucketing(PreAggregation):
         self.inner.check(clients, -(-(clients if rows is None else rows) // self.size))
 
     def aggregate_vectors(self, rows: Channels, p: Tensor, context: MeanContext) -> Channels:
-        """Return the inner rule's aggregate of the buckets' means."""
         m = len(p)
         seed = key(self.seed, "bucketing", context.round, purpose(context.what))
         draws = bits(seed, torch.arange(m))

@@ -51,7 +51,6 @@ class Adaptive(Server):
     euclidean: ClassVar[bool] = False
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start at rest."""
         s = torch.full_like(x, self.eps**2 if self.s0 is None else self.s0)
         return {"s": s} | ({"m": torch.zeros_like(x)} if self.beta1 else {})
 
@@ -64,7 +63,6 @@ class Adaptive(Server):
         return torch.addcmul(s, sq, (s - sq).sign_(), value=self.beta2 - 1)
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Move along the scaled running mean."""
         delta = mean["delta"]
         s = self._squares(state["s"], delta)
         m = torch.lerp(state["m"], delta, 1 - self.beta1) if self.beta1 else delta
@@ -96,11 +94,9 @@ class AMSGrad(Server):
     euclidean: ClassVar[bool] = False
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start at rest."""
         return {name: torch.zeros_like(x) for name in ("m", "s", "top")}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Move along the scaled running mean."""
         delta = mean["delta"]
         m = torch.lerp(state["m"], delta, 1 - self.beta1)
         s = torch.lerp(state["s"], delta.square(), 1 - self.beta2)

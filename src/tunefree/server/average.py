@@ -30,7 +30,6 @@ class Average(Server):
     server_lr: Positive = 1.0
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Add the mean move."""
         eta = x.new_tensor(self.server_lr)
         return torch.add(x, mean["delta"], alpha=self.server_lr), state, {"server_step": eta}
 
@@ -54,11 +53,9 @@ class Momentum(Server):
     momentum: Decay = 0.9
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start at rest."""
         return {"v": torch.zeros_like(x)}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Add the running sum."""
         v = torch.add(mean["delta"], state["v"], alpha=self.momentum)
         x = torch.add(x, v, alpha=self.server_lr)
         return x, {"v": v}, {"server_step": x.new_tensor(self.server_lr)}
@@ -85,11 +82,9 @@ class ClientMomentum(Server):
     sends: ClassVar[tuple[str, ...]] = ("momentum",)
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Return p = 0."""
         return {"momentum": torch.zeros_like(x)}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Add the mean move."""
         delta = mean["delta"]
         p = delta * (-1 / (self.lr * t.factor * t.plan.steps))
         x = torch.add(x, delta, alpha=self.server_lr)
@@ -119,11 +114,9 @@ class Scafcom(Server):
     euclidean: ClassVar[bool] = False
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Return c = 0."""
         return {"control": torch.zeros_like(x)}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Go along the tracked mean."""
         q, c = mean["innovation"], state["control"]
         length = self.server_lr * self.lr * t.factor * t.plan.steps
         x = torch.add(x, c + q, alpha=-length)
@@ -146,10 +139,8 @@ class Drift(Server):
     goes_with: ClassVar[tuple[str, ...]] = ("FedDyn", "FedDC")
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Return h = 0."""
         return {"drift": torch.zeros_like(x)}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Add the mean move and the drift."""
         h = torch.add(state["drift"], mean["delta"], alpha=t.fraction)
         return (x + mean["delta"]).add_(h), {"drift": h}, {"server_step": x.new_ones(())}

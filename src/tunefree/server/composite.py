@@ -68,11 +68,9 @@ class Proximal(Server):
     needs_constant_lr = as_inner("needs_constant_lr")
 
     def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
-        """Let the other rule take it in."""
         return self.inner.prepare(x, mean, state, t)
 
     def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
-        """Open the other rule."""
         return self.inner.start_round(x, state, t, ask)
 
     def alpha_at(self, plan: Plan) -> float:
@@ -80,21 +78,17 @@ class Proximal(Server):
         return self.lr * plan.steps if self.alpha is None else self.alpha
 
     def check(self, plan: Plan) -> None:
-        """Refuse a proximal step for which the subproblem is not convex."""
         self.inner.check(plan)
         most = self.alpha_at(plan) * getattr(self.inner, "server_lr", 1.0)
         self.penalty.check(most, "Proximal")
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start the other rule."""
         return self.inner.init(x, plan)
 
     def down(self, x: Vector, state: State, t: Round) -> Channels:
-        """Send x, unless clients hold it."""
         return {} if self.silent else self.inner.down(x, state, t)
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Let the other rule move, then take the proximal map."""
         alpha, usual = self.alpha_at(t.plan), self.lr * t.plan.steps
         moved, state, trace = self.inner.step(x, mean, state, t, ask)
         if alpha != usual:
@@ -126,11 +120,9 @@ class DualAverage(Server):
     goes_with: ClassVar[tuple[str, ...]] = ("DualAverage",)
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start at tau = 0."""
         return {"x": x, "tau": x.new_zeros(())}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Move in the dual space and map back."""
         eta = x.new_tensor(self.direction.server_lr)
         z = torch.add(x, mean["delta"], alpha=self.direction.server_lr)
         tau = self.direction.round_length(t.plan) * (t.index + 1)
@@ -139,7 +131,6 @@ class DualAverage(Server):
         return z, {"x": model, "tau": x.new_tensor(tau)}, trace
 
     def output(self, x: Vector, state: State) -> Vector:
-        """Return the primal point."""
         return state["x"]
 
 
@@ -165,11 +156,9 @@ class FastFedDA(Server):
     goes_with: ClassVar[tuple[str, ...]] = ("FastFedDA",)
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Return S = -x / lr."""
         return {"dual": x / -self.direction.lr}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Add the round to the sum and map back."""
         K = t.plan.steps
         moved = torch.sub(mean["grad"], mean["point"], alpha=self.direction.mu / 2)
         dual = moved.mul_(K).add_(state["dual"])
@@ -198,18 +187,15 @@ class ZA1(Server):
     goes_with: ClassVar[tuple[str, ...]] = ("ZA1",)
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start at the proximal map of x."""
         return {"x": self.direction.penalty.prox(x, self.direction.round_length(plan), plan.layout)}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Move from the proximal point, and map again."""
         eta = x.new_tensor(self.direction.server_lr)
         x = torch.add(state["x"], mean["delta"], alpha=self.direction.server_lr)
         model = self.direction.penalty.prox(x, self.direction.round_length(t.plan), t.plan.layout)
         return x, {"x": model}, {"server_step": eta, "proxes": x.new_ones(())}
 
     def output(self, x: Vector, state: State) -> Vector:
-        """Return the proximal point."""
         return state["x"]
 
 
@@ -238,15 +224,12 @@ class Splitting(Server):
         return 1 / self.mu
 
     def check(self, plan: Plan) -> None:
-        """Refuse a proximal step for which the subproblem is not convex."""
         self.penalty.check(1 / self.mu, "Splitting")
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start at x."""
         return {"z": x}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Add the changes and take the proximal map."""
         z = torch.add(state["z"], mean["reflected"], alpha=t.fraction)
         x = self.penalty.prox(z, 1 / self.mu, t.plan.layout)
         return x, {"z": z}, {"server_step": x.new_ones(()), "proxes": x.new_ones(())}

@@ -67,11 +67,9 @@ class FedDuAdagrad(_Diagonal):
     max_move: Positive | None = None
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start with an empty sum."""
         return {"s": torch.zeros_like(x)}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Move along the preconditioned mean."""
         delta, q = mean["delta"], mean["delta_sq"]
         s = torch.addcmul(state["s"], delta, delta)
         x, trace = self._move(x, delta, q / 2, s, q)
@@ -97,11 +95,9 @@ class FedDuAdam(_Diagonal):
     max_move: Positive | None = None
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start with empty moments."""
         return {"s": torch.zeros_like(x), "v": torch.zeros_like(x), "m": x.new_zeros(())}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Move along the preconditioned running mean."""
         delta, q = mean["delta"], mean["delta_sq"]
         s = (self.beta2 * state["s"]).addcmul_(delta, delta, value=1 - self.beta2)
         v = torch.lerp(state["v"], delta, 1 - self.beta1)

@@ -41,7 +41,6 @@ class FedExP(Server):
     eps_decay: Fraction = 1.0
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Add the extrapolated mean move."""
         delta, q = mean["delta"], mean["delta_sq"]  # (d,), ()
         length = 2 * (inner(delta, delta) + self.eps * self.eps_decay**t.index)
         eta = torch.where(length == 0, 1.0, q / length)  # moves that cancel, or no move
@@ -71,11 +70,9 @@ class FedExPM(Server):
     momentum: Decay = 0.9
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start at rest."""
         return {"v": torch.zeros_like(x), "q": x.new_zeros(())}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Add the extrapolated momentum."""
         v = torch.add(mean["delta"], state["v"], alpha=self.momentum)
         q = mean["delta_sq"] + (self.momentum / 2) * state["q"]
         length = 2 * (inner(v, v) + self.eps)
@@ -124,7 +121,6 @@ class Extrapolate(Server):
         return ("delta", *(more[self.by] if isinstance(self.by, str) else ()))
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Add the extrapolated mean move."""
         delta = mean["delta"]
         if not isinstance(self.by, str):
             a = x.new_tensor(self.by)

@@ -72,7 +72,6 @@ class LoD(Server):
         return ("mu",) if self.exact else ("mu", "lr")
 
     def check(self, plan: Plan) -> None:
-        """Refuse to evaluate on a sample that the server does not have."""
         if self.global_loss == "server" and not plan.held:
             use = "give Federation(held=...), or use global_loss='clients'"
             raise ArgumentError(f"LoD(global_loss='server') needs the server's own sample; {use}.")
@@ -113,7 +112,6 @@ class LoD(Server):
         return {name: state[name] for name in names}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Move to the mean and set the next weight, step size and output."""
         who: Who = "held" if self.global_loss == "server" else "cohort"
         mu, r = state["mu"], state["r"]
         x = x + mean["delta"]
@@ -157,5 +155,4 @@ class LoD(Server):
         return {"out": out, "best": best, "w2": w2, "accept": better.to(x.dtype)}
 
     def output(self, x: Vector, state: State) -> Vector:
-        """Return the best mean, or the iterate."""
         return state["best"] if self.merge else x

@@ -83,19 +83,15 @@ class Quadratic(Mirror):
     """Euclidean geometry; FedDuA is then FedExP without its lower bound."""
 
     def to_dual(self, x: Vector) -> Vector:
-        """Return x."""
         return x
 
     def to_primal(self, theta: Vector) -> Vector:
-        """Return theta."""
         return theta
 
     def solve(self, x: Vector, v: Vector, m: Vector) -> Vector:
-        """Return m / |v|^2."""
         return m / inner(v, v)
 
     def move(self, x: Vector, v: Vector, eta: Vector) -> Vector:
-        """Return x + eta v."""
         return torch.addcmul(x, v, eta)
 
 
@@ -104,7 +100,6 @@ class Entropy(Mirror):
     """Geometry of positive parameters: steps multiply."""
 
     def check(self, x: Vector) -> None:
-        """Refuse parameters that are not positive."""
         if not bool((x > 0).all()):
             raise ArgumentError(
                 "Entropy() needs parameters that are all > 0, got a model whose smallest is "
@@ -112,11 +107,9 @@ class Entropy(Mirror):
             )
 
     def to_dual(self, x: Vector) -> Vector:
-        """Return log x."""
         return x.log()
 
     def to_primal(self, theta: Vector) -> Vector:
-        """Return exp theta."""
         return theta.exp()
 
 
@@ -135,7 +128,6 @@ class PNorm(Mirror):
             raise ArgumentError(f"PNorm(p=...) must be a number in (1, 2], got {self.p!r}.")
 
     def to_dual(self, x: Vector) -> Vector:
-        """Return grad |x|_p^2 / 2."""
         return _power(x, self.p)
 
     def to_primal(self, theta: Vector) -> Vector:
@@ -170,12 +162,10 @@ class FedDuA(Server):
     euclidean: ClassVar[bool] = False
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start at rest, where the map is defined."""
         self.mirror.check(x)
         return {"v": torch.zeros_like(x), "m": x.new_zeros(())} if self.beta1 else {}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Move in the dual space, as far as the bound says."""
         v, m = mean["delta"], mean["delta_sq"] / 2
         if self.beta1:
             v = torch.lerp(state["v"], v, 1 - self.beta1)

@@ -34,15 +34,12 @@ class ParFreFL(Server):
     euclidean: ClassVar[bool] = False
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start at zero, until everyone has prepared."""
         return {"control": torch.zeros_like(x)}
 
     def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
-        """Take everyone's first c_i."""
         return x, {"control": state["control"] + mean["innovation"]}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Go the known length along -g."""
         q, c = mean["innovation"], state["control"]
         g = c + q
         norm = inner(g, g).sqrt()
@@ -78,16 +75,13 @@ class PAdaMFed(Server):
         return ("momentum", "before") if self.rates.reduces_variance else ("momentum",)
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start at zero, until everyone has prepared."""
         zero = {"control": torch.zeros_like(x), "momentum": torch.zeros_like(x)}
         return zero | ({"before": x} if self.rates.reduces_variance else {})
 
     def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
-        """Take everyone's first c_i."""
         return x, state | {"control": mean["control"], "momentum": mean["control"]}
 
     def down(self, x: Vector, state: State, t: Round) -> Channels:
-        """Send x and the blended vector."""
         if t.preparing:
             return {"x": x}
         blend = torch.lerp(state["momentum"], state["control"], self.rates.beta_at(t.plan))
@@ -95,7 +89,6 @@ class PAdaMFed(Server):
         return sent | ({"before": state["before"]} if self.rates.reduces_variance else {})
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Rescale the mean move and update c and p."""
         change, beta = mean["control"], self.rates.beta_at(t.plan)
         eta = self.rates.server_lr_at(t.plan) / (self.rates.lr_at(t.plan) * t.plan.steps)
         after = {

@@ -28,15 +28,12 @@ class LastTwo(Output):
     """The mean of the last two iterates; before the second round, the start counts."""
 
     def init(self, x: Vector) -> State:
-        """Start with x twice."""
         return {"last": x, "before": x}
 
     def update(self, x: Vector, state: State, t: Round) -> State:
-        """Shift by one."""
         return {"last": x, "before": state["last"]}
 
     def value(self, x: Vector, state: State) -> Vector:
-        """Return the mean."""
         return (state["last"] + state["before"]) / 2
 
 
@@ -55,10 +52,8 @@ class Averaged(Output):
         return {"mean": x}
 
     def update(self, x: Vector, state: State, t: Round) -> State:
-        """Move the mean towards x."""
         a = (self.gamma + 1) / (t.index + 1 + self.gamma)
         return {"mean": (1 - a) * state["mean"] + a * x}
 
     def value(self, x: Vector, state: State) -> Vector:
-        """Return the mean."""
         return state["mean"]

@@ -79,7 +79,6 @@ class Race(Server):
         return (*self.inner.needs, "train_loss")
 
     def init(self, x: Vector, plan: Plan) -> State:
-        """Start before the race."""
         inner = self.inner.init(x, plan)
         state = dict.fromkeys(("start", "point", "best", "mean"), x)
         state |= {"control": _pack(_Control(), x)}
@@ -126,7 +125,6 @@ class Race(Server):
         return state | {"point": state["start"]} | {f"inner.{n}": v for n, v in start.items()}
 
     def down(self, x: Vector, state: State, t: Round) -> Channels:
-        """Send the point and the rate."""
         return {"x": state["point"], "lr": x.new_tensor(_decayed(_unpack(state), t))}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:

@@ -55,7 +55,6 @@ class DryRun(ClientPool):
         self.own = {name: v[None] for name, v in first.items()}  # one client's memory
 
     def sample_cohort(self, t: int) -> Tensor:
-        """Return the first clients."""
         return torch.arange(self._plan.cohort)
 
     def weight_of(self, ids: Tensor) -> float:
@@ -63,7 +62,6 @@ class DryRun(ClientPool):
         return len(ids) / self._plan.clients
 
     def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
-        """Count the exchange and return zeros."""
         clients = len(request.ids(self._plan.clients))
         if request.who != "held":
             request.count_down(clients, ledger)

@@ -6,6 +6,7 @@ train on their own: their work is counted; their uploads are dropped or queued.
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from ..core.types import Channels, State, Vector, select_prefix
 from ..faults import Fate, Faults
 from ..methods import Method
 from ..robust import Robust
-from ..rounds.pool import NoClientsError, QueryRequest, RoundResult
+from ..rounds.pool import ClientPool, NoClientsError, QueryRequest, RoundResult
 from ..rounds.server import init_server_state, run_round
 from ..server.aggregate import Aggregation, Aggregator, weighted_mean
 from ..wire import Ledger
@@ -106,15 +107,12 @@ class DelayQueue:
             self._uploads.append(LateUpload(client, due, ledger=ledger, **parts))
 
 
-class FaultyClients:
-    """A simulation of which some clients fail; implements `rounds.ClientPool` around it."""
+class FaultyClients(ClientPool):
+    """A simulation of which some clients fail."""
 
     def __init__(self, simulation: Simulation, faults: Faults) -> None:
         self.simulation, self._faults = simulation, faults
         self._plan, self._method = simulation.plan, simulation.method
-        self.weight_of, self.describe = simulation.weight_of, simulation.describe
-        self.measure, self.gradient = simulation.measure, simulation.gradient
-        self.summarize_refused = simulation.summarize_refused
         if faults.stale:
             _check_stale(self._method, self._plan, simulation.problem.start, simulation.aggregate)
         self._queue = DelayQueue(self._method.channels())
@@ -143,7 +141,6 @@ class FaultyClients:
         """Do nothing: the clients that train are not the cohort."""
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
-        """Train the cohort and return the means of the uploads that arrive in this round."""
         if t.preparing:
             result, self._pending = self.simulation.train_clients(ids, down, t, ledger)
             return result
@@ -247,13 +244,26 @@ class FaultyClients:
         self._pending, self._sent_late = [], []
 
     def state(self) -> dict[str, Tensor]:
-        """Return the clients' memory and the queued uploads, for a checkpoint."""
         return self.simulation.state() | self._queue.state()
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the clients' memory and the queued uploads from a checkpoint."""
         self.simulation.load_state(tensors)
         self._queue.load_state(tensors, self.simulation.problem.device)
+
+    def weight_of(self, ids: Tensor) -> float:
+        return self.simulation.weight_of(ids)
+
+    def describe(self) -> dict[str, Any]:
+        return self.simulation.describe()
+
+    def summarize_refused(self) -> str | None:
+        return self.simulation.summarize_refused()
+
+    def measure(self, x: Vector) -> dict[str, float]:
+        return self.simulation.measure(x)
+
+    def gradient(self, x: Vector) -> Vector:
+        return self.simulation.gradient(x)
 
 
 class _NoQueries(DryRun):

@@ -17,7 +17,7 @@ from ..core.types import Channels, Rows, State, Vector, take_rows
 from ..core.vectors import row_sq
 from ..data.moments import column_moments
 from ..rounds.client import init_client_memory, local_update, pack_uploads, update_memory
-from ..rounds.pool import QueryRequest, RoundResult
+from ..rounds.pool import ClientPool, QueryRequest, RoundResult
 from ..server.aggregate import Aggregation, Mean, client_weights, weighted_mean
 from ..wire import Ledger
 from .batches import BatchSource
@@ -42,11 +42,10 @@ MOMENT_CLIENTS = 1024  # whose moments are computed at once
 ROWS = 4096  # samples per call in `gradient`, where clients do not matter
 
 
-class Simulation:
+class Simulation(ClientPool):
     """Simulated clients: their data, batched losses and persistent memory, in this process.
 
-    Implements `rounds.ClientPool`. Faults shorten the local work of slow clients here; the rest of
-    them is in `FaultyClients`.
+    Faults shorten the local work of slow clients here; the rest of them is in `FaultyClients`.
     """
 
     def __init__(self, config: SimulationConfig) -> None:
@@ -79,25 +78,20 @@ class Simulation:
         self._next: Tensor | None = None  # first chunk of the next round
         self._pending: MemoryRows = []  # memory after a round that is not committed
         self._log = RefusedClients(federation.names)
-        self.summarize_refused = self._log.summary
         self._checks = PendingChecks(self._log)
         self._refused: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
 
     def sample_cohort(self, t: int) -> Tensor:
-        """Return the ids of the clients that take part in round t."""
         return cohort(self.plan.seed, t, self.plan.clients, self.plan.cohort)
 
     def announce(self, ids: Tensor | None) -> None:
-        """Announce the next round's cohort, whose first chunk is prefetched."""
         mine = None if ids is None else self.ranks.mine(self.behaviour.order(ids))
         self._next = None if mine is None or not len(mine) else mine[: self.chunks.size]
 
     def weight_of(self, ids: Tensor) -> float:
-        """Return the share of these clients in the weight of the population."""
         return float(self.weights[ids].sum())
 
     def train(self, ids: Tensor, down: Channels, t: Round, ledger: Ledger) -> RoundResult:
-        """Train the cohort and return the means of its uploads."""
         WAIT_LIMITER.update()
         with one_thread(self._is_small):
             result, self._pending = self.train_clients(ids, down, t, ledger)
@@ -245,7 +239,6 @@ class Simulation:
         ledger.counted_up += counted
 
     def commit(self) -> None:
-        """Store the memory of the last round's clients."""
         self.store_memory(self._pending)
         self._pending = []
         if self._next is not None:
@@ -344,14 +337,15 @@ class Simulation:
         ratio = each / whole if whole > 0 else math.inf
         return {"zeta": math.sqrt(max(each - whole, 0.0)), "dissimilarity": ratio}
 
+    def summarize_refused(self) -> str | None:
+        return self._log.summary()
+
     def describe(self) -> dict[str, Any]:
-        """Return the chosen engine, chunk size and place of the memory, for `settings.json`."""
         processes = {} if self.ranks.size == 1 else {"processes": self.ranks.size}
         memory = {"memory": self.memory.place} if self.memory.bytes else {}
         return {"engine": self.losses.name, "chunk": self.chunks.size, **processes, **memory}
 
     def state(self) -> dict[str, Tensor]:
-        """Return the clients' memory for a checkpoint."""
         found = self.memory.tensors()
         if not found:
             return found
@@ -359,7 +353,6 @@ class Simulation:
         return {"memory_ids": ids, **rows}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the clients' memory from a checkpoint."""
         if "memory_ids" in tensors and self.ranks.size > 1:
             ids = tensors["memory_ids"]
             mine = (ids % self.ranks.size == self.ranks.rank).nonzero().flatten()

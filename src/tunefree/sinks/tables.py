@@ -154,7 +154,6 @@ class Parquet(_TableSink):
             self._write(self._rows)
 
     def end(self, run: Run | None) -> None:
-        """Write the rows that are missing."""
         if self._unwritten:
             with self._writing():
                 self._write(self._rows)

@@ -45,7 +45,6 @@ class TerminalProgress(ProgressListener):
             self.on_message(f"{self._read} of {self._planned} runs were there already.")
 
     def on_plan(self, tasks: Sequence[RunTask]) -> None:
-        """Add the rounds of these runs to the total."""
         self._left |= {task: task.until or task.rounds for task in tasks}
         self._planned += len(tasks)
         self._add_rounds(sum(self._left[task] for task in tasks))
@@ -57,7 +56,6 @@ class TerminalProgress(ProgressListener):
         self._bar.update(self._all, total=self._total, status=status)
 
     def on_round(self, task: RunTask, row: dict[str, Any]) -> None:
-        """Advance the bar of a run, and that of all runs."""
         last, done = task.until or task.rounds, row["round"] + 1
         parts = [f"round {done}/{last}", f"loss {row['train_loss']:.4f}"]
         if row.get("test_accuracy") is not None:
@@ -77,7 +75,6 @@ class TerminalProgress(ProgressListener):
             self._notebook.show(self._done, self._total, text)
 
     def on_end(self, task: RunTask, outcome: Outcome, trained: bool) -> None:
-        """Remove the bar of a run and print its outcome."""
         self._ended += 1
         self._add_rounds(-self._left.pop(task, 0))
         if task in self._bars:
@@ -87,7 +84,6 @@ class TerminalProgress(ProgressListener):
         self._read += not (trained or isinstance(outcome, FailedRun))
 
     def on_message(self, text: str) -> None:
-        """Print a line above the bars."""
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
 

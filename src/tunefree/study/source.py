@@ -102,11 +102,9 @@ class CommandStudy(Study):
     methods: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)  # by label
 
     def with_candidates(self, candidates: Sequence[Candidate]) -> Self:
-        """Return the study with these candidates."""
         return replace(self, methods={c.label: (c.name or "", c.texts) for c in candidates})
 
     def inputs(self, task: RunTask) -> RunInputs:
-        """Return what a run is trained with."""
         name, texts = self.methods[task.label]
         command = self.config.replace(method=name, set=texts, seed=task.seed)
         shared = self.shared(task.seed)
@@ -164,11 +162,9 @@ class PythonStudy(Study):
         )
 
     def with_candidates(self, candidates: Sequence[Candidate]) -> Self:
-        """Return the study with these candidates."""
         return replace(self, methods={c.label: c.method for c in candidates if c.method})
 
     def inputs(self, task: RunTask) -> RunInputs:
-        """Return what a run is trained with."""
         config = self.config.replace(method=self.methods[task.label], seed=task.seed)
         return RunInputs(config, *self.shared(task.seed), callbacks=self.callbacks)
 

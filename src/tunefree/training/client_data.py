@@ -71,7 +71,7 @@ class ClientSource(Protocol):
         """Return the clients; called after `load`."""
 
 
-class SimulatedClients:
+class SimulatedClients(ClientSource):
     """The clients of a federation whose data is in this process."""
 
     def __init__(self, federation: Federation) -> None:
@@ -81,12 +81,10 @@ class SimulatedClients:
 
     @property
     def clients(self) -> int:
-        """Number of clients N."""
         return self._original.clients
 
     @property
     def sizes(self) -> Tensor:
-        """Samples of each client (N,)."""
         return self._original.sizes
 
     def load(self, config: RunConfig, problem: Problem) -> ClientData:
@@ -165,7 +163,6 @@ class SimulatedClients:
     def create_pool(
         self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
-        """Return the simulation, with faults and attacks if the scenario has some."""
         engine, faults = parsed(config.engine), parsed(config.scenario.faults)
         setup = SimulationConfig(
             method=method,

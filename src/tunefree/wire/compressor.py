@@ -97,20 +97,16 @@ class Dense(Wire):
     unbiased: ClassVar[bool] = True
 
     def contraction(self, layout: Layout) -> float:
-        """Return 0."""
         return 0.0
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
-        """Return the rows unchanged and their size."""
         size = rows.numel() * rows.element_size()
         return Packed(rows, size, 8 * size, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
-        """Return the numbers' own bytes."""
         return number_bytes(row)
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
-        """Return the numbers; refuse a message of another length."""
         want = like.numel() * like.element_size()
         if len(data) != want:
             what = f"{want} bytes for {like.numel()} numbers of {like.dtype}"

@@ -50,7 +50,6 @@ class LowRank(Wire):
     passes: PositiveInt = 2
 
     def contraction(self, layout: Layout) -> float:
-        """Return 1 - r / b of the worst matrix."""
         thin = [form for form in _forms(layout, self.rank) if form.rank]
         return max((1 - form.rank / form.short for form in thin), default=0.0)
 
@@ -69,18 +68,15 @@ class LowRank(Wire):
         return torch.cat(parts, -1)
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
-        """Return each matrix's projection onto few directions."""
         numbers = self._numbers(rows, sender, layout)
         size = numbers.shape[1] * rows.element_size()
         arrived = _rows(numbers, _forms(layout, self.rank))
         return Packed(arrived, len(rows) * (HEADER.size + size), len(rows) * 8 * size, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
-        """Return the rank and the factors."""
         return HEADER.pack(self.rank) + number_bytes(self._numbers(row[None], sender, layout))
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
-        """Return the vector with every matrix multiplied out."""
         check_header("low-rank", data, HEADER.size)
         (rank,) = HEADER.unpack_from(data)
         if rank < 1:

@@ -60,7 +60,6 @@ class QSGD(Wire):
     unbiased: ClassVar[bool] = True
 
     def contraction(self, layout: Layout) -> float | None:
-        """Return min(B / (4 s^2), sqrt(B) / s) where that is below 1."""
         size = self._size(layout.size)
         bound = min(size / (4 * self.levels**2), math.sqrt(size) / self.levels)
         return bound if bound < 1 else None
@@ -92,7 +91,6 @@ class QSGD(Wire):
         return out.reshape(len(levels), -1)[:, : levels.shape[-1]]
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
-        """Return the rounded rows."""
         norms, levels = self._codes(rows, sender)
         scales = norms.shape[1] * rows.element_size()
         bits = rows.shape[1] * _width(self.levels)
@@ -101,7 +99,6 @@ class QSGD(Wire):
         return Packed(arrived, len(rows) * size, len(rows) * (8 * scales + bits), own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
-        """Return s, norms, signs and levels."""
         norms, levels = self._codes(row[None], sender)
         width = _width(self.levels)
         signs = levels.signbit().long() << (width - 1)
@@ -110,7 +107,6 @@ class QSGD(Wire):
         return HEADER.pack(self.levels) + number_bytes(norms) + bits
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
-        """Return the vector; refuse levels above s and norms below 0."""
         check_header("qsgd", data, HEADER.size)
         (s,) = HEADER.unpack_from(data)
         if s < 1:
@@ -157,7 +153,6 @@ class Natural(Wire):
     unbiased: ClassVar[bool] = True
 
     def contraction(self, layout: Layout) -> float:
-        """Return 1/8."""
         return 0.125
 
     def _exponents(self, rows: Rows, sender: Sender, layout: Layout) -> Rows:
@@ -174,19 +169,16 @@ class Natural(Wire):
         return torch.cat(parts, -1)
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
-        """Return the rounded rows."""
         size = layout.size * (1 + FORMS[rows.dtype][1])
         arrived = _powers(self._exponents(rows, sender, layout), rows.signbit(), rows)
         return Packed(arrived, len(rows) * bytes_for(size), len(rows) * size, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
-        """Return signs and exponents."""
         width = FORMS[row.dtype][1]
         codes = self._exponents(row[None], sender, layout)[0] | (row.signbit().long() << width)
         return bit_bytes([whole_bits(codes.cpu().numpy(), 1 + width)])
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
-        """Return the powers of two."""
         width = FORMS[like.dtype][1]
         size = like.numel() * (1 + width)
         check_length("natural", data, bytes_for(size))
@@ -222,7 +214,6 @@ class Sign(Wire):
     per_layer: bool = True
 
     def contraction(self, layout: Layout) -> float:
-        """Return 1 - 1/d of the largest layer."""
         return 1 - 1 / max(e - b for b, e in spans(layout, self.per_layer))
 
     def _scales(self, rows: Rows, layout: Layout) -> Rows:
@@ -237,7 +228,6 @@ class Sign(Wire):
         return torch.where(negative, -wide, wide)
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
-        """Return scaled signs."""
         scales = self._scales(rows, layout)
         numbers = scales.shape[1] * rows.element_size()
         size, counted = numbers + bytes_for(layout.size), 8 * numbers + layout.size
@@ -245,12 +235,10 @@ class Sign(Wire):
         return Packed(arrived, len(rows) * size, len(rows) * counted, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
-        """Return scales and signs."""
         bits = (row < 0).to(torch.uint8).cpu().numpy()
         return number_bytes(self._scales(row[None], layout)) + bit_bytes([bits])
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
-        """Return the vector; refuse scales below 0."""
         begin = len(spans(layout, self.per_layer)) * like.element_size()
         check_length("sign", data, begin + bytes_for(layout.size))
         scales = read_numbers(data[:begin], like)

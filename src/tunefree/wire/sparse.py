@@ -53,7 +53,6 @@ class TopK(Wire):
     per_layer: bool = True
 
     def contraction(self, layout: Layout) -> float:
-        """Return 1 - kept / total of the worst layer."""
         parts = shares(layout, self.per_layer, self.ratio)
         return max(1 - k / (end - begin) for begin, end, k in parts)
 
@@ -63,7 +62,6 @@ class TopK(Wire):
         return torch.cat([largest(size[:, b:e], k) for b, e, k in parts], -1)
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
-        """Return the rows with all but their largest entries set to zero."""
         parts = shares(layout, self.per_layer, self.ratio)
         values = sum(k for _, _, k in parts) * rows.element_size()
         size = RATIO.size + bytes_for(_set_bits(parts)) + values
@@ -71,14 +69,12 @@ class TopK(Wire):
         return Packed(arrived, len(rows) * size, len(rows) * 8 * values, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
-        """Return ratio, indices and values."""
         mask = self._mask(row[None], layout)[0]
         bits = mask.cpu().numpy()
         which = bit_bytes([set_bits(bits[b:e]) for b, e in spans(layout, self.per_layer)])
         return RATIO.pack(self.ratio) + which + number_bytes(row[mask])
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
-        """Return the vector, zero where nothing was sent."""
         parts = shares(layout, self.per_layer, read_ratio("top-k", data))
         count = _set_bits(parts)
         begin = RATIO.size + bytes_for(count)
@@ -125,7 +121,6 @@ class RandK(Wire):
     per_layer: bool = False
 
     def contraction(self, layout: Layout) -> float | None:
-        """Return 1 - k / d, or d / k - 1 where that is below 1; of the worst layer."""
         parts = shares(layout, self.per_layer, self.ratio)
         if not self.unbiased:
             return max(1 - k / (e - b) for b, e, k in parts)
@@ -145,7 +140,6 @@ class RandK(Wire):
         return torch.cat([rows[:, b:e] * ((e - b) / k) for b, e, k in parts], -1)
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
-        """Return the rows with all but the drawn entries set to zero."""
         mask = self._mask(sender, layout, self.ratio, rows)
         parts = shares(layout, self.per_layer, self.ratio)
         values = sum(k for _, _, k in parts) * rows.element_size()
@@ -153,12 +147,10 @@ class RandK(Wire):
         return Packed(arrived, len(rows) * (RATIO.size + values), len(rows) * 8 * values, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
-        """Return ratio and values, scaled already."""
         mask = self._mask(sender, layout, self.ratio, row)[0]
         return RATIO.pack(self.ratio) + number_bytes(self._scaled(row[None], layout)[0][mask])
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
-        """Draw the same set and return the vector, zero outside of it."""
         ratio = read_ratio("rand-k", data)
         count = sum(k for _, _, k in shares(layout, self.per_layer, ratio))
         check_length("rand-k", data, RATIO.size + count * like.element_size())

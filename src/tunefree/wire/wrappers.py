@@ -42,16 +42,13 @@ class ErrorFeedback(Wire):
             )
 
     def init(self, x: Vector) -> State:
-        """Return a zero error, and the inner wire's memory."""
         inside = {f"inner.{name}": v for name, v in self.inner.init(x).items()}
         return {"error": torch.zeros_like(x), **inside}
 
     def corrected(self, rows: Rows, own: State) -> Rows:
-        """Return v + e, and what the inner wire's memory adds to it."""
         return self.inner.corrected(rows + own["error"], select_prefix(own, "inner"))
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
-        """Return what the inner wire makes of rows and error, and the new error."""
         meant = rows + own["error"]
         packed = self.inner.pack(meant, select_prefix(own, "inner"), sender, layout)
         inside = {f"inner.{name}": v for name, v in packed.own.items()}
@@ -59,11 +56,9 @@ class ErrorFeedback(Wire):
         return Packed(packed.rows, packed.bytes, packed.counted, memory)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
-        """Return the inner wire's encoding of a corrected vector."""
         return self.inner.encode(row, sender, layout)
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
-        """Return what the inner wire decodes."""
         return self.inner.decode(data, like, sender, layout)
 
 
@@ -123,11 +118,9 @@ class Choose(Wire):
         return Packed(arrived, total, counted, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
-        """Return the chosen wire's encoding."""
         (wire,) = self._wires(sender, row)
         return wire.encode(row, sender, layout)
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
-        """Return what the chosen wire decodes."""
         (wire,) = self._wires(sender, like)
         return wire.decode(data, like, sender, layout)
