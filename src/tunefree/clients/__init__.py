@@ -17,6 +17,7 @@ from .rule import (
     LocalResult,
     Step,
     StepContext,
+    StepMap,
     StepResult,
     Upload,
 )
@@ -77,6 +78,7 @@ __all__ = [  # noqa: RUF022  # sorted without regard to case
     "ServerRate",
     "Step",
     "StepContext",
+    "StepMap",
     "StepResult",
     "Sum",
     "Until",

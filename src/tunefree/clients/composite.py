@@ -1,7 +1,8 @@
 """Directions for f + h with a regulariser h, which take proximal maps in their local steps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -9,7 +10,21 @@ from ..core.fields import NonNegative, Positive
 from ..core.plan import Plan, Round
 from ..core.types import Channels, Rows, State, Vector
 from ..penalties import Penalty, Zero
+from .local_problem import Map, StepMap
 from .rule import Direction, LocalProblem, LocalResult, Upload
+
+# In a compiled step, the numbers of a map and the index of the step are scalar tensors: Any.
+
+
+def _make_map(h: Penalty, function: Callable[..., Rows], plan: Plan, *numbers: float) -> Map:
+    """Return a map that is compiled with the step if the proximal map of h can be."""
+    found = StepMap(function, plan, numbers)
+    return found if h.is_fusible else found.__call__
+
+
+def _is_fusible(self: Any) -> bool:
+    """Whether the proximal map of the penalty can be compiled."""
+    return bool(self.penalty.is_fusible)
 
 
 @dataclass(frozen=True)
@@ -30,6 +45,7 @@ class FedMiD(Direction):
     penalty: Penalty = field(default_factory=Zero)
     lr: Positive = 0.1
     sets: ClassVar[tuple[str, ...]] = ("project",)
+    has_fusible_maps = property(_is_fusible)
 
     def check(self, plan: Plan) -> None:
         """Refuse a step for which the proximal problem is not convex."""
@@ -37,11 +53,12 @@ class FedMiD(Direction):
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Apply the proximal map after each step."""
+        alpha = self.lr * t.factor
+        return LocalProblem(project=_make_map(self.penalty, self.project, t.plan, alpha))
 
-        def project(y: Rows, k: int) -> Rows:
-            return self.penalty.prox(y, self.lr * t.factor, t.plan.layout)
-
-        return LocalProblem(project=project)
+    def project(self, y: Rows, k: Any, plan: Plan, alpha: Any) -> Rows:
+        """Return the proximal point of y."""
+        return self.penalty.prox(y, alpha, plan.layout)
 
 
 @dataclass(frozen=True)
@@ -67,6 +84,7 @@ class DualAverage(Direction):
     lr: Positive = 0.1
     server_lr: Positive = 1.0
     sets: ClassVar[tuple[str, ...]] = ("grad_at",)
+    has_fusible_maps = property(_is_fusible)
     goes_with: ClassVar[tuple[str, ...]] = ("DualAverage",)
     needs_constant_lr: ClassVar[bool] = True
 
@@ -81,11 +99,11 @@ class DualAverage(Direction):
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Take gradients at the primal point."""
         tau = self.round_length(t.plan) * t.index
+        return LocalProblem(grad_at=_make_map(self.penalty, self.primal, t.plan, tau))
 
-        def grad_at(z: Rows, k: int) -> Rows:
-            return self.penalty.prox(z, tau + k * self.lr, t.plan.layout)
-
-        return LocalProblem(grad_at=grad_at)
+    def primal(self, z: Rows, k: Any, plan: Plan, tau: Any) -> Rows:
+        """Return w at the dual point z."""
+        return self.penalty.prox(z, tau + k * self.lr, plan.layout)
 
 
 @dataclass(frozen=True)
@@ -118,6 +136,7 @@ class FastFedDA(Direction):
     uploads: ClassVar[tuple[str, ...]] = ("grad", "point")
     reads: ClassVar[tuple[str, ...]] = ("dual",)
     sets: ClassVar[tuple[str, ...]] = ("grad_at", "start")
+    has_fusible_maps = property(_is_fusible)
     needs_constant_lr: ClassVar[bool] = True
     goes_with: ClassVar[tuple[str, ...]] = ("FastFedDA",)
     records: ClassVar[tuple[str, ...]] = ("grad_mean", "point_mean")
@@ -127,26 +146,26 @@ class FastFedDA(Direction):
         n = plan.steps * (plan.rounds + 1)
         self.penalty.check(n / self.bound(n), "FastFedDA")
 
-    def bound(self, n: float) -> float:
+    def bound(self, n: Any) -> Any:
         """Return b after n steps."""
         return 1 / self.lr + n * self.mu / 2
 
-    def primal(self, dual: Rows, n: float, plan: Plan) -> Rows:
+    def primal(self, dual: Rows, n: Any, plan: Plan) -> Rows:
         """Return w(S, n)."""
         b = self.bound(n)
         return self.penalty.prox(dual / -b, n / b, plan.layout)
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Iterate on y = -lr S_i, so that a step of lr adds to S_i."""
-        n = t.plan.steps * t.index
-
-        def grad_at(y: Rows, k: int) -> Rows:
-            return self.primal(y / -self.lr, n + k, t.plan)
-
+        grad_at = _make_map(self.penalty, self.point, t.plan, t.plan.steps * t.index)
         zero = torch.zeros_like(x)
         return LocalProblem(
             mu=-self.mu / 2, anchor=zero, start=-self.lr * down["dual"], grad_at=grad_at
         )
+
+    def point(self, y: Rows, k: Any, plan: Plan, n: Any) -> Rows:
+        """Return w at S = -y / lr, after n steps before this round."""
+        return self.primal(y / -self.lr, n + k, plan)
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the mean gradient and the mean point."""
@@ -186,6 +205,7 @@ class ZA1(Direction):
     uploads: ClassVar[tuple[str, ...]] = ("delta",)
     error_compensated: ClassVar[tuple[str, ...]] = ("delta",)
     sets: ClassVar[tuple[str, ...]] = ("grad_at", "start")
+    has_fusible_maps = property(_is_fusible)
     goes_with: ClassVar[tuple[str, ...]] = ("ZA1",)
     full: ClassVar[bool] = True
     needs_constant_lr: ClassVar[bool] = True
@@ -204,15 +224,16 @@ class ZA1(Direction):
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Start at prox(x) and take gradients at proximal points."""
-        layout = t.plan.layout
-
-        def grad_at(y: Rows, k: int) -> Rows:
-            return self.penalty.prox(y, k * self.lr, layout) if k else y
-
-        start = self.penalty.prox(x, self.round_length(t.plan), layout)
+        start = self.penalty.prox(x, self.round_length(t.plan), t.plan.layout)
         return LocalProblem(
-            shift=own["half"] - x / self.round_length(t.plan), start=start, grad_at=grad_at
+            shift=own["half"] - x / self.round_length(t.plan),
+            start=start,
+            grad_at=_make_map(self.penalty, self.point, t.plan),
         )
+
+    def point(self, y: Rows, k: Any, plan: Plan) -> Rows:
+        """Return z, which is zh at first."""
+        return self.penalty.prox(y, k * self.lr, plan.layout)
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the move."""

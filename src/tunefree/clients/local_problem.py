@@ -6,10 +6,31 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from ..core.plan import Plan
 from ..core.types import Rows, Vector
 
 Map: TypeAlias = Callable[[Rows, int], Rows]
 """Maps rows and the index of the local step to rows."""
+
+
+@dataclass(frozen=True)
+class StepMap:
+    """A map that can be compiled with the local step: (y, k) -> function(y, k, plan, *numbers).
+
+    Args:
+        function: Consists of elementwise operations and sums over rows. In a compiled step, k and
+            the numbers are scalar tensors. Equal (==) in all rounds: a method of the direction.
+        plan: The run's.
+        numbers: What may change from round to round.
+    """
+
+    function: Callable[..., Rows]
+    plan: Plan
+    numbers: tuple[float, ...] = ()
+
+    def __call__(self, y: Rows, k: int) -> Rows:
+        """Return the rows after the map."""
+        return self.function(y, k, self.plan, *self.numbers)
 
 
 @dataclass(frozen=True)
@@ -86,9 +107,10 @@ class LocalProblem:
         return grad
 
     @property
-    def maps(self) -> int:
-        """How many maps a local step passes through."""
-        return (self.grad_at is not None) + (self.project is not None)
+    def maps(self) -> dict[str, Map]:
+        """The maps that a local step passes through, by name."""
+        both = {"grad_at": self.grad_at, "project": self.project}
+        return {name: f for name, f in both.items() if f is not None}
 
 
 def _between(a: LocalProblem, b: LocalProblem, mu: float | Tensor) -> Rows:

@@ -37,6 +37,7 @@ from .rule import (
     LocalResult,
     Step,
     StepContext,
+    StepMap,
     descend,
 )
 
@@ -131,9 +132,14 @@ def run_local_steps(
         if descent is not None:
             ended = _run_descent(start, descent, batches, descent_lr, scratch)
             return _result(x, down, start, *ended)
-    searches_at_ref = isinstance(step, LineSearch) and problem.ref is not None
-    if step.is_fusible and not problem.maps and not t.preparing and not searches_at_ref:
-        update = FusedStep(step, transform, records, problem.scale, problem.ref_scale, t.plan)
+    maps = {name: f for name, f in problem.maps.items() if isinstance(f, StepMap)}
+    is_whole = len(maps) == len(problem.maps) and not t.preparing
+    if isinstance(step, LineSearch):
+        is_whole = is_whole and problem.ref is None and not maps
+    if step.is_fusible and is_whole:
+        functions = tuple((name, f.function) for name, f in maps.items())
+        scales = problem.scale, problem.ref_scale
+        update = FusedStep(step, transform, records, *scales, functions, t.plan)
         fused = _run_fused(start, update, problem, scratch, down, losses, batches, t.factor)
         if fused is not None:
             return _result(x, down, start, *fused)
@@ -211,8 +217,9 @@ class FusedStep:
 
     Its state is y, the index of the step, each client's number of steps and share of its samples,
     the step's scratch memory ("scratch.NAME") and the sums of what is recorded ("sum.NAME"). Its
-    constants are the tensors of the local problem ("problem.NAME"), those that the server sent
-    ("down.NAME") and the schedule's factor. Everything else is equal in all rounds of a run.
+    constants are the tensors of the local problem ("problem.NAME"), the numbers of its maps
+    ("NAME.INDEX"), what the server sent ("down.NAME") and the schedule's factor. Everything else is
+    equal in all rounds of a run.
     """
 
     step: Step
@@ -220,18 +227,21 @@ class FusedStep:
     records: frozenset[str]
     scale: float
     ref_scale: float
+    maps: tuple[tuple[str, Callable[..., Rows]], ...]  # names and functions
     plan: Plan
 
     def __call__(self, evaluate: Evaluate, state: Named, constants: Named) -> dict[str, Tensor]:
         """Return the state after one step."""
         problem, y = self.problem(constants), state["y"]
-        loss, g = self.gradient(evaluate, y)
+        point = self.map("grad_at", y, state, constants)
+        loss, g = self.gradient(evaluate, point)
         at_ref = None if problem.ref is None else self.gradient(evaluate, problem.ref)[1]
-        d, phi = problem.correct(g, y, at_ref), self.objective(loss, y, problem, at_ref)
+        d, phi = problem.correct(g, point, at_ref), self.objective(loss, y, problem, at_ref)
         tick, scratch = self.tick(state, constants, phi), select_prefix(state, "scratch")
         new, lr, after = self.step.take(y, d, tick, scratch)
+        new = self.map("project", new, state, constants)
         parts = {"loss": loss, "lr": lr, "taken": torch.ones_like(lr)}
-        parts |= _recorded(self.records, g, y)
+        parts |= _recorded(self.records, g, point)
         changed = {"y": new} | {f"scratch.{n}": v for n, v in after.items()}
         return _next(state, changed, parts) | {"index": state["index"] + 1}
 
@@ -239,6 +249,11 @@ class FusedStep:
         """Return the local problem."""
         fields: dict[str, Any] = select_prefix(constants, "problem")
         return LocalProblem(scale=self.scale, ref_scale=self.ref_scale, **fields)
+
+    def map(self, name: str, y: Rows, state: Named, constants: Named) -> Rows:
+        """Return rows after a map of the local problem, if it has that one."""
+        function, numbers = dict(self.maps).get(name), select_prefix(constants, name)
+        return function(y, state["index"], self.plan, *numbers.values()) if function else y
 
     def gradient(self, evaluate: Evaluate, point: Rows) -> tuple[Rows, Rows]:
         """Return the batch losses and the transformed gradients."""
@@ -345,6 +360,9 @@ def _run_fused(
         constants["problem.mu"] = scalar(problem.mu)
     constants |= {f"down.{n}": v for n, v in down.items() if n != "x" and v.ndim < 2}
     constants["factor"] = scalar(factor)
+    for name, f in problem.maps.items():
+        assert isinstance(f, StepMap)
+        constants |= {f"{name}.{j}": scalar(v) for j, v in enumerate(f.numbers)}
     updates: tuple[LocalUpdate, ...] = (update,)
     step = update.step
     if isinstance(step, LineSearch):

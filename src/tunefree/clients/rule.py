@@ -20,6 +20,7 @@ from ..core.plan import Round as Round
 from ..core.types import Channels, Rows, State, Vector
 from ..core.vectors import row_sq
 from .local_problem import LocalProblem as LocalProblem
+from .local_problem import StepMap as StepMap
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,11 @@ class Direction(ClientPart, ABC):
     sets: ClassVar[tuple[str, ...]] = ()
     needs_full_grad: ClassVar[bool] = False
     goes_with: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def has_fusible_maps(self) -> bool:
+        """Whether every map of the local problem, if it has any, is a `StepMap`."""
+        return not {"grad_at", "project"} & set(self.sets)
 
     @property
     def changes_gradient(self) -> bool:

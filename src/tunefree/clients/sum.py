@@ -83,6 +83,11 @@ class Sum(Direction):
     updates_memory = _any("updates_memory")
     needs_full_grad = _any("needs_full_grad")
 
+    @property
+    def has_fusible_maps(self) -> bool:
+        """Whether that holds for all parts."""
+        return all(p.has_fusible_maps for p in self.parts)
+
     def check(self, plan: Plan) -> None:
         for part in self.parts:
             part.check(plan)

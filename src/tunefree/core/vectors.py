@@ -68,5 +68,10 @@ def blockwise(f: Callable[..., Out], *tensors: Tensor) -> Out:
 
 def _can_split(t: Tensor, first: Tensor) -> bool:
     recorded = t.requires_grad and torch.is_grad_enabled()
-    flat = t.device.type == "cpu" and t.is_contiguous() and t.shape == first.shape
+    flat = (
+        type(t) is Tensor
+        and t.device.type == "cpu"
+        and t.is_contiguous()
+        and t.shape == first.shape
+    )
     return flat and not recorded

@@ -146,7 +146,7 @@ class Method:
     @property
     def is_fusible(self) -> bool:
         """Whether an engine can compile local steps as a whole, with their direction and step."""
-        return self.step.is_fusible and not {"grad_at", "project"} & set(self.direction.sets)
+        return self.step.is_fusible and self.direction.has_fusible_maps
 
     @property
     def echo(self) -> tuple[str, ...]:

@@ -19,6 +19,31 @@ def as_pair(values: Sequence[int]) -> Pair:
     return int(first), int(second)
 
 
+def per_axis(value: Any, axes: int) -> tuple[int, ...]:
+    """Return an argument of a convolution or a pool as one number for each axis."""
+    found = (value,) if isinstance(value, int) else tuple(value)
+    return found * axes if len(found) == 1 else found
+
+
+def plain_windows(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Pair | None:
+    """Return the window of a max pool of images (B, C, H, W) with stride = window, else None."""
+    kernel = as_pair(per_axis(kernel_size, 2))
+    step = kernel if stride is None or stride == [] else per_axis(stride, 2)
+    is_plain = (per_axis(padding, 2), per_axis(dilation, 2), step) == ((0, 0), (1, 1), kernel)
+    if not is_plain or ceil_mode or return_indices or input.ndim != 4:
+        return None
+    too_small = input.shape[2] < kernel[0] or input.shape[3] < kernel[1]  # PyTorch refuses these
+    return None if too_small else kernel
+
+
 def output_size(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pair:
     """Return height and width of a convolution's output."""
     h, w = (

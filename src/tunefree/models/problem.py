@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
+from torch.nn.utils.stateless import _reparametrize_module
 
 from ..core.errors import ArgumentError, check_known, convert_errors
 from ..core.layout import Layout
@@ -160,6 +161,7 @@ class Problem:
         self.target_scaling: Tensor | None = None  # mean and common scale of the targets
         self.original, self._title = copy.deepcopy(module), f"The model {type(module).__name__}"
         twin, self._key_names = with_counter_dropout(module)
+        self._is_fixed = False  # whether the module has the parameters of `fixed`
         self._functional = False  # whether forward calls what the mode replaces; set by `check`
         self._module = twin.to(device=self.device, dtype=dtype).train()
         trainable = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
@@ -230,15 +232,30 @@ class Problem:
             for place, was in zip(places, before, strict=True):
                 place.allow_tf32 = was
 
+    @contextmanager
+    def fixed(self, params: Sequence[Tensor]) -> Iterator[None]:
+        """Evaluate at these parameters in every `value`: setting them in each call takes longer."""
+        named = dict(zip(self.layout.names, params, strict=True))
+        with _reparametrize_module(self._module, named, tie_weights=True):
+            self._is_fixed = True
+            try:
+                yield
+            finally:
+                self._is_fixed = False
+
     def _call(self, params: Sequence[Tensor], inputs: Inputs, extra: dict[str, Tensor]) -> Tensor:
-        named = dict(zip(self.layout.names, params, strict=True)) | extra
+        named = extra
+        if not self._is_fixed:
+            named = dict(zip(self.layout.names, params, strict=True)) | extra
         if self.scaling is not None:
             assert isinstance(inputs, Tensor)
             inputs = standardise(inputs, self.scaling)
-        if isinstance(inputs, dict):
-            output = functional_call(self._module, named, (), dict(inputs))
+        args = inputs if isinstance(inputs, tuple) else (inputs,)
+        args, kwargs = ((), dict(inputs)) if isinstance(inputs, dict) else (args, {})
+        if named:
+            output = functional_call(self._module, named, args, kwargs)
         else:
-            output = functional_call(self._module, named, inputs)
+            output = self._module(*args, **kwargs)
         return extract_logits(output)  # type: ignore[no-any-return]
 
     def value(

@@ -42,7 +42,7 @@ any step alpha < a - 1 instead of 1. Scaled: none; P4 writes its regularisers as
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -52,7 +52,12 @@ from ..core.errors import check_between
 from ..core.fields import NonNegative, Positive
 from ..core.layout import Layout
 from ..core.vectors import blockwise
-from .penalty import Penalty
+from .penalty import Number, Penalty, is_zero
+
+
+def _shrink(v: Tensor, low: Number) -> Tensor:
+    """Return sign(v) max(|v| - low, 0), a new tensor."""
+    return v - v.clamp(-low, low) if isinstance(low, Tensor) else softshrink(v, low)
 
 
 @dataclass(frozen=True)
@@ -63,14 +68,15 @@ class L1(Penalty):
         weight: How strong, >= 0.
     """
 
+    fusible: ClassVar[bool] = True
     weight: NonNegative = 1e-4
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         return self.weight * x.abs().sum(-1)
 
-    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+    def prox(self, v: Tensor, alpha: Number, layout: Layout) -> Tensor:
         self.check(alpha, "L1.prox")
-        return softshrink(v, alpha * self.weight)
+        return _shrink(v, alpha * self.weight)
 
 
 @dataclass(frozen=True)
@@ -81,12 +87,13 @@ class L2(Penalty):
         weight: How strong, >= 0.
     """
 
+    fusible: ClassVar[bool] = True
     weight: NonNegative = 1e-4
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         return self.weight / 2 * x.square().sum(-1)
 
-    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+    def prox(self, v: Tensor, alpha: Number, layout: Layout) -> Tensor:
         self.check(alpha, "L2.prox")
         return v / (1 + alpha * self.weight)
 
@@ -100,15 +107,16 @@ class ElasticNet(Penalty):
         l2: Weight of half the squared l2 norm, >= 0.
     """
 
+    fusible: ClassVar[bool] = True
     l1: NonNegative = 1e-4
     l2: NonNegative = 1e-4
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         return self.l1 * x.abs().sum(-1) + self.l2 / 2 * x.square().sum(-1)
 
-    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+    def prox(self, v: Tensor, alpha: Number, layout: Layout) -> Tensor:
         self.check(alpha, "ElasticNet.prox")
-        return softshrink(v, alpha * self.l1).div_(1 + alpha * self.l2)
+        return _shrink(v, alpha * self.l1).div_(1 + alpha * self.l2)
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,7 @@ class MCP(Penalty):
         gamma: How far the slope takes to vanish, in weights, > 0; l1 as it grows.
     """
 
+    fusible: ClassVar[bool] = True
     weight: NonNegative = 1e-4
     gamma: Positive = 3.0
 
@@ -131,16 +140,16 @@ class MCP(Penalty):
         t = x.abs().clamp(max=self.gamma * self.weight)  # p is constant beyond
         return self.weight * t.sum(-1) - t.square().sum(-1) / (2 * self.gamma)
 
-    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+    def prox(self, v: Tensor, alpha: Number, layout: Layout) -> Tensor:
         self.check(alpha, "MCP.prox")
-        if alpha == 0 or self.weight == 0:
+        if is_zero(alpha) or self.weight == 0:
             return v
         low, slope = alpha * self.weight, 1 / (1 - alpha / self.gamma)
 
         def shrink(v: Tensor) -> Tensor:
             size = v.abs()
-            line = softshrink(size, low).mul_(slope)
-            return torch.minimum(line, size).copysign_(v)
+            line = _shrink(size, low).mul_(slope)
+            return torch.minimum(line, size).copysign(v)
 
         return blockwise(shrink, v)
 
@@ -154,6 +163,7 @@ class SCAD(Penalty):
         a: Where h becomes flat, in weights, > 2; l1 as it grows.
     """
 
+    fusible: ClassVar[bool] = True
     weight: NonNegative = 1e-4
     a: Annotated[float, partial(check_between, low=2, high=inf)] = 3.7
 
@@ -166,17 +176,21 @@ class SCAD(Penalty):
         over = (t - self.weight).clamp(min=0).square()  # how far below weight t, scaled
         return self.weight * t.sum(-1) - over.sum(-1) / (2 * (self.a - 1))
 
-    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+    def prox(self, v: Tensor, alpha: Number, layout: Layout) -> Tensor:
         self.check(alpha, "SCAD.prox")
-        if alpha == 0 or self.weight == 0:
+        if is_zero(alpha) or self.weight == 0:
             return v
         low, knee = alpha * self.weight, (1 + alpha) * self.weight
         steeper = alpha / (self.a - 1 - alpha)  # than the soft threshold, from the knee on
 
         def shrink(v: Tensor) -> Tensor:
             size = v.abs()
-            line = softshrink(size, low).add_(softshrink(size, knee), alpha=steeper)
-            return torch.minimum(line, size).copysign_(v)
+            line, more = _shrink(size, low), _shrink(size, knee)
+            if isinstance(steeper, Tensor):
+                line = line.addcmul_(more, steeper)
+            else:
+                line = line.add_(more, alpha=steeper)
+            return torch.minimum(line, size).copysign(v)
 
         return blockwise(shrink, v)
 
@@ -194,13 +208,18 @@ class Scaled(Penalty):
     penalty: Penalty = field(default_factory=lambda: SCAD(1.0))
 
     @property
+    def is_fusible(self) -> bool:
+        """Whether that of the other penalty can be compiled."""
+        return type(self).prox is Scaled.prox and self.penalty.is_fusible
+
+    @property
     def rho(self) -> float:
         return self.factor * self.penalty.rho
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         return self.factor * self.penalty.value(x, layout)
 
-    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+    def prox(self, v: Tensor, alpha: Any, layout: Layout) -> Tensor:
         self.check(alpha, "Scaled.prox")
         return self.penalty.prox(v, alpha * self.factor, layout)
 
@@ -209,9 +228,11 @@ class Scaled(Penalty):
 class Zero(Penalty):
     """h = 0, so that a composite method can be run without a regulariser."""
 
+    fusible: ClassVar[bool] = True
+
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         return x.new_zeros(x.shape[:-1])
 
-    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+    def prox(self, v: Tensor, alpha: Number, layout: Layout) -> Tensor:
         self.check(alpha, "Zero.prox")
         return v

@@ -18,6 +18,7 @@ Differences from the paper: none; L1Ball and Simplex sort, so d log d, and compu
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from torch import Tensor
 from ..core.errors import ArgumentError, check_argument
 from ..core.fields import Positive
 from ..core.layout import Layout
-from .penalty import Penalty, indicator, length, slack
+from .penalty import Number, Penalty, indicator, length, slack
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Box(Penalty):
         high: Largest value; inf for none.
     """
 
+    fusible: ClassVar[bool] = True
     low: float = -1.0
     high: float = 1.0
 
@@ -54,7 +56,7 @@ class Box(Penalty):
         low, high = (b + s * slack(x) * abs(b) for b, s in ((self.low, -1), (self.high, 1)))
         return indicator(((x >= low) & (x <= high)).all(-1), x)
 
-    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+    def prox(self, v: Tensor, alpha: Number, layout: Layout) -> Tensor:
         self.check(alpha, "Box.prox")
         return v.clamp(self.low, self.high)
 
@@ -67,12 +69,13 @@ class L2Ball(Penalty):
         radius: Greatest length, > 0.
     """
 
+    fusible: ClassVar[bool] = True
     radius: Positive = 1.0
 
     def value(self, x: Tensor, layout: Layout) -> Tensor:
         return indicator(length(x) <= self.radius * (1 + slack(x)), x)
 
-    def prox(self, v: Tensor, alpha: float, layout: Layout) -> Tensor:
+    def prox(self, v: Tensor, alpha: Number, layout: Layout) -> Tensor:
         self.check(alpha, "L2Ball.prox")
         return v * (self.radius / length(v)).clamp(max=1)[..., None]
 

@@ -38,6 +38,9 @@ COMPILE_STEPS, COMPILE_FLOPS = 20_000, 1e13  # above either, compiling on a CPU 
 # Bytes that one client's step keeps for its backward pass: above, clients are faster in turn than
 # batched on a CPU, and faster in turn than compiled (both by `python -m benchmarks cpu`).
 TURNS, TOO_LARGE = 5 << 18, 8 << 20
+# Bytes of a client's parameters above which clients are faster in turn than batched on a CPU: one
+# client's tensors and gradient stay in the cache, those of all clients do not.
+WIDE = 3 << 19
 GPU_STEPS, GPU_FLOPS = 5_000, 1e14  # the same on a GPU
 # Floating-point operations of a cohort's local step, and bytes kept for its backward pass, up to
 # which it takes one thread of a CPU: two were hardly faster with 4 million operations, clearly with
@@ -128,7 +131,8 @@ def choose_engine(config: SimulationConfig, batches: BatchSource) -> tuple[Losse
         steps = "descent"
     elif config.method.is_fusible:
         steps = "fusible"
-    losses = select_engine(problem, probe, config.engine, compile, turns, steps)
+    in_turn = turns or (on_cpu and problem.start.nbytes > WIDE)
+    losses = select_engine(problem, probe, config.engine, compile, in_turn, steps)
     if compile and on_cpu and losses.name == "vmap":  # it could not be compiled
         return choose_engine(replace(config, compile=False), batches)
     return losses, Chunks(chunk, losses.release)

@@ -406,9 +406,9 @@ class Branches(nn.Module):
 def test_compiled_equals_eager(monkeypatch, widths):
     """A run, then its engine alone: in one test, since it is compiling that takes the time.
 
-    Half a minute, seconds where the compiler has cached it. A method with a map in its steps, whose
-    gradients are compiled by themselves, and values too; widths with and without a rest after full
-    vector registers, in one module.
+    Half a minute, seconds where the compiler has cached it. A method with a map in its steps that
+    is not compiled with them, so that gradients are by themselves, and values too; widths with and
+    without a rest after full vector registers, in one module.
     """
     engines = []
 
@@ -421,7 +421,8 @@ def test_compiled_equals_eager(monkeypatch, widths):
         torch.manual_seed(0)
         net = Branches(widths).double()
     settings = {"rounds": 4, "cohort": 3, "steps": 3, "batch": 4}
-    plain, fast = (fit("fedmid", model=net, compile=c, **settings) for c in (False, True))
+    method = tf.methods.get("fedmid", penalty="group-lasso:1e-3")
+    plain, fast = (fit(method, model=net, compile=c, **settings) for c in (False, True))
     assert (plain.settings["engine"], fast.settings["engine"]) == ("vmap", "vmap, compiled")
     assert_close(fast.x, plain.x, 1e-10)
     assert_close(fast.output, plain.output, 1e-10)

@@ -4,7 +4,9 @@ import gc
 import os
 import signal
 import threading
+import time
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -13,11 +15,15 @@ import torch
 from torch import nn
 
 from helpers import join_thread, run_threads
+from tunefree.models import loop
 from tunefree.models.batched import VmapEngine
+from tunefree.models.cpu import pool
 from tunefree.models.loop import LoopEngine
 from tunefree.models.losses import Batch
 from tunefree.models.problem import Problem
 
+SEEN = []
+FIRST, WAITING, PRESSED = threading.Lock(), threading.Event(), threading.Event()
 WAIT = 10  # seconds until a thread that should have come counts as missing
 
 
@@ -103,6 +109,131 @@ def test_in_place_descent_keeps_clients_with_lr_0():
     assert bool(torch.isfinite(total).all())
 
 
+class Tied(nn.Module):
+    """Reads tokens with one embedding, part of them with another, and scores with the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(50, 6, padding_idx=0)
+        self.places = nn.Embedding(4, 6)
+        self.head = nn.Linear(6, 3)
+        self.score = nn.Linear(6, 50, bias=False)
+        self.score.weight = self.words.weight
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, ids):
+        read = self.words(ids) + self.places(torch.arange(4))
+        mean = self.drop(read.mean(1))
+        return self.head(mean) + self.score(mean)[:, :3]
+
+
+class Words(Tied):
+    """Without the second use of the words, so that their gradient is that of the tokens alone."""
+
+    def forward(self, ids):
+        return self.head(self.drop((self.words(ids) + self.places(torch.arange(4))).mean(1)))
+
+
+@pytest.mark.parametrize("module", [Tied, Words])
+def test_in_place_descent_with_embeddings(module, monkeypatch):
+    """The gradient of the batch's tokens is the embedding's: repeated tokens, padding, dropout."""
+    monkeypatch.setattr(loop, "LOOKED_UP", 100)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        p = Problem(module(), "cross_entropy", torch.float64)
+    draw = torch.Generator().manual_seed(1)
+    given = batch(dtype=torch.float64)
+    given = replace(given, inputs=torch.randint(8, (7, 6, 4), generator=draw))
+    y, lr = rows(p), torch.full((7,), 0.3).double()
+    for key in range(3):
+        grads = LoopEngine(p).value_and_grad(y, replace(given, key=given.key + key))[1]
+        y = y - lr[:, None] * grads
+    torch.testing.assert_close(descend(p, given, lr)[0], y, rtol=1e-13, atol=1e-14)
+    assert not any(m.sparse for m in p._module.modules() if isinstance(m, nn.Embedding))
+
+
+def test_batches_that_wait(threads, monkeypatch):
+    """Whether steps are taken one by one or many at a time, the bits are the same."""
+    p, given, lr = problem(), batch(), torch.full((7,), 0.1)
+    one = descend(p, given, lr)
+    monkeypatch.setattr(loop, "WAITING", 0)
+    for n in (1, 2):
+        threads(n)
+        assert all(map(torch.equal, one, descend(p, given, lr)))
+
+
+class Counts(nn.Module):
+    """Fails for one client; the other waits for that in its first step and counts its steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        if float(x.min()) < 0:
+            PRESSED.set()
+            raise ZeroDivisionError("no such client")
+        assert PRESSED.wait(WAIT)
+        time.sleep(0.05)
+        SEEN.append(x)
+        return x * self.w
+
+
+def test_a_client_stops_between_its_steps(threads):
+    threads(2)
+    SEEN.clear()
+    PRESSED.clear()
+    bad = given(2)
+    bad.inputs[1] = -1
+    fused = LoopEngine(Problem(Counts())).descent(2)
+    fused.begin(torch.ones(2, 3))
+    for _ in range(50):
+        fused.step(bad, torch.ones(2))
+    with pytest.raises(ZeroDivisionError, match="no such client"):
+        fused.end()
+    assert 1 <= len(SEEN) < 25
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8, 6), (2, 3, 9, 7)])
+def test_max_pools_are_those_of_pytorch(shape, monkeypatch):
+    """Bit by bit, with ties, in modules and functions; others are left alone."""
+    monkeypatch.setattr(pool, "LARGE", 1)
+    called, fast = [], pool.max_pool
+    monkeypatch.setattr(pool, "max_pool", lambda x: called.append(x) or fast(x))
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=draw).relu().round(decimals=1).requires_grad_()
+    same = [
+        nn.MaxPool2d(2),
+        lambda x: nn.functional.max_pool2d(x, (2, 2), stride=2),
+        lambda x: torch.max_pool2d(x, [2], [2, 2]),
+    ]
+    other = [
+        nn.MaxPool2d(3),
+        nn.MaxPool2d(2, stride=1),
+        nn.MaxPool2d(2, padding=1),
+        nn.MaxPool2d(2, ceil_mode=True),
+    ]
+    for k, function in enumerate((*same, *other)):
+        found = []
+        for mode in (nullcontext(), pool.MaxPoolMode()):
+            with mode:
+                out = function(x)
+            weight = torch.randn(out.shape, generator=draw.manual_seed(k))
+            found.append((out, *torch.autograd.grad((out * weight).sum(), [x])))
+        assert all(map(torch.equal, *found))
+        assert mode.used
+    assert len(called) == len(same)
+
+
+def test_pools_are_looked_for_once(monkeypatch):
+    engine, p, given = LoopEngine(problem()), problem(), batch()
+    assert engine._pools
+    engine.value_and_grad(rows(p), given)
+    assert not engine._pools
+    monkeypatch.setenv("TUNEFREE_ENGINES", "plain")
+    assert not LoopEngine(p)._pools
+
+
 def test_the_rows_are_right():
     p, given = problem(torch.float64), batch(dtype=torch.float64)
     value, again, grad = results(p, given)
@@ -145,9 +276,6 @@ def test_two_clients_at_once_have_a_module_each():
     expected = [nn.functional.cross_entropy(x[0] * row, target[0]) for row in y]
     torch.testing.assert_close(values, torch.stack(expected))
     assert torch.equal(p.start, torch.ones(3))
-
-
-SEEN = []
 
 
 class Watched(nn.Module):
@@ -237,9 +365,6 @@ def test_an_error_comes_through_and_ends_the_call():
     values, grads = engine.value_and_grad(torch.ones(m, 3), given(m))
     assert bool(values.all())
     assert bool(grads.any(1).all())
-
-
-FIRST, WAITING, PRESSED = threading.Lock(), threading.Event(), threading.Event()
 
 
 class Interrupted(nn.Module):

@@ -8,6 +8,8 @@ import torch
 
 import unit.penalties.reference as ref
 from helpers import assert_close, normal
+from tunefree import penalties
+from tunefree.core.layout import Layout
 from tunefree.penalties import (
     L1,
     L2,
@@ -291,3 +293,36 @@ def test_a_box_may_be_open():
     assert torch.equal(Box(0, float("inf")).prox(v, 1.0, flat(2)), vector([0.0, 2e9]))
     assert float(Box(0, float("inf")).value(vector([0.0, 1e300]), flat(2))) == 0
     assert float(Box(0, float("inf")).value(vector([-1e-300, 1.0]), flat(2))) == float("inf")
+
+
+FUSIBLE = ["none", "l1:0.3", "l2:0.3", "elastic-net:0.3:0.2", "mcp:0.3", "scad:0.3", "0.5*mcp:1"]
+FUSIBLE += ["box:-0.2:0.3", "l2-ball:0.7"]
+
+
+@pytest.mark.parametrize("text", FUSIBLE)
+def test_a_step_may_be_a_scalar_tensor(text):
+    """As in compiled steps, where it changes; then 0 is a step as any other."""
+    h, layout = penalties.get(text), Layout(("w",), ((50,),))
+    v = torch.randn(3, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    v[:, :2] = torch.tensor([0.0, torch.nan])
+    assert h.is_fusible
+    for alpha in (0.0, 0.4, 1.1):
+        found = h.prox(v, torch.tensor(alpha, dtype=torch.float64), layout)
+        torch.testing.assert_close(found, h.prox(v, alpha, layout), equal_nan=True)
+    single = h.prox(v.float(), torch.tensor(0.4, dtype=torch.float64), layout)
+    assert single.dtype == torch.float32
+
+
+class Shifted(penalties.L1):
+    """Has a map of its own, for which the promise of the inherited one does not hold."""
+
+    def prox(self, v, alpha, layout):
+        return super().prox(v.sort(-1).values, alpha, layout)
+
+
+@pytest.mark.parametrize(
+    "h", [*map(penalties.get, ["l1-ball", "simplex", "group-lasso", "nuclear"]), Shifted(0.1)]
+)
+def test_other_maps_are_not_fusible(h):
+    assert not h.is_fusible
+    assert not penalties.Scaled(2.0, h).is_fusible

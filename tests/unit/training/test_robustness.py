@@ -103,15 +103,18 @@ def test_clients_in_turn_with_unequal_epochs():
 
 
 def test_steps_that_outgrow_the_cache_go_client_by_client():
-    """Which engine depends on the bytes of a step, the same every time."""
-    wide = nn.Sequential(nn.Flatten(), nn.Linear(36, 20_000), nn.ReLU(), nn.Linear(20_000, 3))
-    x, y = torch.randn(40, 1, 6, 6), torch.arange(40) % 3
-    fed = tf.Federation(x, y, torch.arange(40) // 20)
+    """Which engine depends on the bytes of a step and of the parameters, the same every time."""
+
+    def net(width):
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, width), nn.ReLU(), nn.Linear(width, 3))
+
+    x, y = torch.randn(120, 1, 6, 6), torch.arange(120) % 3
+    fed = tf.Federation(x, y, torch.arange(120) // 60)
     found = [
-        tf.fit(wide, fed, rounds=1, steps=1, batch=b, device="cpu").settings["engine"]
-        for b in (2, 20)  # of 20,000 activations each
+        tf.fit(net(n), fed, rounds=1, steps=1, batch=b, device="cpu").settings["engine"]
+        for n, b in ((6_000, 2), (6_000, 60), (20_000, 2))
     ]
-    assert found == ["vmap", "loop"]
+    assert found == ["vmap", "loop", "loop"]
 
 
 def test_the_summary_is_of_the_model_that_is_shipped():

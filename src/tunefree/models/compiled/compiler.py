@@ -72,7 +72,7 @@ def _compile_for_cpu(graph: GraphModule) -> Callable[..., Any]:
     compiled: dict[object, Callable[..., Any]] = {}
 
     def call(*args: Any) -> Any:
-        flat = tree_leaves(args)
+        flat = list(args) if nested is None else tree_leaves(args)
         strides = tuple(t.stride() for t in flat)
         if strides not in compiled:
             compiled[strides] = torch._inductor.compile(graph, flat)

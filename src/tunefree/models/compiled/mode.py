@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..conv2d import ConvGeometry, Pair, as_pair
+from ..conv2d import ConvGeometry, as_pair, per_axis, plain_windows
 from ..cpu import convolution as cpu_convolution
 from ..gpu import convolution as gpu_convolution
 from . import pool
@@ -51,28 +51,11 @@ class BatchedOpsMode(TorchFunctionMode):
         return func(*args, **named) if found is None else found
 
 
-def _max_pool(
-    samples_last: bool,
-    input: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Tensor | None:
-    kernel = _pair(kernel_size)
-    step = kernel if stride is None or stride == [] else _pair(stride)
-    is_plain = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and kernel == step
-    if not is_plain or ceil_mode or return_indices or kernel[0] * kernel[1] > MAX_WINDOW:
+def _max_pool(samples_last: bool, input: Tensor, *args: Any, **named: Any) -> Tensor | None:
+    kernel = plain_windows(input, *args, **named)
+    if kernel is None or kernel[0] * kernel[1] > MAX_WINDOW:
         return None
-    if input.ndim != 4 or input.shape[2] < kernel[0] or input.shape[3] < kernel[1]:
-        return None  # PyTorch refuses the last two itself
     return pool.max_pool(input, kernel, pool.SAMPLES if samples_last else pool.CHANNELS)
-
-
-def _pair(value: Any) -> Pair:
-    return as_pair(_per_axis(value, 2))
 
 
 def _convolve(
@@ -86,12 +69,12 @@ def _convolve(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    stride, dilation = _per_axis(stride, axes), _per_axis(dilation, axes)
+    stride, dilation = per_axis(stride, axes), per_axis(dilation, axes)
     if isinstance(padding, str):
         padding = _named_padding(padding, weight.shape[2:], dilation)
     if groups != 1 or padding is None or input.ndim != axes + 2:
         return None
-    padding = _per_axis(padding, axes)
+    padding = per_axis(padding, axes)
     kind = input.device.type
     if torch.is_autocast_enabled(kind):
         low = torch.get_autocast_dtype(kind)
@@ -107,11 +90,6 @@ def _convolve(
         shift = None if bias is None else bias.to(weight.dtype)
         out = gpu_convolution.convolve(input, weight, shift, geometry)
     return out.squeeze(2) if axes == 1 else out
-
-
-def _per_axis(value: Any, axes: int) -> tuple[int, ...]:
-    found = (value,) if isinstance(value, int) else tuple(value)
-    return found * axes if len(found) == 1 else found
 
 
 def _named_padding(

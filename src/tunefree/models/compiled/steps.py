@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...core.types import Rows
 from ..gpu.capture import CudaGraphFunction, is_on_gpu
-from ..gpu.graphs import finish, placeholders
+from ..gpu.graphs import finish, flatten_signature, placeholders
 from ..losses import Batch, DeferredBatch, LocalUpdate
 from ..problem import Problem
 from .compiler import compile_graph, trace_graph
@@ -108,13 +108,17 @@ class CompiledSteps:
         whole = trace_graph(step, self._state, gradient.low, self._constants, *batch)
         finish(whole)  # a trial of a line search reads no gradient
         self._used |= self._find_used(whole)
+        held: list[Any] = [self._state, gradient.low, self._constants]
+        is_gpu = is_on_gpu(self._problem)
+        if not is_gpu:  # to find the tensors in every call takes a good part of a small step
+            flatten_signature(whole)
+            held = tree_leaves(held)
         fast = compile_graph(whole, self._problem.device)
 
         def run(first: Tensor, *args: Any) -> Any:
-            return fast(self._state, gradient.low, self._constants, *args)
+            return fast(*held, *(args if is_gpu else tree_leaves(args)))
 
         run(gradient.parts[0], *batch)
-        is_gpu = is_on_gpu(self._problem)
         return CudaGraphFunction(run, gradient.parts[0], *batch) if is_gpu else run
 
     def _find_used(self, graph: GraphModule) -> set[str]:

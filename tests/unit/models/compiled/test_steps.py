@@ -79,6 +79,7 @@ def compare(method, fused, **settings):
         assert {k: v for k, v in one.items() if k != "seconds"} == pytest.approx(
             {k: v for k, v in two.items() if k != "seconds"}, rel=1e-9, nan_ok=True
         )
+    return plain.x
 
 
 @pytest.mark.parametrize("name", one_of_each())
@@ -113,6 +114,77 @@ def test_steps_with_everything_else(step, fused, uncompiled):
     compare(tf.Method(direction=both, step=step, weight_decay=0.01, **options), fused)
 
 
+PENALTIES = ["l1:3e-2", "l2:0.1", "elastic-net:3e-2:0.1", "mcp:3e-2", "scad:3e-2", "0.03*scad:1"]
+PENALTIES += ["box:-0.1:0.1", "l2-ball:0.5"]
+
+
+@pytest.mark.parametrize("name", ["fedmid", "fedda", "fastfedda", "za1"])
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_maps(name, penalty, fused, uncompiled):
+    """Steps of the maps grow with k and from round to round, or follow the schedule."""
+    schedule = {"schedule": "cosine+warmup:2"} if name == "fedmid" else {}
+    method = tf.methods.get(name, penalty=penalty, lr=0.05, weight_decay=0.01, **schedule)
+    found = compare(method, fused)
+    assert bool((found != fit(tf.methods.get(name, lr=0.05), compile=False).x).any())
+
+
+def test_maps_beside_another_direction(fused, uncompiled):
+    """A control variate, and steps that differ between clients."""
+    both = clients.Sum(clients.FedMiD(tf.penalties.get("mcp:3e-2"), 0.05), clients.Scaffold())
+    compare(tf.Method(direction=both, step=clients.Constant(0.05, balanced=True)), fused)
+
+
+@pytest.mark.parametrize("penalty", ["group-lasso:1e-2", "l1-ball:2", "nuclear:1e-2"])
+def test_maps_that_cannot_be_fused(penalty, fused, uncompiled, caplog):
+    """Then gradients are compiled by themselves, without a word."""
+    method = tf.methods.get("fedmid", penalty=penalty, lr=0.05)
+    assert not method.is_fusible
+    whole, plain = (fit(method, compile=c) for c in (True, False))
+    assert not any(fused)
+    assert "as a whole" not in caplog.text
+    torch.testing.assert_close(whole.x, plain.x, rtol=1e-9, atol=1e-12)
+
+
+class Halved(clients.Direction):
+    """An own direction with an own map, which depends on the round and on k."""
+
+    sets = ("project",)
+
+    def local_problem(self, x, down, own, t):
+        return clients.LocalProblem(project=lambda y, k: y / (1 + k + t.index))
+
+
+class Undeclared(Halved):
+    sets = ()
+
+
+class Own(clients.FedMiD):
+    """Inherits the promise of its maps, but has a map that is not one of those."""
+
+    def local_problem(self, x, down, own, t):
+        return clients.LocalProblem(project=lambda y, k: y / (1 + k + t.index))
+
+
+class Whole(Halved):
+    """The same as a `StepMap`."""
+
+    has_fusible_maps = True
+
+    def local_problem(self, x, down, own, t):
+        return clients.LocalProblem(project=clients.StepMap(self.shrink, t.plan, (t.index,)))
+
+    def shrink(self, y, k, plan, index):
+        return y / (1 + k + index)
+
+
+@pytest.mark.parametrize("direction", [Halved(), Undeclared(), Own(lr=0.1), Whole()])
+def test_own_maps(direction, fused, uncompiled):
+    method = tf.Method(direction=direction, step=clients.Constant(0.1))
+    whole, plain = (fit(method, compile=c) for c in (True, False))
+    assert any(fused) is isinstance(direction, Whole)
+    torch.testing.assert_close(whole.x, plain.x, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("reset", ["grow", "reset"])
 def test_line_searches(reset, fused, uncompiled):
     """Clients search for different numbers of trials, and some reach the last one."""
@@ -135,6 +207,23 @@ def test_compiled(step, schedule, fused):
         pytest.skip("this version of PyTorch compiles no steps in place on a CPU")
     both = clients.Sum(clients.Scaffold(), clients.Proximal(0.3))
     compare(tf.Method(direction=both, step=step, weight_decay=0.01, schedule=schedule), fused)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # torch's own use
+@pytest.mark.parametrize(
+    ("name", "penalty"),
+    [
+        ("fastfedda", "mcp:3e-2"),
+        *(
+            pytest.param(name, penalty, marks=pytest.mark.slow)
+            for name, penalty in (("fedda", "scad:3e-2"), ("za1", "l1:3e-2"), ("fedmid", "box"))
+        ),
+    ],
+)
+def test_compiled_maps(name, penalty, fused):
+    if not is_in_place_safe(torch.device("cpu")):
+        pytest.skip("this version of PyTorch compiles no steps in place on a CPU")
+    compare(tf.methods.get(name, penalty=penalty, lr=0.05), fused)
 
 
 class Early(clients.Constant):
