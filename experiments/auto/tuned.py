@@ -150,6 +150,7 @@ def network(task: str, seed: int, folder: str | None) -> torch.nn.Module:
 
 
 FREE = tuple(n for n, e in tf.methods.CATALOGUE.items() if not e.choose)  # nothing to choose
+PUBLISHED = ("deltasgd", "fedhyper", "fedprodigy")  # of these, what `auto` is compared with
 MORE = 1.4  # rounds of these, in units of the tuned methods'
 Job = tuple[str, str, int, str | None, str]  # task, method, seed, folder, device
 
@@ -229,7 +230,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
     The first two rows are the best tuned setting; those below are differences to it in points, on
     the seeds of the row. Brackets: how far a run ended below its own best evaluation, where it is
-    more than 1 point; and the number of seeds, where it is less than three.
+    more than 1 point; and the number of seeds, where it is less than three. Means are over the
+    tasks on which `auto`, the best setting for all tasks and the published methods have three
+    seeds.
     """
     scores: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
@@ -246,8 +249,11 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines.append("| best tuned | " + " | ".join(f"{mean[best[t]]:.4f}" for t in tasks) + " | |")
     lines.append("| its setting | " + " | ".join(best[t][1] for t in tasks) + " | |")
     others = [key[1] for key in mean if key[1] not in grid]
-    for name in dict.fromkeys(["auto", "fedrace", "feddowgdua", *FREE, *others]):
-        cells, gaps = [], []
+    fixed = fixed_setting(rows)
+    wanted = ("auto", *PUBLISHED, *fixed)
+    whole = [t for t in tasks if all(len(scores.get((t, n), [])) >= 3 for n in wanted)]
+    for name in dict.fromkeys(["auto", "fedrace", "feddowgdua", *FREE, *others, *fixed]):
+        cells, gaps = [], dict[str, float]()
         for task in tasks:
             found = scores.get((task, name))
             if found is None:
@@ -255,14 +261,16 @@ def table(rows: list[dict[str, Any]]) -> str:
                 continue
             top = {r["seed"]: r["final"] for r in scores[best[task]]}
             both = [r["final"] - top[r["seed"]] for r in found if r["seed"] in top]
-            gaps.append(100 * statistics.mean(both) if both else math.nan)
+            gaps[task] = 100 * statistics.mean(both) if both else math.nan
             drop = 100 * max(r["best"] - r["final"] for r in found)
             notes = [f"-{drop:.1f}"] * (drop > 1) + [f"{len(both)} of 3"] * (len(both) < 3)
-            cells.append(f"{gaps[-1]:+.1f}" + (f" ({', '.join(notes)})" if notes else ""))
+            cells.append(f"{gaps[task]:+.1f}" + (f" ({', '.join(notes)})" if notes else ""))
         if gaps:
-            whole = f"{statistics.mean(gaps):+.1f}" if len(gaps) == len(tasks) else ""
-            lines.append(f"| {name} | " + " | ".join(cells) + f" | {whole} |")
-    for name in fixed_setting(rows):
+            both = [gaps[t] for t in whole if t in gaps]
+            last = f"{statistics.mean(both):+.1f}" if whole and len(both) == len(whole) else ""
+            lines.append(f"| {name} | " + " | ".join(cells) + f" | {last} |")
+    lines += ["", f"Means over {', '.join(whole)}."]
+    for name in fixed:
         below = [-100 * gap for gap in gaps_of_settings(rows)[name]]
         usual, most = statistics.mean(below), max(below)
         far = f"{usual:.1f} points below the best of each, {most:.1f} at most (seed 0)"

@@ -329,17 +329,19 @@ def factor(schedule, t, T):
     """What the client step is multiplied by in round t of T.
 
     Terms multiply: ("cosine", f): f + (1-f)(1 + cos(pi t / max(T-1, 1)))/2; ("exponential", rate):
-    rate^t; ("linear", f): f + (1-f)(1 - t/T); ("warmup", w): min(1, (t+1)/w).
+    rate^t; ("linear", f): f + (1-f)(1 - t/T); ("linear", f, h): 1 until t = hT, then f + (1-f)
+    (T - t)/(T - hT); ("warmup", w): min(1, (t+1)/w).
     """
     value = 1.0
-    for kind, number in schedule:
+    for kind, number, *more in schedule:
         if kind == "cosine":
             f = number
             value *= f + (1 - f) * (1 + np.cos(np.pi * t / max(T - 1, 1))) / 2
         elif kind == "exponential":
             value *= number**t
         elif kind == "linear":
-            value *= number + (1 - number) * (1 - t / T)
+            start = more[0] * T if more else 0
+            value *= number + (1 - number) * (T - max(t, start)) / (T - start)
         elif kind == "warmup":
             value *= min(1.0, (t + 1) / number)
         else:
@@ -517,7 +519,9 @@ def feddowgdua(problem, x0, cohorts, steps, **common):
     return federated(problem, x0, cohorts, steps, step, server, **common)
 
 
-auto = feddowgdua  # of a model with one matrix
+def auto(problem, x0, cohorts, steps, *, schedule=(("linear", 0.0, 0.75),), **common):
+    """Of a model with one matrix."""
+    return feddowgdua(problem, x0, cohorts, steps, schedule=schedule, **common)
 
 
 def fedrace(problem, x0, cohorts, steps, *, weights="uniform", batch=None, panel=None):

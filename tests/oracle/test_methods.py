@@ -207,6 +207,7 @@ SCHEDULES = {
     "cosine": [("cosine", 0.1)],
     "exponential:0.9": [("exponential", 0.9)],
     "linear:0.2": [("linear", 0.2)],
+    "linear:0.2+hold:0.5": [("linear", 0.2, 0.5)],
     "warmup:3": [("warmup", 3)],
     "cosine+warmup:2": [("cosine", 0.1), ("warmup", 2)],
 }
@@ -564,12 +565,15 @@ def test_feddowgdua_is_the_composition_under_comparison():
 def test_auto_is_one_of_two_methods():
     shallow, deep = tf.methods.get("feddowgdua"), tf.methods.get("fedrace")
     auto = tf.methods.get("auto")
-    assert replace(auto, deep=None) == replace(shallow, name="auto", weights=None)
+    last = tf.clients.Schedule("linear", floor=0.0, hold=0.75)
+    assert replace(auto, deep=None) == replace(shallow, name="auto", weights=None, schedule=last)
     assert auto.for_deep_networks() == replace(deep, name="auto", weights=None)
     assert shallow.for_deep_networks() == shallow
     clipped, other = replace(auto, clip=0.5), replace(auto, server=tf.server.Average())
     assert clipped.for_deep_networks() == replace(deep, name="auto", weights=None, clip=0.5)
     assert other.for_deep_networks() == other
+    with pytest.raises(tf.core.errors.ArgumentError, match="schedule='cosine' with ServerRate"):
+        tf.methods.get("auto", schedule="cosine").for_deep_networks()
 
 
 @pytest.mark.parametrize(("rounds", "size"), [(9, 3), (30, 4), (22, 7)])

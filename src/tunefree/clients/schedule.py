@@ -3,7 +3,7 @@
 factor(t) = shape(t) * min(1, (t + 1) / warmup)           t = 0 .. T-1
 constant:     1
 cosine:       floor + (1 - floor) (1 + cos(pi t / (T - 1))) / 2
-linear:       floor + (1 - floor) (1 - t / T)
+linear:       floor + (1 - floor) min(1, (1 - t / T) / (1 - hold))
 exponential:  rate^t
 """
 
@@ -26,6 +26,7 @@ class Schedule(Checked):
         floor: Where cosine and linear decay end, in [0, 1].
         rate: Factor per round of the exponential, in (0, 1].
         warmup: Rounds of linear growth at the start, >= 0.
+        hold: Share of the rounds before the linear decay begins, in [0, 1).
 
     >>> Schedule.parse("cosine+warmup:2").factor(0, rounds=10)
     0.5
@@ -35,6 +36,7 @@ class Schedule(Checked):
     floor: NonNegative = 0.1
     rate: Positive = 0.998
     warmup: NonNegativeInt = 0
+    hold: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,6 +44,9 @@ class Schedule(Checked):
             raise ArgumentError(
                 f"Schedule(floor=..., rate=...) must be at most 1, got {self.floor}, {self.rate}."
             )
+        if self.hold and (self.shape != "linear" or self.hold >= 1):
+            given = f"got hold={self.hold}, shape={self.shape!r}"
+            raise ArgumentError(f"Schedule(hold=...) is below 1 and for shape='linear', {given}.")
 
     @property
     def is_constant(self) -> bool:
@@ -55,7 +60,8 @@ class Schedule(Checked):
             wave = (1 + math.cos(math.pi * t / max(rounds - 1, 1))) / 2
             return grow * (self.floor + (1 - self.floor) * wave)
         if self.shape == "linear":
-            return grow * (self.floor + (1 - self.floor) * (1 - t / rounds))
+            rest = min(1.0, (1 - t / rounds) / (1 - self.hold))
+            return grow * (self.floor + (1 - self.floor) * rest)
         return grow * (self.rate**t if self.shape == "exponential" else 1.0)
 
     @staticmethod
@@ -63,24 +69,27 @@ class Schedule(Checked):
         """Return the schedule of a text; a schedule is returned as it is.
 
         The texts are "constant", "cosine", "cosine:FLOOR", "linear", "linear:FLOOR", "exponential",
-        "exponential:RATE" and "warmup:ROUNDS", and a shape with a warm-up: "cosine+warmup:10".
+        "exponential:RATE" and "warmup:ROUNDS", a shape with a warm-up, "cosine+warmup:10", and a
+        linear decay in the last rounds only, "linear:0+hold:0.75".
         """
         if isinstance(text, Schedule):
             return text
-        numbers = {"cosine": "floor", "linear": "floor", "exponential": "rate", "warmup": "warmup"}
+        numbers = {"cosine": "floor", "linear": "floor", "exponential": "rate"}
+        extras = ("warmup", "hold")
+        numbers |= {name: name for name in extras}
         settings: dict[str, Any] = {}
         for word in str(text).split("+"):
             name, colon, number = word.partition(":")
             if name not in ("constant", *numbers):
                 raise unknown_name("schedule", text, ("constant", *numbers))
-            field = "warmup" if name == "warmup" else "shape"
+            field = name if name in extras else "shape"
             if field in settings or (colon and name == "constant"):
                 raise ArgumentError(
                     "A schedule is one shape and perhaps a warm-up, as in 'cosine+warmup:10' or "
                     f"'exponential:0.998', got {text!r}."
                 )
             settings[field] = name
-            if colon or name == "warmup":
+            if colon or name in extras:
                 kind = int if name == "warmup" else float
                 what = f"The {numbers[name]} of the schedule {text!r}"
                 settings[numbers[name]] = parse_value(what, number, kind)

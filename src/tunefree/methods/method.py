@@ -27,9 +27,12 @@ OUTPUTS: dict[str, Output] = {"last": Last(), "last-two": LastTwo(), "averaged":
 
 @dataclass(frozen=True)
 class DeepForm:
-    """The step and the server rule that take the place of a method's own in deep networks."""
+    """The step and the server rule that take the place of a method's own in deep networks.
 
-    instead_of: tuple[Step, Server]
+    The method's own schedule goes with them; another one stays.
+    """
+
+    instead_of: tuple[Step, Server, Schedule]
     step: Step
     server: Server
 
@@ -85,14 +88,15 @@ class Method:
         if self.clip is not None:
             check_positive("Method", "clip", self.clip)
         check_fit(self.direction, self.step, self.server, self.rates, self.clip)
-        if self.deep is not None and self.deep.instead_of != (self.step, self.server):
+        if self.deep is not None and self.deep.instead_of[:2] != (self.step, self.server):
             object.__setattr__(self, "deep", None)
 
     def for_deep_networks(self) -> "Method":
         """Return the form that deep networks are trained with: mostly the method itself."""
         if self.deep is None:
             return self
-        return replace(self, step=self.deep.step, server=self.deep.server)
+        rates = Schedule() if self.rates == self.deep.instead_of[2] else self.rates
+        return replace(self, step=self.deep.step, server=self.deep.server, schedule=rates)
 
     @property
     def directions(self) -> tuple[Direction, ...]:

@@ -14,6 +14,7 @@ from ..clients import (
     Polyak,
     Pull,
     Rates,
+    Schedule,
     ServerRate,
 )
 from ..clients import solver as read_solver
@@ -42,14 +43,15 @@ from .registry import LR, register_method, register_variant
 def auto() -> Method:
     """Nothing to choose: feddowgdua, and fedrace for deep networks. Ours.
 
-    Chosen by measurement (docs/auto.md). It is `feddowgdua`; a run trains `fedrace` instead if the
-    network has four or more weight matrices or an embedding, except under masks and robust rules,
-    where losses are not to be asked for or believed, and with compressed uploads, whose errors the
-    race takes for progress. Which of them it is, is decided before round 0 and recorded.
+    Chosen by measurement (docs/auto.md). It is `feddowgdua`, whose steps decay to zero in the last
+    quarter of the rounds; a run trains `fedrace` instead if the network has four or more weight
+    matrices or an embedding, except under masks and robust rules, where losses are not to be asked
+    for or believed, and with compressed uploads, whose errors the race takes for progress. Which of
+    them it is, is decided before round 0 and recorded.
     """
-    shallow, deep = feddowgdua(), fedrace()
-    form = DeepForm((shallow.step, shallow.server), deep.step, deep.server)
-    return replace(shallow, weights=None, deep=form)
+    shallow, deep, decay = feddowgdua(), fedrace(), Schedule.parse("linear:0+hold:0.75")
+    form = DeepForm((shallow.step, shallow.server, decay), deep.step, deep.server)
+    return replace(shallow, weights=None, schedule=decay, deep=form)
 
 
 @register_method("ours")

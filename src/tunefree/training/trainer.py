@@ -133,8 +133,7 @@ class Trainer:
         before = before if isinstance(before, int) else self._run.plan.rounds
         is_longer = before < run.plan.rounds
         # More rounds are more work, which may be worth compiling.
-        # And `auto` waits longer for a better model.
-        free = ("rounds", "engine", "patience") if is_longer else ()
+        free = ("rounds", "engine") if is_longer else ()
         folder.check_settings(run.settings, free)
         found = folder.load_checkpoint()
         if found is None:

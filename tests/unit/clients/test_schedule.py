@@ -20,6 +20,10 @@ def factors(text, rounds):
         ("exponential:0.5", [1, 0.5, 0.25, 0.125]),
         ("linear:0", [1, 0.75, 0.5, 0.25]),
         ("linear:0.2", [1, 0.8, 0.6, 0.4]),
+        ("linear:0+hold:0.75", [1, 1, 1, 1, 1, 1, 1, 0.5]),
+        ("linear:0+hold:0.75", [1, 1, 1, 1, 0.8]),
+        ("hold:0.5+linear:0.2+warmup:2", [0.5, 1, 1, 0.6]),
+        ("linear:0+hold:0.75", [1]),
         ("exponential", [1, 0.998, 0.998**2]),
         ("warmup:4", [0.25, 0.5, 0.75, 1, 1]),
         ("constant+warmup:2", [0.5, 1, 1]),
@@ -56,6 +60,10 @@ def test_a_schedule_parses_to_itself():
         ("exponential:1.5", "Schedule(floor=..., rate=...) must be at most 1, got 0.1, 1.5."),
         ("cosine:-0.5", "Schedule(floor=...) must be a finite number >= 0, got -0.5."),
         ("cosine:2", "Schedule(floor=..., rate=...) must be at most 1, got 2.0, 0.998."),
+        ("linear+hold", "The hold of the schedule 'linear+hold' must be a number."),
+        ("linear+hold:-1", "Schedule(hold=...) must be a finite number >= 0, got -1.0."),
+        ("linear+hold:1", "below 1 and for shape='linear', got hold=1.0, shape='linear'."),
+        ("cosine+hold:0.5", "below 1 and for shape='linear', got hold=0.5, shape='cosine'."),
         ("warmup:-1", "Schedule(warmup=...) must be an int >= 0, got -1."),
     ],
 )
@@ -66,7 +74,14 @@ def test_bad_text(text, words):
 
 
 @pytest.mark.parametrize(
-    "text", ["constant:3", "cosine+exponential:0.9", "cosine+cosine", "warmup:2+warmup:3"]
+    "text",
+    [
+        "constant:3",
+        "cosine+exponential:0.9",
+        "cosine+cosine",
+        "warmup:2+warmup:3",
+        "linear+hold:0.1+hold:0.2",
+    ],
 )
 def test_text_of_which_a_part_would_be_ignored(text):
     with pytest.raises(ArgumentError) as error:

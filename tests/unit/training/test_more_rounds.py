@@ -12,12 +12,9 @@ from tunefree.testing._problem import bound
 LATER = {"eval_every": 1, "cohort": 2}
 
 
-@pytest.mark.parametrize("name", ["auto", "scaffold", "fedadam", "fedproxwlod", "fedexp"])
+@pytest.mark.parametrize("name", ["feddowgdua", "scaffold", "fedadam", "fedproxwlod", "fedexp"])
 def test_a_finished_run_goes_on(name, tmp_path):
     options = LATER | ({"cohort": None} if tf.methods.get(name).full else {})
-    options |= (
-        {"preprocess": tf.Preprocess(scale=None)} if name == "auto" else {}
-    )  # on a standardised table its steps decay
     first = fit(name, rounds=3, out=tmp_path, **options)
     assert first.status == "finished"
     run, whole = fit(name, rounds=6, out=tmp_path, **options), fit(name, rounds=6, **options)
@@ -32,8 +29,8 @@ def test_a_finished_run_goes_on(name, tmp_path):
 
 @pytest.mark.parametrize(
     "method",
-    [tf.methods.get("fedavg", schedule="cosine"), tf.methods.get("padamfed")],
-    ids=["schedule", "rates"],
+    ["auto", tf.methods.get("fedavg", schedule="cosine"), tf.methods.get("padamfed")],
+    ids=["auto", "schedule", "rates"],
 )
 def test_a_schedule_that_was_planned_for_fewer_rounds_is_refused(method, tmp_path):
     fit(method, rounds=3, out=tmp_path)
@@ -46,9 +43,9 @@ def test_a_schedule_that_was_planned_for_fewer_rounds_is_refused(method, tmp_pat
 
 def test_which_methods_depend_on_the_number_of_rounds():
     names = tf.methods.names()
-    runs = {n: bound(tf.methods.get(n)) for n in names}
+    runs = {n: bound(tf.methods.get(n), rounds=8) for n in names}
     found = {n for n, run in runs.items() if reads_rounds(run.method, run.plan, run.start)}
-    assert found == {"fedrace", "parfrefl", "comparfrefl", "padamfed"}
+    assert found == {"auto", "fedrace", "parfrefl", "comparfrefl", "padamfed"}
 
 
 def test_fewer_rounds_and_other_settings_are_refused(tmp_path):

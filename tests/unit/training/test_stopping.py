@@ -328,21 +328,22 @@ def test_resume_goes_on_waiting(data, outputs, status, tmp_path):
     assert loaded.summary["validation_loss"] == whole.summary["validation_loss"]
 
 
-def test_more_rounds_have_more_patience(tmp_path):
-    fit("auto", images(), flat(), rounds=2, out=tmp_path)
-    run = fit("auto", images(), flat(), rounds=150, steps=2, out=tmp_path)
-    assert run.settings["patience"] == 30
-    assert torch.equal(run.output, fit("auto", images(), flat(), rounds=150).output)
-
-
 def test_steps_on_a_table_decay_over_the_planned_rounds(tmp_path):
     run = fit("auto", large(), rounds=4, out=tmp_path)
     schedule = run.settings["method"]["schedule"]
     assert (schedule["shape"], schedule["floor"]) == ("linear", 0.0)
     with pytest.raises(ResumeError, match="planned for 4 rounds"):
         fit("auto", large(), rounds=5, out=tmp_path)
-    whole = fit("auto", large(), rounds=4, preprocess=RAW)
-    assert whole.settings["method"]["schedule"]["shape"] == "constant"
+
+
+def test_other_steps_decay_in_the_last_quarter_of_the_planned_rounds(tmp_path):
+    run = fit("auto", images(), flat(), rounds=8, out=tmp_path)
+    schedule = run.settings["method"]["schedule"]
+    assert (schedule["shape"], schedule["floor"], schedule["hold"]) == ("linear", 0.0, 0.75)
+    with pytest.raises(ResumeError, match="planned for 8 rounds"):
+        fit("auto", images(), flat(), rounds=9, out=tmp_path)
+    unscaled = fit("auto", large(), rounds=4, preprocess=RAW)
+    assert unscaled.settings["method"]["schedule"] == schedule
 
 
 def test_the_command_line():
