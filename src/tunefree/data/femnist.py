@@ -16,9 +16,9 @@ from torch import Tensor
 from ..core.cache import cache_folder
 from ..core.errors import DataError, convert_errors
 from ..core.files import read_file
+from ..core.types import Array
 from .dataset import Dataset
 from .sources import DataFolder, search_folders
-from .tables import Array
 
 CLASSES, PIXELS = 62, 784
 LICENCE = "Public domain in the US (NIST Special Database 19); cite Caldas et al. 2018 (LEAF)."

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError
+from ..core.types import Array
 from .dataset import Dataset
 from .sources import DataFolder, DatasetSource, published_checksums, read_files
-from .tables import Array
 
 _IDX = (
     "train-images-idx3-ubyte",

@@ -18,9 +18,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from ..core.errors import check_in_range, check_int
+from ..core.types import Array
 from .dataset import Dataset
 from .sources import DataFolder, DatasetSource, published_checksums, read_files
-from .tables import Array
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from ..core.errors import DataError, convert_errors, first_line, import_optional, unknown_name
 from ..core.files import open_regular
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from ..core.types import Array
 
 log = logging.getLogger("tunefree")
 

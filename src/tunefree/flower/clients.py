@@ -21,11 +21,12 @@ from ..core.plan import Plan, Round
 from ..core.random import cohort
 from ..core.types import Channels, Vector
 from ..methods import Method
+from ..privacy.digits import from_digits
 from ..rounds.client import init_client_memory
 from ..rounds.pool import ClientPool, NoClientsError, QueryRequest, RoundResult
 from ..server.aggregate import client_weights
 from ..simulation.context import WORK_COUNTS, ClientContext, work_costs
-from ..simulation.moments import MomentSums, from_digits
+from ..simulation.moments import MomentSums
 from ..training.config import parsed
 from ..wire import Ledger
 from .check import WorkCost, read_passes, read_probe, read_upload, read_work

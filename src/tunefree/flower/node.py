@@ -23,6 +23,7 @@ from ..data.moments import column_moments, count_columns
 from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import LOSSES, Loss, Problem, are_labels
+from ..privacy.digits import to_digits
 from ..rounds.client import (
     init_client_memory,
     local_update,
@@ -33,7 +34,6 @@ from ..rounds.client import (
 )
 from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext, count_work
-from ..simulation.moments import to_digits
 from ..training.config import parsed
 from ..wire import Ledger
 from .memory import FIRST, MemoryStore, memory_home

@@ -23,6 +23,7 @@ from ..core.errors import (
     check_numbers,
 )
 from ..core.plan import Plan
+from ..core.ranks import Ranks, init_ranks
 from ..core.types import Vector
 from ..data.batches import batch_width, mean_steps
 from ..faults import Faults, PartialPlan
@@ -35,7 +36,6 @@ from ..rounds.client import init_client_memory
 from ..rounds.pool import ClientPool
 from ..rounds.server import exchange_moments
 from ..simulation.dry_run import measure_costs
-from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
 from ..wire import Ledger
 from .client_data import ClientData, ClientSource

@@ -20,8 +20,9 @@ from ..core.errors import (
     check_nonnegative,
 )
 from ..core.plan import Plan
+from ..core.ranks import init_ranks
 from ..core.types import Inputs, Samples, Vector, list_tensors, take_rows
-from ..data._arrays import all_finite
+from ..data.arrays import all_finite
 from ..data.federation import Federation
 from ..data.moments import column_spread, count_columns
 from ..methods import Method
@@ -29,7 +30,6 @@ from ..models.problem import WEIGHT, Problem, are_labels
 from ..rounds.pool import ClientPool
 from ..simulation.engine import SimulationConfig
 from ..simulation.faulty import FaultyClients
-from ..simulation.ranks import init_ranks
 from ..simulation.simulation import Simulation
 from .config import RunConfig, parsed
 from .evaluate import Evaluation, per_client

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.device import measure_free_ram
 from ..core.errors import (
     CheckpointError,
     ResumeError,
@@ -45,7 +46,6 @@ from ..core.files import (
     write_atomically,
 )
 from ..core.lock import lock_folder
-from ..simulation.memory import free_ram
 
 log = logging.getLogger("tunefree")
 
@@ -288,7 +288,7 @@ class RunFolder:
         """Return the newest usable checkpoint: rounds, tensors, facts; None if there is none."""
         if not os.path.lexists(self.path / "checkpoint.json"):
             return None
-        entries, limit = self._read_entries(), free_ram()
+        entries, limit = self._read_entries(), measure_free_ram()
         if self.is_started:
             limit = min(limit, self._largest_state())
         for k, entry in enumerate(entries):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.files import check_writable, open_regular, pack_tensors, write_atomically
 from ..core.types import Vector, list_tensors, take_rows
-from ..data._arrays import Label, read_inputs
+from ..data.arrays import Label, read_inputs
 from ..data.tables import Features
 from ..models.problem import LOSSES, Problem, class_axis
 from .best import choose_round

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from ..core.fields import Checked
+from ..core.files import encode_numbers, read_numbers
 from ..core.layout import Layout
 from ..core.types import Rows, State, Vector
-from ._bits import number_bytes, read_numbers
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Dense(Wire):
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
         """Return the numbers' own bytes."""
-        return number_bytes(row)
+        return encode_numbers(row)
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         """Return the numbers; refuse a message of another length."""
