@@ -31,8 +31,8 @@ from ..rounds.pool import ClientPool
 from ..simulation.engine import SimulationConfig
 from ..simulation.faulty import FaultyClients
 from ..simulation.simulation import Simulation
-from .config import RunConfig, parsed
-from .evaluate import Evaluation, per_client
+from .config import RunConfig, get_parsed
+from .evaluate import Evaluation, weigh_test_rows
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class SimulatedClients:
             "features": None if fed.features is None else fed.features.to_json(),
         }
         metrics, test, validation = config.evaluate.metrics or {}, None, None
-        groups, names = per_client(fed) if config.evaluate.per_client else (None, ())
+        groups, names = weigh_test_rows(fed) if config.evaluate.per_client else (None, ())
         if fed.test is not None:
             test = Evaluation(problem, fed.test, metrics, groups, names)
         if held_out is not None:
@@ -166,7 +166,7 @@ class SimulatedClients:
         self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
         """Return the simulation, with faults and attacks if the scenario has some."""
-        engine, faults = parsed(config.engine), parsed(config.scenario.faults)
+        engine, faults = get_parsed(config.engine), get_parsed(config.scenario.faults)
         setup = SimulationConfig(
             method=method,
             problem=problem,
@@ -178,10 +178,10 @@ class SimulatedClients:
             engine=engine.backend,
             compile=config.compile,
             chunk=engine.chunk,
-            augment=parsed(config.preprocess.augment),
-            aggregate=parsed(config.aggregate),
+            augment=get_parsed(config.preprocess.augment),
+            aggregate=get_parsed(config.aggregate),
             faults=faults,
-            attack=parsed(config.scenario.attack),
+            attack=get_parsed(config.scenario.attack),
         )
         simulation = Simulation(setup)
         return simulation if faults is None else FaultyClients(simulation, faults)

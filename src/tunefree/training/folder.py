@@ -55,7 +55,7 @@ ROUNDS = "rounds"  # in a state file, the number of rounds before it
 MAX_VECTORS = 64  # in a state, of the server and of each client; methods have less than a dozen
 
 # Prefixes of the history's entries that must be numbers.
-MEASURED = ("round", "train_", "test_", "validation_", "client_", "bytes_", "seconds", "gradients")
+NUMERIC = ("round", "train_", "test_", "validation_", "client_", "bytes_", "seconds", "gradients")
 MAX_VALUE = 1e300
 MAX_ROUND = 1 << 53
 
@@ -90,7 +90,7 @@ def is_history_row(row: Any) -> bool:
         return False
     for k, v in row.items():
         is_plain = v is None or (type(v) in (float, int) and -MAX_VALUE < v < MAX_VALUE)
-        if not is_plain and k.startswith(MEASURED):
+        if not is_plain and k.startswith(NUMERIC):
             return False
     return True
 

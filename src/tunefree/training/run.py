@@ -19,7 +19,7 @@ from ..models.problem import LOSSES, Problem, class_axis
 from .best import choose_round
 from .folder import RunFolder
 
-ROWS = 4096  # rows predicted at once
+ROWS_AT_ONCE = 4096  # rows predicted at once
 MOST_CLASSES = 1 << 24  # in settings that can be believed
 _RENDERERS: dict[str, Callable[..., Any]] = {}
 
@@ -141,8 +141,8 @@ class Run:
         rows = len(list_tensors(batch)[0])
         parts, shapes = [], ", ".join(str(tuple(t.shape)) for t in list_tensors(batch))
         with convert_errors(f"The model does not accept inputs of shape {shapes}", ArgumentError):
-            for low in range(0, max(rows, 1), ROWS):
-                part = take_rows(batch, slice(low, low + ROWS))
+            for low in range(0, max(rows, 1), ROWS_AT_ONCE):
+                part = take_rows(batch, slice(low, low + ROWS_AT_ONCE))
                 parts.append(problem.outputs(self.output, problem.prepare(part)).cpu())
         return torch.cat(parts)
 
