@@ -22,7 +22,8 @@ import torch
 
 from tunefree.core.device import find_device
 from tunefree.core.errors import ArgumentError, check_int, unknown_name
-from tunefree.data import Dataset, Iid, images, load, sources
+from tunefree.data import Dataset, Iid, load
+from tunefree.data.sources import SOURCES, locate
 from tunefree.methods import get
 from tunefree.models import nets
 from tunefree.models.problem import Precision
@@ -149,7 +150,7 @@ def measure(settings: PflCifar10, say: Say = silent) -> list[dict[str, Any]]:
 
 def _dataset(settings: PflCifar10) -> Dataset:
     found = settings.data == "cifar10" or (
-        settings.data == "auto" and sources.locate(images.CIFAR10, settings.data_dir) is not None
+        settings.data == "auto" and locate(SOURCES["cifar10"], settings.data_dir) is not None
     )
     rows = settings.users * IMAGES
     if found:

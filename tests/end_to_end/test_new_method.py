@@ -48,9 +48,9 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import pages
 import tunefree as tf
-from tunefree.simulation.dry_run import units
+from tunefree.simulation.dry_run import count_units
 from tunefree.study.tuning import default_grid
-found = units(tf.methods.get("fednesterov"))
+found = count_units(tf.methods.get("fednesterov"))
 print(json.dumps({
     "file": tf.__file__,
     "named": "fednesterov" in tf.methods.names(),

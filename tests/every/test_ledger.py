@@ -12,7 +12,7 @@ import tunefree as tf
 from every.cases import SIZES, federation, net
 from tunefree.clients import Plan, Round
 from tunefree.core.layout import Layout
-from tunefree.simulation.dry_run import Units, units
+from tunefree.simulation.dry_run import Units, count_units
 
 # name: down, up, what a client keeps, what the server keeps beyond x and the output part
 V, S = Units, lambda scalars: Units(1, scalars)
@@ -122,7 +122,7 @@ def numbers(found, d):
 def test_the_ledger_counts_what_parts_declare(name):
     dense = {"compressor": "dense"} if "compressor" in tf.methods.settings(name) else {}
     method, d = last(name, **dense), 40_000
-    found = units(method)
+    found = count_units(method)
     assert (numbers(found["down"], d), numbers(found["up"], d)) == declared(method, d)
 
 
@@ -133,15 +133,15 @@ def test_the_table_is_of_methods():
 @pytest.mark.parametrize("name", TABLE)
 def test_table(name):
     composite = "penalty" in tf.methods.settings(name)
-    found = units(last(name, **({"penalty": "l1:1e-4"} if composite else {})))
+    found = count_units(last(name, **({"penalty": "l1:1e-4"} if composite else {})))
     assert (found["down"], found["up"], found["client"], found["server"]) == TABLE[name]
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_compressed(name):
-    found = units(last(name))
+    found = count_units(last(name))
     assert (found["down"], found["client"], found["server"]) == COMPRESSED[name]
-    plain = units(last(name, compressor="dense"))
+    plain = count_units(last(name, compressor="dense"))
     assert plain["up"] == ONE
     kept, index = 2000, 16  # a twentieth of 40,000; bits of an index below that
     assert found["up"] == Units((8 + kept * 4 + kept * index / 8) / 4 / 40_000)
@@ -158,15 +158,17 @@ def test_compressed(name):
     ],
 )
 def test_forms_of_lod(settings, down, up):
-    found = units(last("fedproxwlod", **settings))
+    found = count_units(last("fedproxwlod", **settings))
     assert (found["down"], found["up"]) == (down, up)
 
 
 @pytest.mark.parametrize("name", ["parfrefl", "comparfrefl", "padamfed"])
 def test_the_pass_before_round_0_is_counted_uncompressed(name):
-    found = units(last(name))
+    found = count_units(last(name))
     assert found["before"] == ONE
-    assert all(units(last(n))["before"].vectors < 0.1 for n in ("fedavg", "scaffold", "feddog"))
+    assert all(
+        count_units(last(n))["before"].vectors < 0.1 for n in ("fedavg", "scaffold", "feddog")
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(tf.methods.names()) - COMPRESSED.keys()))
@@ -183,7 +185,7 @@ def test_a_run_costs_what_the_ledger_says(name):
         device="cpu",
         eval_every=3,
     )
-    down, up = (units(last(name))[way] for way in ("down", "up"))
+    down, up = (count_units(last(name))[way] for way in ("down", "up"))
     for row in run.history[1:]:
         assert row["bytes_down"] == 8 * len(SIZES) * (57 * down.vectors + down.scalars)
         assert row["bytes_up"] == 8 * len(SIZES) * (57 * up.vectors + up.scalars)

@@ -19,7 +19,7 @@ import prose
 import tunefree as tf
 from tunefree.core import errors
 from tunefree.core.text import read_argument_docs
-from tunefree.simulation.dry_run import units
+from tunefree.simulation.dry_run import count_units
 from tunefree.study.tables import StudyResult
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ def method_page(name: str) -> str:
     paper = prose.linked(f", arXiv:{entry.arxiv}" if entry.arxiv else "")
     words = inspect.cleandoc(entry.make.__doc__ or "").split("\n\n")[1:]
     words = [text for text in words if not text.startswith("Args:")]
-    sent = units(method)
+    sent = count_units(method)
     facts = {
         "paper": entry.paper + paper,
         "left to choose": ", ".join(f"`{k}`" for k in entry.choose) or "nothing",

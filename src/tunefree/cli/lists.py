@@ -8,7 +8,7 @@ from .. import methods as catalogue
 from ..core.errors import ArgumentError, TunefreeError, convert_errors
 from ..data import describe
 from ..report.terminal import make_table
-from ..simulation.dry_run import units
+from ..simulation.dry_run import count_units
 from .app import AsJson, app, err, out, print_facts
 
 
@@ -65,7 +65,7 @@ def _describe_method(name: str) -> dict[str, Any]:
     method = catalogue.get(name, **with_penalty)
     entry = catalogue.CATALOGUE[name]
     with convert_errors(f"The method {name!r} cannot be tried without data", ArgumentError):
-        counted = units(method)
+        counted = count_units(method)
     return {
         "name": name,
         "summary": entry.summary,

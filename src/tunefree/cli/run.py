@@ -8,9 +8,9 @@ from cyclopts import Parameter
 from ..core.errors import ArgumentError, Interrupted
 from ..core.files import to_json
 from ..core.plugins import get_user_object
+from ..core.ranks import init_ranks
 from ..core.text import format_bytes
 from ..report.terminal import ProgressBar, make_summary
-from ..simulation.ranks import init_ranks
 from ..sinks import SinkName, make_sinks
 from ..training.bind import bind, estimate_cost
 from ..training.callbacks import Callback

@@ -153,7 +153,7 @@ def compare(
         load_user_methods(methods)
         command |= {"methods": methods, "seeds": given.seeds or "3"}
     candidates = parse_candidates([m for m in command["methods"].split(",") if m.strip()])
-    given.check_columns(Comparison({}, [], tunings={c.label: {} for c in candidates if c.tuned}))
+    given.check_columns(Comparison({}, [], tunings={c.label: {} for c in candidates if c.is_tuned}))
     study, folder = given.make_study("compare", command)
     keep = {n: v for n, v in command["options"].items() if n not in ("method", "set", "seed")}
     keep |= {"methods": command["methods"], "seeds": command["seeds"], "goal": command["target"]}

@@ -1,4 +1,4 @@
-"""Opening, reading and writing files; JSON and safetensors; flattening of nested settings.
+"""Opening, reading and writing files; JSON, safetensors, numbers; flattening of nested settings.
 
 Folders of runs, studies and nodes may come from somebody else. Their files are opened by
 `open_descriptor` (`open_regular`, `read_file`, `write_file`), which accepts nothing but regular
@@ -17,6 +17,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from .errors import ArgumentError, CheckpointError, convert_errors
@@ -170,6 +172,19 @@ def unpack_tensors(data: bytes) -> dict[str, Tensor]:
 
     with convert_errors("not readable as safetensors", CheckpointError):
         return load(data)
+
+
+def encode_numbers(values: Tensor) -> bytes:
+    """Return the numbers' own bytes, little-endian."""
+    array = values.detach().cpu().contiguous().numpy()
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def read_numbers(data: bytes, like: Tensor) -> Tensor:
+    """Return the numbers of bytes, flat, with the dtype and place of `like`."""
+    kind = np.dtype(str(like.dtype).removeprefix("torch.")).newbyteorder("<")
+    array = np.frombuffer(data, kind).astype(kind.newbyteorder("="))
+    return torch.from_numpy(array).to(like.device)
 
 
 def flatten(settings: Any, name: str = "") -> dict[str, Any]:

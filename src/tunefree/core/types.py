@@ -1,8 +1,9 @@
 """Type aliases of tensors and dicts of tensors, and functions on model inputs."""
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,8 @@ Inputs: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 """A batch of model inputs; every tensor's first axis counts samples."""
 Samples: TypeAlias = tuple[Inputs, Tensor]
 """Inputs and targets, row by row."""
+Array: TypeAlias = "np.ndarray[Any, Any]"
+"""An array of NumPy, of any type."""
 State: TypeAlias = dict[str, Tensor]
 """State of a part between rounds, by name."""
 Channels: TypeAlias = dict[str, Tensor]

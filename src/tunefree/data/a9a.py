@@ -5,23 +5,16 @@ import torch
 from torch import Tensor
 
 from .dataset import Dataset
-from .sources import DataFolder, DatasetSource, published_checksums, read_files
+from .sources import SOURCES, DataFolder, read_files
 
 FEATURES = 123
-A9A = DatasetSource(
-    name="a9a",
-    files=("a9a", "a9a.t"),
-    folders=("a9a",),
-    licence="CC BY 4.0 (UCI Adult, Becker & Kohavi 1996), encoded by LIBSVM, Chang & Lin 2011.",
-    url="https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/",
-    checksums=published_checksums("a9a"),
-)
 
 
 def a9a(folder: DataFolder = None) -> Dataset:
     """Return 32,561 training and 16,281 test rows of 123 features; y is 1 for income over 50K."""
-    train, test = (parse_libsvm(data, FEATURES) for _, data in read_files(A9A, folder))
-    return Dataset(name="a9a", x=train[0], y=train[1], test=test, classes=2, licence=A9A.licence)
+    source = SOURCES["a9a"]
+    train, test = (parse_libsvm(data, FEATURES) for _, data in read_files(source, folder))
+    return Dataset(source.name, train[0], train[1], test, 2, licence=source.licence)
 
 
 def parse_libsvm(data: bytes, features: int) -> tuple[Tensor, Tensor]:

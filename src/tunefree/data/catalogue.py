@@ -1,78 +1,50 @@
-"""The datasets by name: facts about each one, and the function that loads it."""
+"""The datasets by name, as files/datasets.toml lists them."""
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import ArgumentError, DataError, check_known, convert_errors
 from ..core.plugins import Catalogue
-from . import a9a, femnist, images, shakespeare, sst2, synthetic
 from .dataset import Dataset
-from .sources import DataFolder, DatasetSource, locate
+from .sources import SOURCES, DataFolder, DatasetSource, locate
 
 
 @dataclass(frozen=True)
 class DatasetEntry:
-    """One row of the table of datasets; `find` returns where its files are, None if missing."""
+    """A dataset by name; `find` returns where its files are, None if missing."""
 
     load: Callable[..., Dataset]
-    licence: str
-    rows: str  # training + test
-    classes: str
-    size: str
-    owners: str = ""
+    source: DatasetSource
     find: Callable[[DataFolder], Path | None] | None = None  # None if it needs no files
     package: str | None = None  # the installed package that adds it, if it is not built in
 
 
-_FILES: tuple[tuple[Callable[..., Dataset], DatasetSource, str, str, str, str], ...] = (
-    (a9a.a9a, a9a.A9A, "32,561 + 16,281", "2", "3.5 MB", ""),
-    (images.cifar10, images.CIFAR10, "50,000 + 10,000", "10", "170 MB", ""),
-    (images.cifar10_subset, images.CIFAR10_SUBSET, "5,000 + 1,000", "10", "10 MB", ""),
-    (images.cifar100, images.CIFAR100, "50,000 + 10,000", "100", "169 MB", ""),
-    (images.fashion_mnist, images.FASHION_MNIST, "60,000 + 10,000", "10", "31 MB", ""),
-    (images.mnist, images.MNIST, "60,000 + 10,000", "10", "12 MB", ""),
-    (images.mnist_writers, images.MNIST_WRITERS, "23,409 + 2,000", "10", "3.5 MB", "200 writers"),
-    (
-        shakespeare.shakespeare,
-        shakespeare.SHAKESPEARE,
-        "by stride",
-        "80",
-        "5.5 MB",
-        "speaking roles",
-    ),
-    (sst2.sst2, sst2.SST2, "67,349 + 872", "2", "7 MB", ""),
-)
-_BUILT_IN = {
-    source.name: DatasetEntry(
-        load, source.licence, rows, classes, size, owners, partial(locate, source)
-    )
-    for load, source, rows, classes, size, owners in _FILES
-} | {
-    "digits": DatasetEntry(images.digits, images.DIGITS_LICENCE, "1,438 + 359", "10", "embedded"),
-    "femnist": DatasetEntry(
-        femnist.femnist, femnist.LICENCE, "as made", "62", "as made", "writers", femnist.locate
-    ),
-    "synthetic": DatasetEntry(
-        synthetic.synthetic, synthetic.LICENCE, "600 + 0", "regression", "made", "20 clients"
-    ),
-    "toy": DatasetEntry(
-        synthetic.toy, synthetic.LICENCE, "2 + 0", "regression", "made", "2 clients"
-    ),
-}
+def _get_function(text: str) -> Any:
+    """Return the function of MODULE:FUNCTION in this package."""
+    module, _, name = text.partition(":")
+    return getattr(import_module(f".{module}", __package__), name)
+
+
+def _make_entry(source: DatasetSource) -> DatasetEntry:
+    find = _get_function(source.find) if source.find else None
+    find = partial(locate, source) if source.files else find
+    return DatasetEntry(_get_function(source.load), source, find)
 
 
 def _adapt(name: str, found: Any, package: str) -> DatasetEntry:
     """Return the entry of an entry point in the group tunefree.datasets: a loader."""
     if not callable(found):
         raise ArgumentError(f"it must be a function that returns a Dataset, got {found!r}")
-    return DatasetEntry(found, "", "", "", "", package=package)
+    return DatasetEntry(found, DatasetSource(""), package=package)
 
 
-_CATALOGUE = Catalogue("dataset", "tunefree.datasets", dict(sorted(_BUILT_IN.items())), _adapt)
+_BUILT_IN = {name: _make_entry(SOURCES[name]) for name in sorted(SOURCES)}
+_CATALOGUE = Catalogue("dataset", "tunefree.datasets", _BUILT_IN, _adapt)
 
 
 def names() -> tuple[str, ...]:
@@ -123,7 +95,7 @@ def describe(folder: DataFolder = None) -> list[dict[str, str]]:
         except ArgumentError as error:  # another package's dataset: the others are still listed
             found = str(error)
         else:
-            row = {key: getattr(entry, key) for key in row}
+            row = {key: getattr(entry.source, key) for key in row}
             found = f"in the package {entry.package}" if entry.package else "in the package"
             if entry.find is not None:
                 found = str(entry.find(folder) or "missing")

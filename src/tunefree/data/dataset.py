@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ArgumentError, DataError, check_known
-from ..core.types import Inputs, Samples
-from ._arrays import (
+from ..core.types import Array, Inputs, Samples
+from .arrays import (
     Label,
     as_labels,
     as_weights,
@@ -21,7 +21,7 @@ from ._arrays import (
 )
 from .federation import Federation
 from .partition import ByOwner, Partitioner
-from .tables import Array, Features, read_file
+from .tables import Features, read_file
 
 MOST_CLASSES = 20  # different integers in a file that are taken for classes
 

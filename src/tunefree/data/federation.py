@@ -16,10 +16,10 @@ from torch import Tensor
 
 from ..core.errors import ArgumentError, DataError, check_between, check_int, check_known
 from ..core.random import bits, key
-from ..core.types import MAX_CLASSES, Inputs, Samples, map_inputs
-from . import _arrays
-from ._arrays import Label, bad_input, read_samples, select_rows
-from .tables import Array, Features, Table, read_table
+from ..core.types import MAX_CLASSES, Array, Inputs, Samples, map_inputs
+from . import arrays
+from .arrays import Label, bad_input, read_samples, select_rows
+from .tables import Features, Table, read_table
 
 TestBy = Literal["rows", "clients"]
 
@@ -133,27 +133,27 @@ class Federation:
         ]
         self.labels = _as_label_list(classes)
         if classes is None:
-            self.labels = _arrays.find_labels([pair[1] for _, pair in (*parts, *sets)])
+            self.labels = arrays.find_labels([pair[1] for _, pair in (*parts, *sets)])
         read = []
         for of, (x, y) in (*parts, *sets):
-            y = y if self.labels is None else _arrays.number_labels(y, self.labels, of)
-            read.append((of, _arrays.as_pair(x, y, of)))
+            y = y if self.labels is None else arrays.number_labels(y, self.labels, of)
+            read.append((of, arrays.as_pair(x, y, of)))
         pairs = [pair for _, pair in read[: len(parts)]]
         for of, pair in read[: len(parts)]:
-            _arrays.check_match(pair, pairs[0], of, parts[0][0])
+            arrays.check_match(pair, pairs[0], of, parts[0][0])
         x, y = pairs[0]
         if len(pairs) > 1:
-            x, y = _arrays.concatenate([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+            x, y = arrays.concatenate([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
         self.x, self.y = x, y
         found: dict[str, Samples] = dict(read[len(parts) :])
         for of, pair in found.items():
-            _arrays.check_match(pair, (x, y), of, "the training data")
+            arrays.check_match(pair, (x, y), of, "the training data")
         self.test, self.held = found.get("test"), found.get("held")
-        owners = _arrays.as_labels(owner, "owner", len(y))
+        owners = arrays.as_labels(owner, "owner", len(y))
         if clients is None:
             unique, ids = np.unique(owners, return_inverse=True)
         else:
-            unique, ids = np.arange(clients), _arrays.as_ids(owners, clients)
+            unique, ids = np.arange(clients), arrays.as_ids(owners, clients)
         sizes = torch.from_numpy(np.bincount(ids, minlength=len(unique)))
         if not bool(sizes.all()):
             empty = f"client {int((sizes == 0).nonzero()[0])} has no samples"
@@ -166,7 +166,7 @@ class Federation:
         self.test_owner = None if test_owner is None else self._test_ids(test_owner, unique)
         self.sample_weight = None
         if sample_weight is not None:
-            self.sample_weight = _arrays.as_weights(sample_weight, len(y))
+            self.sample_weight = arrays.as_weights(sample_weight, len(y))
         if (np.diff(ids) < 0).any():  # last, so that errors above name rows as they were given
             order = torch.from_numpy(np.argsort(ids, kind="stable"))
             self.x, self.y = select_rows((x, y), order)
@@ -428,14 +428,14 @@ class Federation:
         """
         total = hashlib.sha256()
         for pair in ((self.x, self.y), self.test, self.held):
-            _arrays.update_digest(total, pair)
+            arrays.update_digest(total, pair)
         total.update(str(self.sizes.tolist()).encode())
         if self.sample_weight is not None:
             total.update(self.sample_weight.numpy().tobytes())
         return total.hexdigest()[:16]
 
     def __repr__(self) -> str:
-        facts = _arrays.describe_set(self.samples, self.classes, self.test)
+        facts = arrays.describe_set(self.samples, self.classes, self.test)
         return f"Federation({self.name!r}, {self.clients} clients, {facts})"
 
     def _read_set(self, value: Any, of: str, y: Any) -> Any:
@@ -454,7 +454,7 @@ class Federation:
         """Return the number of classes, after checking labels; None if targets are not labels."""
         if classes is not None:
             check_int("Federation", "classes", classes, below=MAX_CLASSES)
-        if not _arrays.is_class(self.y):
+        if not arrays.is_class(self.y):
             if classes is not None:
                 raise DataError(
                     f"Federation(classes={classes!r}) needs integer labels in one axis, but y "
@@ -480,7 +480,7 @@ class Federation:
     def _test_ids(self, test_owner: Any, unique: Array) -> Tensor:
         if self.test is None:
             raise DataError("Federation(test_owner=...) needs test=(x, y) as well, got test=None.")
-        labels = _arrays.as_labels(test_owner, "test_owner", len(self.test[1]))
+        labels = arrays.as_labels(test_owner, "test_owner", len(self.test[1]))
         if labels.dtype.kind != unique.dtype.kind and "U" in (labels.dtype.kind, unique.dtype.kind):
             problem = "one of them holds strings and the other ints"
             raise bad_input("test_owner", f"use the labels of owner, but {problem}")

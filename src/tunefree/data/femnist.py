@@ -16,12 +16,11 @@ from torch import Tensor
 from ..core.cache import cache_folder
 from ..core.errors import DataError, convert_errors
 from ..core.files import read_file
+from ..core.types import Array
 from .dataset import Dataset
-from .sources import DataFolder, search_folders
-from .tables import Array
+from .sources import SOURCES, DataFolder, search_folders
 
 CLASSES, PIXELS = 62, 784
-LICENCE = "Public domain in the US (NIST Special Database 19); cite Caldas et al. 2018 (LEAF)."
 
 
 def femnist(folder: DataFolder = None) -> Dataset:
@@ -46,7 +45,7 @@ def femnist(folder: DataFolder = None) -> Dataset:
         owner=torch.tensor([number[user] for user in users]),
         owners=tuple(names),
         test_owner=torch.tensor([number.get(user, -1) for user in test_users]),
-        licence=LICENCE,
+        licence=SOURCES["femnist"].licence,
         note="As sampled and split by LEAF's scripts.",
     )
 

@@ -12,84 +12,14 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError
+from ..core.types import Array
 from .dataset import Dataset
-from .sources import DataFolder, DatasetSource, published_checksums, read_files
-from .tables import Array
+from .sources import SOURCES, DataFolder, DatasetSource, read_files
 
-_IDX = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
 _PARTS = ("train", "test")
 _Norm = tuple[tuple[float, ...], tuple[float, ...]]
 _CIFAR10_NORM = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # channel mean and deviation
 _CIFAR100_NORM = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-
-_MNIST_LICENCE = "CC BY-SA 3.0 as usually given; LeCun, Cortes & Burges 1998"
-_CIFAR_LICENCE = "No explicit licence, free for research with citation; Krizhevsky 2009."
-_CIFAR10_FILES = (*(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)),)
-_CIFAR10_FILES += ("cifar-10-batches-bin/test_batch.bin",)
-_CIFAR100_FILES = ("cifar-100-binary/train.bin", "cifar-100-binary/test.bin")
-
-FASHION_MNIST = DatasetSource(
-    name="fashion-mnist",
-    files=_IDX,
-    folders=("fashion-mnist", "FashionMNIST/raw"),
-    licence="MIT, Zalando SE; Xiao, Rasul & Vollgraf 2017, arXiv:1708.07747.",
-    url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    suffix=".gz",
-    checksums=published_checksums("fashion-mnist"),
-)
-MNIST = DatasetSource(
-    name="mnist",
-    files=_IDX,
-    folders=("mnist", "MNIST/raw"),
-    licence=f"{_MNIST_LICENCE}.",
-    url="https://ossci-datasets.s3.amazonaws.com/mnist/",
-    suffix=".gz",
-    checksums=published_checksums("mnist"),
-)
-MNIST_WRITERS = DatasetSource(
-    name="mnist-writers",
-    files=("mnist_200writers.npz",),
-    folders=("mnist",),
-    licence=f"{_MNIST_LICENCE}; writer numbers from QMNIST, BSD, Yadav & Bottou 2019.",
-    checksums=published_checksums("mnist-writers"),
-    hint="it is a selection of MNIST with QMNIST's writer numbers and has no public address.",
-)
-CIFAR10 = DatasetSource(
-    name="cifar10",
-    files=_CIFAR10_FILES,
-    folders=("cifar10",),
-    licence=_CIFAR_LICENCE,
-    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    members=_CIFAR10_FILES,
-    checksums=published_checksums("cifar10"),
-)
-CIFAR100 = DatasetSource(
-    name="cifar100",
-    files=_CIFAR100_FILES,
-    folders=("cifar100",),
-    licence=_CIFAR_LICENCE,
-    url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-    members=_CIFAR100_FILES,
-    checksums=published_checksums("cifar100"),
-)
-CIFAR10_SUBSET = DatasetSource(
-    name="cifar10-subset",
-    files=("cifar10_5k_1k.npz",),
-    folders=("cifar10",),
-    licence=_CIFAR_LICENCE,
-    checksums=published_checksums("cifar10-subset"),
-    hint="it is the first 500 training and 100 test images of each class of CIFAR-10 and has no "
-    "public address; 'cifar10' is the whole set.",
-)
-DIGITS_LICENCE = (
-    "CC BY 4.0; E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine "
-    "Learning Repository, 1998, doi:10.24432/C50P49."
-)
 
 
 def digits() -> Dataset:
@@ -107,19 +37,19 @@ def digits() -> Dataset:
         y=y[~test],
         test=(x[test], y[test]),
         classes=10,
-        licence=DIGITS_LICENCE,
+        licence=SOURCES["digits"].licence,
         note="Embedded; 8x8 images, not MNIST.",
     )
 
 
 def fashion_mnist(folder: DataFolder = None) -> Dataset:
     """Return 60,000 training and 10,000 test images of clothes, (1, 28, 28) in [0, 1]."""
-    return _idx_dataset(FASHION_MNIST, folder)
+    return _idx_dataset(SOURCES["fashion-mnist"], folder)
 
 
 def mnist(folder: DataFolder = None) -> Dataset:
     """Return 60,000 training and 10,000 test images of digits, (1, 28, 28) in [0, 1]."""
-    return _idx_dataset(MNIST, folder)
+    return _idx_dataset(SOURCES["mnist"], folder)
 
 
 def mnist_writers(folder: DataFolder = None) -> Dataset:
@@ -128,30 +58,30 @@ def mnist_writers(folder: DataFolder = None) -> Dataset:
     The test images are of other writers. This is MNIST by writer with QMNIST's numbers, 10 classes;
     it is not FEMNIST.
     """
-    ((_, data),) = read_files(MNIST_WRITERS, folder)
+    ((_, data),) = read_files(SOURCES["mnist-writers"], folder)
     arrays = _read_npz(data)
     writers, owner = np.unique(arrays["writer_train"], return_inverse=True)
-    dataset = _dataset(MNIST_WRITERS, _scale, arrays)
+    dataset = _dataset(SOURCES["mnist-writers"], _scale, arrays)
     note = "MNIST by writer (QMNIST numbers), 200 writers with 100 to 130 digits; not FEMNIST."
     return replace(dataset, owner=_labels(owner), owners=tuple(writers.tolist()), note=note)
 
 
 def cifar10(folder: DataFolder = None) -> Dataset:
     """Return 50,000 training and 10,000 test images, (3, 32, 32), 10 classes, normalised."""
-    return _cifar_dataset(CIFAR10, folder, 1, 10, _CIFAR10_NORM)
+    return _cifar_dataset(SOURCES["cifar10"], folder, 1, 10, _CIFAR10_NORM)
 
 
 def cifar100(folder: DataFolder = None) -> Dataset:
     """Return 50,000 training and 10,000 test images, (3, 32, 32), 100 fine classes, normalised."""
-    return _cifar_dataset(CIFAR100, folder, 2, 100, _CIFAR100_NORM)
+    return _cifar_dataset(SOURCES["cifar100"], folder, 2, 100, _CIFAR100_NORM)
 
 
 def cifar10_subset(folder: DataFolder = None) -> Dataset:
     """Return the first 500 training and 100 test images of each class of CIFAR-10, normalised."""
-    ((_, data),) = read_files(CIFAR10_SUBSET, folder)
+    ((_, data),) = read_files(SOURCES["cifar10-subset"], folder)
     arrays = _read_npz(data)
     arrays |= {f"x_{part}": _undo_differences(arrays[f"x_{part}_delta"]) for part in _PARTS}
-    dataset = _dataset(CIFAR10_SUBSET, partial(_normalise, norm=_CIFAR10_NORM), arrays)
+    dataset = _dataset(SOURCES["cifar10-subset"], partial(_normalise, norm=_CIFAR10_NORM), arrays)
     note = "5,000 + 1,000 of CIFAR-10's 60,000 images; do not compare with the whole set."
     return replace(dataset, note=note)
 

@@ -17,7 +17,7 @@ from ..core.errors import ArgumentError, DataError, check_int
 from ..core.fields import Checked, Positive, PositiveInt
 from ..core.random import bits, key, numpy_generator
 from ..core.text import Registry
-from .tables import Array
+from ..core.types import Array
 
 _BLOCK = 4096  # rows assigned at once in the balanced split
 _DRAWS = 1000  # of a split that is drawn until it is even enough

@@ -18,22 +18,12 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from ..core.errors import check_in_range, check_int
+from ..core.types import Array
 from .dataset import Dataset
-from .sources import DataFolder, DatasetSource, published_checksums, read_files
-from .tables import Array
+from .sources import SOURCES, DataFolder, read_files
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80
-SHAKESPEARE = DatasetSource(
-    name="shakespeare",
-    files=("raw_data.txt",),
-    folders=("shakespeare",),
-    licence="Text in the public domain; this electronic edition (World Library 1990-1993, Project "
-    "Gutenberg etext 100) for personal, non-commercial use only.",
-    url="https://www.gutenberg.org/files/100/old/1994-01-100.zip",
-    members=("100.txt",),
-    checksums=published_checksums("shakespeare"),
-)
 
 
 def shakespeare(
@@ -49,7 +39,7 @@ def shakespeare(
     """
     check_int("shakespeare", "stride", stride)
     check_in_range("shakespeare", "test_fraction", test_fraction, 0, 1)
-    ((_, data),) = read_files(SHAKESPEARE, folder)
+    ((_, data),) = read_files(SOURCES["shakespeare"], folder)
     parts: list[tuple[list[Array], list[int]]] = [([], []), ([], [])]  # train, test
     names: list[str] = []
     for name, text in sorted(find_speeches(data.decode("utf-8", "replace")).items()):
@@ -74,7 +64,7 @@ def shakespeare(
         owner=torch.tensor(parts[0][1]),
         owners=tuple(names),
         test_owner=torch.tensor(parts[1][1]) if test else None,
-        licence=SHAKESPEARE.licence,
+        licence=SOURCES["shakespeare"].licence,
         note=f"Speaking roles as in LEAF, one sequence every {stride} characters.",
         words=tuple(ALPHABET),
     )

@@ -14,6 +14,7 @@ import io
 import lzma
 import os
 import tarfile
+import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,22 +37,21 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 }
 
 
-def published_checksums(dataset: str) -> dict[str, str]:
-    """Return the known checksums of a dataset's files, in files/checksums.txt, by file name."""
-    text = package_files(__package__).joinpath("files/checksums.txt").read_text("utf-8")
-    rows = (line.split() for line in text.splitlines())
-    return {file: checksum for name, file, checksum in rows if name == dataset}
-
-
 @dataclass(frozen=True)
 class DatasetSource:
-    """The files of a dataset, and where they come from.
+    """What a dataset is, and where its files come from: a row of files/datasets.toml.
 
     Args:
         name: The dataset.
-        files: Names of its files, uncompressed.
+        files: Names of its files, uncompressed; none if it is embedded, made, or found by `find`.
         folders: Names that the dataset's folder may have; the first is used in the cache.
         licence: Terms of use, and the reference to cite.
+        load: The function that reads it, as "MODULE:FUNCTION" in this package.
+        find: A function that says where it is, if it has files of other names.
+        rows: Number of samples, training + test.
+        classes: Number of classes.
+        size: Size of the files.
+        owners: The natural owners, if there are some.
         url: URL of the archive, or of the folder that holds the files.
         suffix: Compression of the files at `url`: "", ".gz" or ".xz".
         members: Exact names of the files in the archive (a tar or zip), if there is one at `url`.
@@ -61,12 +61,18 @@ class DatasetSource:
     """
 
     name: str
-    files: tuple[str, ...]
-    folders: tuple[str, ...]
+    files: Sequence[str] = ()
+    folders: Sequence[str] = ()
     licence: str = ""
+    load: str = ""
+    find: str = ""
+    rows: str = ""
+    classes: str = ""
+    size: str = ""
+    owners: str = ""
     url: str = ""
     suffix: str = ""
-    members: tuple[str, ...] = ()
+    members: Sequence[str] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
     hint: str = ""
 
@@ -74,6 +80,10 @@ class DatasetSource:
     def archive(self) -> str:
         """File name of the archive; "" if the files are separate."""
         return self.url.rpartition("/")[2] if self.members else ""
+
+
+_TABLE = package_files(__package__).joinpath("files/datasets.toml").read_text("utf-8")
+SOURCES = {name: DatasetSource(name, **facts) for name, facts in tomllib.loads(_TABLE).items()}
 
 
 def search_folders(folder: DataFolder) -> list[Path]:

@@ -8,18 +8,9 @@ from torch import Tensor
 
 from ..core.errors import check_int
 from .dataset import Dataset
-from .sources import DataFolder, DatasetSource, published_checksums, read_files
+from .sources import SOURCES, DataFolder, read_files
 from .wordpiece import WordPiece, pad_tokens
 
-SST2 = DatasetSource(
-    name="sst2",
-    files=("train.tsv", "dev.tsv"),
-    folders=("SST-2", "sst2"),
-    licence="No explicit licence, research use; Socher et al. 2013, Wang et al. 2019 (GLUE).",
-    url="https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
-    members=("SST-2/train.tsv", "SST-2/dev.tsv"),
-    checksums=published_checksums("sst2"),
-)
 PADDING, UNKNOWN = 0, 1
 
 
@@ -44,7 +35,8 @@ def sst2(
     """
     for name, value in (("max_tokens", max_tokens), ("min_count", min_count)):
         check_int("sst2", name, value)
-    (train, y), (dev, y_dev) = (parse_phrases(data) for _, data in read_files(SST2, folder))
+    source = SOURCES["sst2"]
+    (train, y), (dev, y_dev) = (parse_phrases(data) for _, data in read_files(source, folder))
     if vocab is not None:
         pieces = WordPiece.read(vocab)
         x, x_dev = (pieces.encode([" ".join(p) for p in part], max_tokens) for part in (train, dev))
@@ -57,7 +49,7 @@ def sst2(
         note = "words between blanks, no pretrained tokenizer"
     note = f"Tested on GLUE's dev set; {note}."
     test = (x_dev, y_dev)
-    return Dataset("sst2", x, y, test, 2, licence=SST2.licence, note=note, words=words)
+    return Dataset("sst2", x, y, test, 2, licence=source.licence, note=note, words=words)
 
 
 def parse_phrases(data: bytes) -> tuple[list[list[str]], Tensor]:

@@ -20,8 +20,7 @@ import torch
 from ..core.errors import check_int
 from ..core.random import numpy_generator
 from .dataset import Dataset
-
-LICENCE = "Made here; no terms."
+from .sources import SOURCES
 
 
 def synthetic(
@@ -52,7 +51,7 @@ def synthetic(
         y=torch.from_numpy(y.reshape(-1)),
         owner=torch.arange(clients).repeat_interleave(samples),
         owners=tuple(range(clients)),
-        licence=LICENCE,
+        licence=SOURCES["synthetic"].licence,
         note="Drawn, not measured; squared error on the training rows is what the paper reports.",
     )
 
@@ -72,6 +71,6 @@ def toy() -> Dataset:
         y=torch.tensor([3.0, 3.0], dtype=torch.float64),
         owner=torch.tensor([0, 1]),
         owners=(0, 1),
-        licence=LICENCE,
+        licence=SOURCES["toy"].licence,
         note="Squared error; minimiser (3, 0); the paper starts at (0.24, 1).",
     )

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from ..core.errors import DataError, convert_errors, first_line, import_optional, unknown_name
 from ..core.files import open_regular
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from ..core.types import Array
 
 log = logging.getLogger("tunefree")
 
@@ -32,7 +31,7 @@ class Column:
 
     values: Array
     missing: "Array | None" = None  # which rows lack a value, if some do
-    categorical: bool = False  # whether numbers are categories
+    is_categorical: bool = False  # whether numbers are categories
     labels: tuple[str, ...] = ()  # the names of its classes, where the source has them
 
     @staticmethod
@@ -117,9 +116,9 @@ class Table:
             lacks = [
                 np.zeros(len(p.values), bool) if p.missing is None else p.missing for p in parts
             ]
-            is_categorical = any(part.categorical for part in parts)
+            is_categorical = any(part.is_categorical for part in parts)
             joined = np.concatenate(arrays), np.concatenate(lacks)
-            return Column.read(*joined, categorical=is_categorical, labels=parts[0].labels)
+            return Column.read(*joined, is_categorical=is_categorical, labels=parts[0].labels)
 
         return replace(first, columns={name: join(name) for name in first.columns})
 
@@ -153,7 +152,7 @@ def _read_frame(frame: Any) -> Table:
             if kind.startswith("float"):
                 lacks = lacks | np.asarray(series.is_nan().fill_null(False))
         is_categorical = kind.startswith(("category", "categorical", "enum"))
-        columns[str(name)] = Column.read(np.asarray(series), lacks, categorical=is_categorical)
+        columns[str(name)] = Column.read(np.asarray(series), lacks, is_categorical=is_categorical)
     if not columns:
         raise DataError("The frame has no columns.")
     remedy = f"fill or drop them first, as with frame.{fill} or frame.{drop}"
@@ -227,7 +226,7 @@ class Feature:
 
     name: str
     categories: tuple[Any, ...] | None = None
-    array: bool = False  # whether its values are arrays, which the model takes as they are
+    is_array: bool = False  # whether its values are arrays, which the model takes as they are
 
     @property
     def names(self) -> list[str]:
@@ -286,7 +285,7 @@ class Features:
                 f"{', '.join(lacking)}; it has {found}."
             )
         columns = {one.name: table.column(one.name, "the table") for one in self.each}
-        if any(one.array for one in self.each):
+        if any(one.is_array for one in self.each):
             arrays = {name: _as_number_array(name, values) for name, values in columns.items()}
             return arrays if len(arrays) > 1 else next(iter(arrays.values()))
         return np.column_stack([one.encode(columns[one.name]) for one in self.each])
@@ -296,7 +295,7 @@ class Features:
         out = []
         for one in self.each:
             more = {} if one.categories is None else {"categories": list(one.categories)}
-            out.append({"name": one.name, **more, **({"array": True} if one.array else {})})
+            out.append({"name": one.name, **more, **({"array": True} if one.is_array else {})})
         return out
 
     @staticmethod
@@ -313,9 +312,9 @@ class Features:
 
 
 def _find_feature(table: Table, name: str) -> Feature:
-    values, is_categorical = table.column(name, "the table"), table.columns[name].categorical
+    values, is_categorical = table.column(name, "the table"), table.columns[name].is_categorical
     if values.ndim > 1:
-        return Feature(name, array=True)
+        return Feature(name, is_array=True)
     if values.dtype.kind in "fiub" and not is_categorical:
         return Feature(name)
     if values.dtype.kind in "mM":

@@ -21,12 +21,13 @@ from ..core.plan import Plan, Round
 from ..core.random import cohort
 from ..core.types import Channels, Vector
 from ..methods import Method
+from ..privacy.digits import from_digits
 from ..rounds.client import init_client_memory
 from ..rounds.pool import ClientPool, NoClientsError, QueryRequest, RoundResult
 from ..server.aggregate import client_weights
 from ..simulation.context import WORK_COUNTS, ClientContext, work_costs
-from ..simulation.moments import MomentSums, from_digits
-from ..training.config import parsed
+from ..simulation.moments import MomentSums
+from ..training.config import get_parsed
 from ..wire import Ledger
 from .check import WorkCost, read_passes, read_probe, read_upload, read_work
 from .exchange import Exchange, Request, TooFewError
@@ -83,7 +84,7 @@ class FlowerClients(ClientPool):
         self._start, self._exchange, self._held = start, exchange, held
         self._scaling = scaling
         self._settings, self._secure = exchange.settings, exchange.settings.secure
-        self._aggregate = parsed(self._settings.aggregate)
+        self._aggregate = get_parsed(self._settings.aggregate)
         if self._secure is not None:
             check_secure_settings(method, self._settings)
             check_weights(self._shares, method.resolved_weights)

@@ -26,10 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.device import measure_free_ram
 from ..core.errors import CheckpointError, DataError
 from ..core.files import check_writable, pack_tensors, read_file, unpack_tensors, write_atomically
 from ..core.types import Channels, State
-from ..simulation.memory import free_ram
 
 FIRST = ""  # the version before a client's first round
 MEMORY_VARIABLE = "TUNEFREE_MEMORY"  # folder of the memory, unless the node's configuration has one
@@ -67,7 +67,7 @@ class MemoryStore:
     def read(self, version: str, kind: str = "memory") -> State | None:
         """Return a version, or None if it is missing or damaged."""
         try:
-            stored = read_file(self._file(version, kind), free_ram())
+            stored = read_file(self._file(version, kind), measure_free_ram())
             if hashlib.sha256(stored[32:]).digest() != stored[:32]:
                 return None
             return unpack_tensors(stored[32:])

@@ -23,6 +23,7 @@ from ..data.moments import column_moments, count_columns
 from ..methods import Method
 from ..models.loop import LoopEngine
 from ..models.problem import LOSSES, Loss, Problem, are_labels
+from ..privacy.digits import to_digits
 from ..rounds.client import (
     init_client_memory,
     local_update,
@@ -33,8 +34,7 @@ from ..rounds.client import (
 )
 from ..simulation.batches import BatchSource
 from ..simulation.context import ClientContext, count_work
-from ..simulation.moments import to_digits
-from ..training.config import parsed
+from ..training.config import get_parsed
 from ..wire import Ledger
 from .memory import FIRST, MemoryStore, memory_home
 from .payload import (
@@ -132,7 +132,7 @@ class Node:
         fed = fed.map_x(problem.prepare) if problem.casts else fed
         fed.sizes, fed.starts = (torch.zeros(terms.clients, dtype=torch.int64) for _ in range(2))
         fed.sizes[self.client] = fed.samples
-        cut, seed, augment = config.batch_plan, config.seed, parsed(config.preprocess.augment)
+        cut, seed, augment = config.batch_plan, config.seed, get_parsed(config.preprocess.augment)
         width = max(terms.width, batch_width(fed.sizes, cut))  # the server may limit our claim
         batches = BatchSource(problem, fed, cut, seed, augment, padded=width)
         return _NodeRun(

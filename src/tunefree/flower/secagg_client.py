@@ -25,8 +25,8 @@ from ..core.lock import lock_folder
 from ..core.types import Channels, Vector
 from ..methods import Method
 from ..privacy import Channel, ProtocolClient, ProtocolError, ProtocolTerms, Quantizer, Secure
+from ..privacy.digits import DIGITS
 from ..privacy.keys import digest
-from ..simulation.moments import DIGITS
 from .memory import MemoryStore
 from .payload import HeaderValue, Payload
 

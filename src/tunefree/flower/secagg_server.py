@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
+from ..core.device import measure_free_ram
 from ..core.errors import (
     ArgumentError,
     CheckpointError,
@@ -40,7 +41,6 @@ from ..methods import Method
 from ..privacy import DealerError, ProtocolError, ProtocolServer
 from ..privacy.protocol_client import COMPARABLE
 from ..server.aggregate import weighted_mean
-from ..simulation.memory import free_ram
 from .check import RefusedError
 from .exchange import Exchange, Request
 from .payload import HeaderValue, Payload, wrap_bytes
@@ -105,7 +105,7 @@ class MaskedRounds:
                 self._last = int(json.loads(read_file(folder / FILE, MAX_JSON))["round"])
         if folder is not None and os.path.lexists(folder / ANSWERS):
             with convert_errors(f"{folder / ANSWERS} is damaged", CheckpointError):
-                self._answers = unpack_tensors(read_file(folder / ANSWERS, free_ram()))
+                self._answers = unpack_tensors(read_file(folder / ANSWERS, measure_free_ram()))
         self._before = self._last
 
     def check(self, t: int) -> None:

@@ -18,7 +18,7 @@ from ..core.files import MAX_JSON, check_writable, open_regular, read_file, writ
 from ..core.lock import lock_folder
 from ..core.plan import Plan
 from ..core.types import Vector, take_rows
-from ..data._arrays import as_pair
+from ..data.arrays import as_pair
 from ..data.batches import batch_width
 from ..data.federation import Federation
 from ..methods import Method

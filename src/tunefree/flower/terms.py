@@ -12,14 +12,13 @@ import torch
 from .. import methods
 from ..core.errors import ArgumentError, convert_errors
 from ..core.fields import has_type
-from ..core.files import to_json
+from ..core.files import encode_numbers, to_json
 from ..core.layout import Layout
 from ..core.plan import Plan
 from ..core.types import Vector
 from ..methods import Method
 from ..models.problem import LOSSES, Problem
 from ..training.config import RunConfig
-from ..wire._bits import number_bytes
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ def digest_model(problem: Problem) -> str:
 
 def digest_start(x: Vector) -> str:
     """Return 64 hex digits of a model, so that all clients are sent the same first one."""
-    return hashlib.sha256(number_bytes(x)).hexdigest()
+    return hashlib.sha256(encode_numbers(x)).hexdigest()
 
 
 def _digest(value: Any) -> str:

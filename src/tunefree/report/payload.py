@@ -26,8 +26,8 @@ from ..version import __version__
 
 COSTS = ("bytes_up", "bytes_down", "seconds", "gradients")  # summed over rounds
 NO_CURVE = ("round", *COSTS)
-MEASURES = ("test_accuracy", "best_test_accuracy", "test_loss")  # of a run's summary
-TOTALS = (*COSTS, "rounds", *MEASURES)
+SUMMARY_MEASURES = ("test_accuracy", "best_test_accuracy", "test_loss")  # of a run's summary
+TOTALS = (*COSTS, "rounds", *SUMMARY_MEASURES)
 MAIN = ("test_accuracy", "test_loss", "train_loss")
 COMMAND_DEFAULTS = CommandConfig().to_json()
 ALWAYS = ("data", "method", "rounds", "seed")  # options that a command states in any case
@@ -209,7 +209,7 @@ def method_name(run: Run) -> str:
     return str(name) if name else "run"
 
 
-def summary_rows(run: Run, measures: Sequence[str] = MEASURES) -> list[tuple[str, str]]:
+def summary_rows(run: Run, measures: Sequence[str] = SUMMARY_MEASURES) -> list[tuple[str, str]]:
     """Return a run's totals and last measurements as pairs of texts: name and value."""
     found = run.summary
     up, down = format_bytes(found["bytes_up"]), format_bytes(found["bytes_down"])
@@ -230,10 +230,10 @@ def describe_run(run: Run) -> str:
     return "\n".join(f"{name:<{width}}{text}" for name, text in rows)
 
 
-def command(settings: Mapping[str, Any]) -> str | None:
+def format_command(settings: Mapping[str, Any]) -> str | None:
     """Return the command line that repeats a run, or None if the run was started from Python.
 
-    >>> command({"command": {"method": "fedavg", "set": ["lr=0.1"], "seed": 1, "batch": 50}})
+    >>> format_command({"command": {"method": "fedavg", "set": ["lr=0.1"], "seed": 1, "batch": 50}})
     'tunefree run --method fedavg --set lr=0.1 --seed 1'
     """
     asked = settings.get("command")
@@ -278,7 +278,7 @@ def build_group(label: str, runs: Sequence[Run]) -> dict[str, Any]:
         "curves": build_curves(table),
         "ledger": build_ledger(table),
         "settings": _settings_text(runs),
-        "commands": [text for run in runs if (text := command(run.settings))],
+        "commands": [text for run in runs if (text := format_command(run.settings))],
     }
 
 

@@ -17,9 +17,9 @@ from rich.table import Table
 from ..core.text import format_bytes
 from ..training.callbacks import Event
 from ..training.run import Run
-from .payload import MEASURES, summary_rows
+from .payload import SUMMARY_MEASURES, summary_rows
 
-MEASURED = {
+SHOWN_IN_BAR = {
     "test_accuracy": "accuracy",
     "test_loss": "test loss",
 }  # the first in a row is shown
@@ -43,7 +43,7 @@ def describe_engine(settings: dict[str, Any]) -> str:
     return line.replace("kept on the file", "kept in a file")
 
 
-def in_notebook() -> bool:
+def is_in_notebook() -> bool:
     """Return whether this process is the kernel of a notebook."""
     module = sys.modules.get("IPython")
     shell = None if module is None else module.get_ipython()
@@ -82,7 +82,7 @@ class ProgressBar:
         self._prints_lines = lines and not console.is_terminal
         self._bytes, self._rounds_seen, self._start = 0, 0, time.perf_counter()
         self._measured: str | None = None
-        self._notebook = NotebookBar() if in_notebook() else None
+        self._notebook = NotebookBar() if is_in_notebook() else None
         self._text = ""
         self._bar = Progress(
             TextColumn("[bold]round"),
@@ -113,7 +113,7 @@ class ProgressBar:
         row = event.row
         self._rounds_seen += 1
         self._bytes += row["bytes_up"] + row["bytes_down"]
-        for name, title in MEASURED.items():
+        for name, title in SHOWN_IN_BAR.items():
             if row.get(name) is not None:
                 self._measured = f"{title} {row[name]:.4f}"
                 break
@@ -132,14 +132,14 @@ class ProgressBar:
 def make_bar(rounds: int) -> ProgressBar | None:
     """Return the progress bar of `fit`; None where there is neither a terminal nor a notebook."""
     console = Console(stderr=True, highlight=False)
-    can_draw = console.is_terminal or in_notebook()
+    can_draw = console.is_terminal or is_in_notebook()
     return ProgressBar(rounds, console, lines=False) if can_draw else None
 
 
 def make_summary(run: Run) -> Table:
     """Return a run's totals and last measurements as a table."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, text in summary_rows(run, (*MEASURES, "client_worst", "client_spread")):
+    for name, text in summary_rows(run, (*SUMMARY_MEASURES, "client_worst", "client_spread")):
         table.add_row(name, escape(text))
     return table
 

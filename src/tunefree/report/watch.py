@@ -142,7 +142,7 @@ class PageHandler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the terminal belongs to the command that started the server."""
+        """Log nothing: the command that started the server prints to the terminal."""
 
 
 def make_server(

@@ -182,7 +182,7 @@ class Units:
         return "+".join(part for part in (vectors, scalars) if part) or "0"
 
 
-def units(method: Method, clients: int = 8, d: int = 40_000) -> dict[str, Units]:
+def count_units(method: Method, clients: int = 8, d: int = 40_000) -> dict[str, Units]:
     """Return the uploads, downloads and memory of a method with full participation, in units of d.
 
     "up" and "down" are per client and round, "before" is a client's upload before round 0, "client"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..attacks import Attack
 from ..core.plan import Plan
+from ..core.ranks import Ranks
 from ..core.types import Vector
 from ..data.batches import BatchPlan
 from ..data.federation import Federation
@@ -24,7 +25,6 @@ from ..models.losses import Losses
 from ..models.problem import Problem
 from ..server.aggregate import Aggregation, weighted_mean
 from .batches import BatchSource
-from .ranks import Ranks
 
 log = logging.getLogger("tunefree")
 

@@ -20,6 +20,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from ..core.device import measure_free_ram
 from ..core.errors import ArgumentError, TunefreeError, check_int, check_known
 from ..core.lock import is_unused, mark_in_use
 from ..core.types import State
@@ -285,28 +286,10 @@ def _plain(ids: Tensor) -> Tensor:
 
 
 def _choose(on: torch.device, need: int) -> Place:
-    free = torch.cuda.mem_get_info(on)[0] if on.type == "cuda" else free_ram()
+    free = torch.cuda.mem_get_info(on)[0] if on.type == "cuda" else measure_free_ram()
     if on.type != "cpu" and need <= free / 2:
         return "device"
-    return "host" if need * _local_processes() <= free_ram() / 2 else "file"
-
-
-def free_ram() -> int:
-    """Return the free RAM in bytes, of this machine or this container, whichever is less."""
-    try:
-        facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        free = int(facts["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):
-        if not hasattr(os, "sysconf"):  # not a POSIX system
-            return 4 << 30
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    group = Path("/sys/fs/cgroup")
-    try:
-        most, used = (int((group / f"memory.{n}").read_text()) for n in ("max", "current"))
-        facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        return max(0, min(free, most - used + int(facts["inactive_file"])))  # caches can be dropped
-    except (OSError, ValueError, KeyError):  # no cgroup, or no limit
-        return free
+    return "host" if need * _local_processes() <= measure_free_ram() / 2 else "file"
 
 
 def _local_processes() -> int:

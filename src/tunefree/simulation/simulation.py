@@ -39,7 +39,7 @@ from .memory import ClientMemory
 from .moments import MomentSums
 
 MOMENT_CLIENTS = 1024  # whose moments are computed at once
-ROWS = 4096  # samples per call in `gradient`, where clients do not matter
+ROWS_AT_ONCE = 4096  # samples per call in `gradient`, where clients do not matter
 
 
 class Simulation(ClientPool):
@@ -314,8 +314,8 @@ class Simulation(ClientPool):
         each = (self.weights / self.federation.sizes).repeat_interleave(self.federation.sizes)
         weight = each.to(x.device, x.dtype)
         total = self.method.weight_decay * x
-        for low in range(0, len(weight), ROWS):
-            rows = slice(low, low + ROWS)
+        for low in range(0, len(weight), ROWS_AT_ONCE):
+            rows = slice(low, low + ROWS_AT_ONCE)
             inputs = take_rows(self.federation.x, rows)
             total = total + self.problem.gradient(x, inputs, self.federation.y[rows], weight[rows])
         return total

@@ -27,7 +27,7 @@ class Candidate:
     name: str | None = None  # in the catalogue; None for a `Method` without one
     texts: tuple[str, ...] = ()  # its settings as KEY=VALUE
     settings: dict[str, Any] = field(default_factory=dict)
-    tuned: bool = False  # whether its other settings are searched first
+    is_tuned: bool = False  # whether its other settings are searched first
 
 
 def parse_candidate(text: str) -> Candidate:
@@ -42,7 +42,7 @@ def parse_candidate(text: str) -> Candidate:
         if is_user_object(name):
             get_user_object(name)
         raise unknown_name("method", name, methods.CATALOGUE)
-    return replace(make_candidate(name, texts), label=text.strip(), tuned=TUNED in parts)
+    return replace(make_candidate(name, texts), label=text.strip(), is_tuned=TUNED in parts)
 
 
 def load_user_methods(text: str) -> None:

@@ -145,9 +145,9 @@ class Comparison(tables.StudyResult):
         if self.goal is not None:
             why = ""
             if self.target is None and measures.is_higher_better(self.measure):
-                why = f" ({measures.SHARE:.0%} of the best final mean)"
+                why = f" ({measures.TARGET_SHARE:.0%} of the best final mean)"
             elif self.target is None:
-                why = f" ({1 - measures.SHARE:.0%} above the best final mean)"
+                why = f" ({1 - measures.TARGET_SHARE:.0%} above the best final mean)"
             name = self.measure.replace("_", " ")
             parts.append(f"Rounds, sent up, gradients: until {name} {self.goal:.4f}{why}.")
         return " ".join(parts)
@@ -294,7 +294,7 @@ def run_comparison(
     if target is not None:
         check_finite("compare", "target", target)
     study.check(candidates)
-    grids = {c.label: make_grid(c) for c in candidates if c.tuned}
+    grids = {c.label: make_grid(c) for c in candidates if c.is_tuned}
     ready, spent = {c.label: c for c in candidates}, dict(tunings or {})
     tasks = [study.task(c.label, seed) for seed in study.seeds for c in candidates]
     done: dict[RunTask, Outcome] = {}

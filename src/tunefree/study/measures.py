@@ -17,7 +17,7 @@ from .tasks import GOOD, NOT_RUN, FailedRun, Outcome
 
 COSTS = ("gradients", "bytes_up", "bytes_down", "seconds")
 MEASURES = ("test_accuracy", "test_loss", "validation_accuracy", "validation_loss", "train_loss")
-SHARE = 0.95  # the default target, as a share of the best method's final score
+TARGET_SHARE = 0.95  # the default target, as a share of the best method's final score
 OutcomesByLabel = Mapping[str, Sequence[Outcome]]
 
 
@@ -112,13 +112,15 @@ def select_runs(groups: OutcomesByLabel) -> dict[str, list[Run]]:
 
 
 def default_target(groups: OutcomesByLabel, measure: str) -> float | None:
-    """Return the target if none is given; see `SHARE`."""
+    """Return the target if none is given; see `TARGET_SHARE`."""
     finals = final_values(groups, measure)
     first = find_best(finals, measure)
     mean = None if first is None else mean_and_sd(finals[first])[0]
     if mean is None:
         return None
-    return SHARE * mean if is_higher_better(measure) else mean + (1 - SHARE) * abs(mean)
+    if is_higher_better(measure):
+        return TARGET_SHARE * mean
+    return mean + (1 - TARGET_SHARE) * abs(mean)
 
 
 def compare_with(

@@ -18,7 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 
 from ..core.errors import ArgumentError, first_line
-from ..simulation.ranks import init_ranks
+from ..core.ranks import init_ranks
 from ..training.callbacks import Callback, Event
 from .tasks import (
     NOT_RUN,

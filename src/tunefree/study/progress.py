@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..report.terminal import NotebookBar, in_notebook
+from ..report.terminal import NotebookBar, is_in_notebook
 from .measures import MEASURES, final_value
 from .tasks import FailedRun, Outcome, ProgressListener, RunTask
 
@@ -25,7 +25,7 @@ class TerminalProgress(ProgressListener):
             console=self._console,
             disable=not self._console.is_terminal,
         )
-        self._notebook = NotebookBar() if in_notebook() else None
+        self._notebook = NotebookBar() if is_in_notebook() else None
         self._all = self._bar.add_task("runs", total=0, status="")
         self._total = self._done = 0  # rounds of all runs
         self._bars: dict[RunTask, TaskID] = {}  # of the current runs

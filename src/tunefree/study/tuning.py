@@ -29,7 +29,7 @@ from .tasks import GOOD, Outcome, ProgressListener, RunTask, read_outcome, run_f
 
 WARNING = "Chosen by the test set, so its score is biased; choose by validation data to compare."
 Criterion = Literal["validation", "test"]
-MEASURES: dict[Criterion, tuple[str, ...]] = {
+CRITERIA: dict[Criterion, tuple[str, ...]] = {
     "validation": ("validation_accuracy", "validation_loss"),
     "test": ("test_accuracy", "test_loss"),
 }
@@ -97,7 +97,7 @@ class Tuning(tables.StudyResult):
     @property
     def measure(self) -> str:
         """The measure that settings are ranked by."""
-        accuracy, loss = MEASURES[self.by]
+        accuracy, loss = CRITERIA[self.by]
         rows = (row for point in self.points for run in point.runs for row in run.history)
         return accuracy if any(row.get(accuracy) is not None for row in rows) else loss
 
@@ -405,7 +405,7 @@ def run_search(
     Raises:
         Interrupted: After Ctrl-C; it holds the result so far.
     """
-    check_known("way to choose", by, MEASURES)
+    check_known("way to choose", by, CRITERIA)
     if halving and study.out is None:
         raise ArgumentError("Halving continues runs, so it needs a folder: give out=...")
     if by == "validation":

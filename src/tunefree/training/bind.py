@@ -23,6 +23,7 @@ from ..core.errors import (
     check_numbers,
 )
 from ..core.plan import Plan
+from ..core.ranks import Ranks, init_ranks
 from ..core.types import Vector
 from ..data.batches import batch_width, mean_steps
 from ..faults import Faults, PartialPlan
@@ -35,11 +36,10 @@ from ..rounds.client import init_client_memory
 from ..rounds.pool import ClientPool
 from ..rounds.server import exchange_moments
 from ..simulation.dry_run import measure_costs
-from ..simulation.ranks import Ranks, init_ranks
 from ..version import __version__
 from ..wire import Ledger
 from .client_data import ClientData, ClientSource
-from .config import RunConfig, parsed
+from .config import RunConfig, get_parsed
 from .decide import (
     adapt_to_table,
     count_layers,
@@ -138,13 +138,13 @@ def bind(config: RunConfig, model: nn.Module | Run, source: ClientSource) -> Bou
     is_decided, config = config.evaluate.validation is None, decide_validation(config, source.sizes)
     if config.cohort is not None:
         check_cohort("fit", config.cohort, source.clients)
-    device, precision = find_device(config.device), parsed(config.engine).precision
+    device, precision = find_device(config.device), get_parsed(config.engine).precision
     problem = Problem(model, config.loss, config.dtype, device, precision)
     limits = torch.finfo(problem.dtype)
     check_numbers(method.name, method.describe(), (limits.tiny, limits.max))
     data = source.load(config, problem)
     plan = _make_plan(config, problem, data)
-    if (faults := parsed(config.scenario.faults)) is not None:
+    if (faults := get_parsed(config.scenario.faults)) is not None:
         faults.check(method, plan)
         _check_sampling(config.aggregate, faults)
     method.check(plan)
@@ -222,7 +222,7 @@ def _check_sampling(aggregate: object, faults: Faults) -> None:
 
 
 def _make_plan(config: RunConfig, problem: Problem, data: ClientData) -> Plan:
-    faults, clients = parsed(config.scenario.faults), len(data.sizes)
+    faults, clients = get_parsed(config.scenario.faults), len(data.sizes)
     kind = PartialPlan if faults is not None and faults.loses else Plan
     return kind(
         clients=clients,

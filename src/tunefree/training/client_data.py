@@ -20,8 +20,9 @@ from ..core.errors import (
     check_nonnegative,
 )
 from ..core.plan import Plan
+from ..core.ranks import init_ranks
 from ..core.types import Inputs, Samples, Vector, list_tensors, take_rows
-from ..data._arrays import all_finite
+from ..data.arrays import all_finite
 from ..data.federation import Federation
 from ..data.moments import column_spread, count_columns
 from ..methods import Method
@@ -29,10 +30,9 @@ from ..models.problem import WEIGHT, Problem, are_labels
 from ..rounds.pool import ClientPool
 from ..simulation.engine import SimulationConfig
 from ..simulation.faulty import FaultyClients
-from ..simulation.ranks import init_ranks
 from ..simulation.simulation import Simulation
-from .config import RunConfig, parsed
-from .evaluate import Evaluation, per_client
+from .config import RunConfig, get_parsed
+from .evaluate import Evaluation, weigh_test_rows
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class SimulatedClients(ClientSource):
             "features": None if fed.features is None else fed.features.to_json(),
         }
         metrics, test, validation = config.evaluate.metrics or {}, None, None
-        groups, names = per_client(fed) if config.evaluate.per_client else (None, ())
+        groups, names = weigh_test_rows(fed) if config.evaluate.per_client else (None, ())
         if fed.test is not None:
             test = Evaluation(problem, fed.test, metrics, groups, names)
         if held_out is not None:
@@ -163,7 +163,7 @@ class SimulatedClients(ClientSource):
     def create_pool(
         self, config: RunConfig, method: Method, problem: Problem, plan: Plan, start: Vector
     ) -> ClientPool:
-        engine, faults = parsed(config.engine), parsed(config.scenario.faults)
+        engine, faults = get_parsed(config.engine), get_parsed(config.scenario.faults)
         setup = SimulationConfig(
             method=method,
             problem=problem,
@@ -175,10 +175,10 @@ class SimulatedClients(ClientSource):
             engine=engine.backend,
             compile=config.compile,
             chunk=engine.chunk,
-            augment=parsed(config.preprocess.augment),
-            aggregate=parsed(config.aggregate),
+            augment=get_parsed(config.preprocess.augment),
+            aggregate=get_parsed(config.aggregate),
             faults=faults,
-            attack=parsed(config.scenario.attack),
+            attack=get_parsed(config.scenario.attack),
         )
         simulation = Simulation(setup)
         return simulation if faults is None else FaultyClients(simulation, faults)

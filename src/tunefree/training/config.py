@@ -70,7 +70,7 @@ def make_option(
     return field(default=default, metadata=about)
 
 
-def parsed(value: T | str) -> T:
+def get_parsed(value: T | str) -> T:
     """Return an option that may be given as text, which its class has parsed."""
     assert not isinstance(value, str)
     return value
@@ -324,7 +324,7 @@ class RunConfig:
             raise ArgumentError(f"{owner} takes steps or epochs, got {given}.")
         _parse_text(self, "aggregate", robust.parse)
         check_numbers(owner, self)
-        if parsed(self.engine).backend == "loop" and self.compile:
+        if get_parsed(self.engine).backend == "loop" and self.compile:
             why = "only the batched engine is compiled; leave one of them out"
             raise ArgumentError(f"fit(engine='loop', compile=True) cannot be: {why}.")
 
@@ -376,7 +376,7 @@ class RunConfig:
         names = [about.name for _, about in OPTIONS if about.metadata[kind]]
         found = {name: _to_plain(values[name]) for name in names}
         return (
-            found | {"augment": augmentations.name_of(parsed(self.preprocess.augment))}
+            found | {"augment": augmentations.name_of(get_parsed(self.preprocess.augment))}
             if node
             else found
         )

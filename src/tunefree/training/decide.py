@@ -23,9 +23,10 @@ log = logging.getLogger("tunefree")
 
 C = TypeVar("C", bound=RunConfig)
 DEEP = 4  # weight matrices from which on a network is deep
-HELD = 0.2  # share of a client's samples that `auto` holds back, at most
+MAX_HOLD_OUT = 0.2  # share of a client's samples that `auto` holds back, at most
 FEWEST, ENOUGH, MOST = 50, 2000, 10_000  # samples held back: too few below, enough, too many above
-PATIENCE, SHARE = 20, 0.2  # evaluations without a gain that end `auto`: at least, and of all
+PATIENCE = 20  # evaluations without a gain that end `auto`, at least
+PATIENCE_SHARE = 0.2  # and of all evaluations
 TOLERANCE = 1.0  # standard errors that the loss on a table may be above the lowest one
 TABLE_SCHEDULE = "linear:0"  # of the clients' steps of `auto` on tables
 MAX_SPREAD = 100.0  # of the columns' ranges; beyond it a run that does not standardise warns
@@ -89,7 +90,7 @@ def decide_validation(config: C, sizes: Tensor | None) -> C:
         share = None if sizes is None else choose_share(sizes)
         if share is not None:
             evaluations = -(-config.rounds // config.eval_every)
-            patience = max(PATIENCE, math.ceil(SHARE * evaluations))
+            patience = max(PATIENCE, math.ceil(PATIENCE_SHARE * evaluations))
             found = replace(
                 found,
                 validation=share,
@@ -130,9 +131,9 @@ def choose_share(sizes: Tensor) -> float | None:
     >>> choose_share(torch.tensor([10] * 6000)), choose_share(torch.tensor([120, 80]))
     (0.0666, None)
     """
-    share = round(min(HELD, ENOUGH / int(sizes.sum())), 4)
-    while share < HELD and int(count_held(sizes, share).sum()) < ENOUGH / 2:
-        share = min(HELD, 2 * share)  # clients so small that they would give nothing
+    share = round(min(MAX_HOLD_OUT, ENOUGH / int(sizes.sum())), 4)
+    while share < MAX_HOLD_OUT and int(count_held(sizes, share).sum()) < ENOUGH / 2:
+        share = min(MAX_HOLD_OUT, 2 * share)  # clients so small that they would give nothing
     return share if FEWEST <= int(count_held(sizes, share).sum()) <= MOST else None
 
 

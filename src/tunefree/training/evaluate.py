@@ -15,7 +15,7 @@ from ..models.problem import Problem
 from ..penalties import Penalty, sparsity, stationarity
 from .config import Metric
 
-ROWS = 4096  # rows evaluated at once
+ROWS_AT_ONCE = 4096  # rows evaluated at once
 TEMPERATURES = tuple(2 ** (k / 2) for k in range(-4, 9))  # that outputs are divided by: 1/4 to 16
 
 
@@ -54,8 +54,8 @@ class Evaluation:
         """Return the numbers for one model, by name."""
         inputs, target = self.test
         outputs, losses = [], []
-        for low in range(0, len(target), ROWS):
-            rows = slice(low, low + ROWS)
+        for low in range(0, len(target), ROWS_AT_ONCE):
+            rows = slice(low, low + ROWS_AT_ONCE)
             output = self.problem.outputs(x, take_rows(inputs, rows))
             losses.append(self.problem.sample_losses(output, target[rows]))
             outputs.append(output)
@@ -104,7 +104,7 @@ def measure_regularity(
     return row
 
 
-def per_client(federation: Federation) -> tuple[Tensor, tuple[int | str, ...]]:
+def weigh_test_rows(federation: Federation) -> tuple[Tensor, tuple[int | str, ...]]:
     """Return the weight of each test row for each client, (N, rows), and the clients' names.
 
     With `test_owner`, a client's own test rows. Otherwise the common test set, weighted so that

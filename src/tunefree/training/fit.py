@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from ..core.errors import ArgumentError, CheckpointError, Interrupted
+from ..core.ranks import init_ranks
 from ..data.federation import Federation
 from ..methods import Method
-from ..simulation.ranks import init_ranks
 from .bind import bind
 from .callbacks import Callback
 from .client_data import SimulatedClients

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.device import measure_free_ram
 from ..core.errors import (
     CheckpointError,
     ResumeError,
@@ -45,7 +46,6 @@ from ..core.files import (
     write_atomically,
 )
 from ..core.lock import lock_folder
-from ..simulation.memory import free_ram
 
 log = logging.getLogger("tunefree")
 
@@ -55,7 +55,7 @@ ROUNDS = "rounds"  # in a state file, the number of rounds before it
 MAX_VECTORS = 64  # in a state, of the server and of each client; methods have less than a dozen
 
 # Prefixes of the history's entries that must be numbers.
-MEASURED = ("round", "train_", "test_", "validation_", "client_", "bytes_", "seconds", "gradients")
+NUMERIC = ("round", "train_", "test_", "validation_", "client_", "bytes_", "seconds", "gradients")
 MAX_VALUE = 1e300
 MAX_ROUND = 1 << 53
 
@@ -90,7 +90,7 @@ def is_history_row(row: Any) -> bool:
         return False
     for k, v in row.items():
         is_plain = v is None or (type(v) in (float, int) and -MAX_VALUE < v < MAX_VALUE)
-        if not is_plain and k.startswith(MEASURED):
+        if not is_plain and k.startswith(NUMERIC):
             return False
     return True
 
@@ -288,7 +288,7 @@ class RunFolder:
         """Return the newest usable checkpoint: rounds, tensors, facts; None if there is none."""
         if not os.path.lexists(self.path / "checkpoint.json"):
             return None
-        entries, limit = self._read_entries(), free_ram()
+        entries, limit = self._read_entries(), measure_free_ram()
         if self.is_started:
             limit = min(limit, self._largest_state())
         for k, entry in enumerate(entries):

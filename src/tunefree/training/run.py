@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from ..core.errors import ArgumentError, CheckpointError, convert_errors
 from ..core.files import check_writable, open_regular, pack_tensors, write_atomically
 from ..core.types import Vector, list_tensors, take_rows
-from ..data._arrays import Label, read_inputs
+from ..data.arrays import Label, read_inputs
 from ..data.tables import Features
 from ..models.problem import LOSSES, Problem, class_axis
 from .best import choose_round
 from .folder import RunFolder
 
-ROWS = 4096  # rows predicted at once
+ROWS_AT_ONCE = 4096  # rows predicted at once
 MOST_CLASSES = 1 << 24  # in settings that can be believed
 _RENDERERS: dict[str, Callable[..., Any]] = {}
 
@@ -141,8 +141,8 @@ class Run:
         rows = len(list_tensors(batch)[0])
         parts, shapes = [], ", ".join(str(tuple(t.shape)) for t in list_tensors(batch))
         with convert_errors(f"The model does not accept inputs of shape {shapes}", ArgumentError):
-            for low in range(0, max(rows, 1), ROWS):
-                part = take_rows(batch, slice(low, low + ROWS))
+            for low in range(0, max(rows, 1), ROWS_AT_ONCE):
+                part = take_rows(batch, slice(low, low + ROWS_AT_ONCE))
                 parts.append(problem.outputs(self.output, problem.prepare(part)).cpu())
         return torch.cat(parts)
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ..core.errors import CheckpointError, Interrupted, ResumeError, convert_errors, is_overflow
+from ..core.heap import keep_heap
 from ..core.plan import Round
 from ..core.types import Vector
 from ..rounds.server import ServerState, init_server_state, output_model, run_round
 from ..simulation.dry_run import reads_rounds
-from ..simulation.heap import keep_heap
 from .best import BestRound
 from .bind import BoundRun
 from .callbacks import Callback, Event, begin_callbacks

@@ -1,31 +1,13 @@
 """Bits and bytes of messages: little-endian numbers, unsigned ints of any width, sets."""
 
 import struct
-from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from ..core.errors import DataError
-from ..core.types import Vector
+from ..core.types import Array
 
-Array = NDArray[Any]
 RATIO = struct.Struct("<d")
-
-
-def number_bytes(values: Tensor) -> bytes:
-    """Return the numbers' own bytes, little-endian."""
-    array = values.detach().cpu().contiguous().numpy()
-    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-
-
-def read_numbers(data: bytes, like: Vector) -> Tensor:
-    """Return the numbers of bytes, flat, with the dtype and place of `like`."""
-    kind = np.dtype(str(like.dtype).removeprefix("torch.")).newbyteorder("<")
-    array = np.frombuffer(data, kind).astype(kind.newbyteorder("="))
-    return torch.from_numpy(array).to(like.device)
 
 
 def check_length(kind: str, data: bytes, want: int) -> None:

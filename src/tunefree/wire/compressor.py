@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from ..core.fields import Checked
+from ..core.files import encode_numbers, read_numbers
 from ..core.layout import Layout
 from ..core.types import Rows, State, Vector
-from ._bits import number_bytes, read_numbers
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Dense(Wire):
         return Packed(rows, size, 8 * size, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
-        return number_bytes(row)
+        return encode_numbers(row)
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         want = like.numel() * like.element_size()

@@ -27,10 +27,11 @@ from torch import Tensor
 
 from ..core.errors import DataError, check_int
 from ..core.fields import PositiveInt
+from ..core.files import encode_numbers, read_numbers
 from ..core.layout import Layout
 from ..core.random import uniform
 from ..core.types import Rows, State, Vector
-from ._bits import check_header, check_length, number_bytes, read_numbers
+from ._bits import check_header, check_length
 from ._layers import fold, norm
 from .compressor import Packed, Sender, Wire
 
@@ -74,7 +75,7 @@ class LowRank(Wire):
         return Packed(arrived, len(rows) * (HEADER.size + size), len(rows) * 8 * size, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
-        return HEADER.pack(self.rank) + number_bytes(self._numbers(row[None], sender, layout))
+        return HEADER.pack(self.rank) + encode_numbers(self._numbers(row[None], sender, layout))
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         check_header("low-rank", data, HEADER.size)

@@ -10,6 +10,7 @@ import torch
 
 from ..core.errors import DataError, check_int
 from ..core.fields import PositiveInt
+from ..core.files import encode_numbers, read_numbers
 from ..core.layout import Layout
 from ..core.random import bits, uniform
 from ..core.types import Rows, State, Vector
@@ -18,9 +19,7 @@ from ._bits import (
     bytes_for,
     check_header,
     check_length,
-    number_bytes,
     read_bits,
-    read_numbers,
     read_whole,
     whole_bits,
 )
@@ -104,7 +103,7 @@ class QSGD(Wire):
         signs = levels.signbit().long() << (width - 1)
         codes = (levels.abs().long() | signs)[0].cpu().numpy()
         bits = bit_bytes([whole_bits(codes, width)])
-        return HEADER.pack(self.levels) + number_bytes(norms) + bits
+        return HEADER.pack(self.levels) + encode_numbers(norms) + bits
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         check_header("qsgd", data, HEADER.size)
@@ -236,7 +235,7 @@ class Sign(Wire):
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
         bits = (row < 0).to(torch.uint8).cpu().numpy()
-        return number_bytes(self._scales(row[None], layout)) + bit_bytes([bits])
+        return encode_numbers(self._scales(row[None], layout)) + bit_bytes([bits])
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         begin = len(spans(layout, self.per_layer)) * like.element_size()

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from ..core.fields import Fraction
+from ..core.files import encode_numbers, read_numbers
 from ..core.layout import Layout
 from ..core.random import bits
 from ..core.types import Rows, State, Vector
@@ -14,9 +15,7 @@ from ._bits import (
     bit_bytes,
     bytes_for,
     check_length,
-    number_bytes,
     read_bits,
-    read_numbers,
     read_ratio,
     read_set,
     set_bits,
@@ -72,7 +71,7 @@ class TopK(Wire):
         mask = self._mask(row[None], layout)[0]
         bits = mask.cpu().numpy()
         which = bit_bytes([set_bits(bits[b:e]) for b, e in spans(layout, self.per_layer)])
-        return RATIO.pack(self.ratio) + which + number_bytes(row[mask])
+        return RATIO.pack(self.ratio) + which + encode_numbers(row[mask])
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         parts = shares(layout, self.per_layer, read_ratio("top-k", data))
@@ -148,7 +147,7 @@ class RandK(Wire):
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
         mask = self._mask(sender, layout, self.ratio, row)[0]
-        return RATIO.pack(self.ratio) + number_bytes(self._scaled(row[None], layout)[0][mask])
+        return RATIO.pack(self.ratio) + encode_numbers(self._scaled(row[None], layout)[0][mask])
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         ratio = read_ratio("rand-k", data)

@@ -252,12 +252,12 @@ def test_cifar10_where_it_is_found(monkeypatch, tmp_path):
     x, y = torch.zeros(200, 3, 32, 32), torch.arange(200) % 10
     whole = tf.Dataset("cifar10", x, y, (x[:10], y[:10]), classes=10)
     monkeypatch.setattr(pfl_cifar10, "load", lambda name, folder: whole)
-    monkeypatch.setattr(pfl_cifar10.sources, "locate", lambda source, folder: tmp_path)
+    monkeypatch.setattr(pfl_cifar10, "locate", lambda source, folder: tmp_path)
     settings = pfl_cifar10.PflCifar10(users=3)
     found = pfl_cifar10._dataset(settings)
     assert (found.name, found.samples) == ("cifar10", 150)
     assert found.test is whole.test
-    monkeypatch.setattr(pfl_cifar10.sources, "locate", lambda source, folder: None)
+    monkeypatch.setattr(pfl_cifar10, "locate", lambda source, folder: None)
     found = pfl_cifar10._dataset(settings)
     assert (found.name, found.samples, len(found.test[1])) == ("random", 150, 10_000)
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from tunefree.core.errors import ArgumentError, DataError
-from tunefree.data import ByOwner, describe, femnist, images, load, names, shakespeare, sst2
+from tunefree.data import ByOwner, describe, femnist, images, load, names
+from tunefree.data.sources import SOURCES
 
 FOLDER = Path(os.environ.get("TUNEFREE_DATA") or Path(__file__).parents[4] / "shared" / "data")
 
@@ -53,6 +54,18 @@ def test_names_and_table():
     table = describe()
     assert [row["name"] for row in table] == list(names())
     assert all(row["licence"] and row["rows"] and row["found"] for row in table)
+
+
+def test_every_dataset_is_entered_once():
+    """Its row of the table names the function that returns it, which has its name and licence."""
+    for name in ("digits", "synthetic", "toy"):
+        assert load(name).licence == SOURCES[name].licence
+        assert load(name).name == name
+    assert {"name": "toy", "rows": "2 + 0"}.items() <= describe()[names().index("toy")].items()
+    for source in SOURCES.values():
+        assert bool(source.files) == bool(source.folders)
+        assert not source.files or source.url or source.hint
+        assert not source.members or len(source.members) == len(source.files)
 
 
 def test_unknown_names_and_options():
@@ -121,7 +134,8 @@ def write_mnist(folder, images_train, labels_train):
 @pytest.fixture
 def no_sums(monkeypatch):
     """Let tiny files stand in for MNIST's own."""
-    monkeypatch.setattr(images, "MNIST", replace(images.MNIST, checksums={}, url=""))
+    source = replace(SOURCES["mnist"], checksums={}, url="")
+    monkeypatch.setitem(SOURCES, "mnist", source)
 
 
 @pytest.mark.usefixtures("no_sums")
@@ -257,7 +271,7 @@ def test_femnist_missing_or_not_json(empty):
 
 
 def test_sst2_words(empty, monkeypatch):
-    monkeypatch.setattr(sst2, "SST2", replace(sst2.SST2, checksums={}))
+    monkeypatch.setitem(SOURCES, "sst2", replace(SOURCES["sst2"], checksums={}))
     (empty / "SST-2").mkdir()
     (empty / "SST-2/train.tsv").write_text("sentence\tlabel\nA good good film \t1\nbad film\t0\n")
     (empty / "SST-2/dev.tsv").write_text("sentence\tlabel\na dull film\t0\n")
@@ -272,8 +286,8 @@ def test_sst2_words(empty, monkeypatch):
 
 
 def write_plays(folder, monkeypatch, lines):
-    source = replace(shakespeare.SHAKESPEARE, checksums={})
-    monkeypatch.setattr(shakespeare, "SHAKESPEARE", source)
+    source = replace(SOURCES["shakespeare"], checksums={})
+    monkeypatch.setitem(SOURCES, "shakespeare", source)
     head = (
         "SONNETS\n\nby William Shakespeare\n\n  NOT. a role\n\nPLAY\n\nby William Shakespeare\n\n"
     )

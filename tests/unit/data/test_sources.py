@@ -11,7 +11,7 @@ import pytest
 
 from tunefree.core.errors import DataError
 from tunefree.data import sources
-from tunefree.data.sources import DatasetSource, locate, read_files
+from tunefree.data.sources import SOURCES, DatasetSource, locate, read_files
 
 CONTENT = b"some rows\n"
 
@@ -221,10 +221,7 @@ def test_folders_must_exist(tmp_path, monkeypatch):
 
 
 def test_md5_alone_is_used_only_where_it_is_what_is_published():
-    from tunefree.data import a9a, images, shakespeare, sst2
-
-    ours = [images.FASHION_MNIST, images.MNIST_WRITERS, images.CIFAR10_SUBSET]
-    ours += [a9a.A9A, sst2.SST2, shakespeare.SHAKESPEARE]
-    for source in ours:
+    ours = ("fashion-mnist", "mnist-writers", "cifar10-subset", "a9a", "sst2", "shakespeare")
+    for source in map(SOURCES.get, ours):
         assert all(value.startswith("sha256:") for value in source.checksums.values())
         assert set(source.files) <= {name.removesuffix(".xz") for name in source.checksums}

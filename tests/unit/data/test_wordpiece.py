@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tunefree.core.errors import ArgumentError, DataError
-from tunefree.data import load, sst2
+from tunefree.data import load
+from tunefree.data.sources import SOURCES
 from tunefree.data.wordpiece import WordPiece, split_words
 
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "un", "##aff", "##able", "##a", "##ff"]
@@ -72,7 +73,7 @@ def test_vocabularies_in_files(tmp_path):
 
 
 def test_sst2_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(sst2, "SST2", replace(sst2.SST2, checksums={}))
+    monkeypatch.setitem(SOURCES, "sst2", replace(SOURCES["sst2"], checksums={}))
     (tmp_path / "SST-2").mkdir()
     (tmp_path / "SST-2/train.tsv").write_text("sentence\tlabel\nA good , film \t1\nunwanted\t0\n")
     (tmp_path / "SST-2/dev.tsv").write_text("sentence\tlabel\ndull films !\t0\n")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefree.report import payload
-from tunefree.report.payload import command, downsample, round_values, space_evenly
+from tunefree.report.payload import downsample, format_command, round_values, space_evenly
 
 from .runs import run
 
@@ -138,10 +138,10 @@ def test_commands_can_be_typed():
     words = {"method": "fedavg", "set": ["lr=0.1", "x=a b"], "keep_best": True, "seed": 0}
     more = {"per_client": False, "validation": 0.1, "data_dir": None, "batch": 50}
     line = "tunefree run --method fedavg --set lr=0.1 --set 'x=a b' --seed 0 --validation 0.1"
-    assert command({"command": words | more}) == f"{line} --keep-best"
-    assert command({"command": {}}) is None
-    assert command({"command": {"something": "else"}}) is None
-    assert command({}) is None
+    assert format_command({"command": words | more}) == f"{line} --keep-best"
+    assert format_command({"command": {}}) is None
+    assert format_command({"command": {"something": "else"}}) is None
+    assert format_command({}) is None
 
 
 # Fewer points, same picture.

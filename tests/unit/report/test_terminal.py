@@ -146,7 +146,7 @@ def test_ipython_in_a_terminal_is_no_notebook(monkeypatch):
     module = types.ModuleType("IPython")
     module.get_ipython = lambda: types.SimpleNamespace()
     monkeypatch.setitem(sys.modules, "IPython", module)
-    assert not terminal.in_notebook()
+    assert not terminal.is_in_notebook()
 
 
 SCRIPT = """

@@ -294,7 +294,7 @@ def test_a_file_is_sparse(here):
     ("ram", "processes", "place"), [(240, 1, "host"), (238, 1, "file"), (240, 2, "file")]
 )
 def test_auto_takes_half_of_what_is_free_at_most(ram, processes, place, monkeypatch, here):
-    monkeypatch.setattr(module, "free_ram", lambda: ram)
+    monkeypatch.setattr(module, "measure_free_ram", lambda: ram)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     memory = ClientMemory(FIRST, clients=1000, most=10)
     assert memory.bytes == 120
@@ -307,13 +307,9 @@ def test_auto_takes_half_of_what_is_free_at_most(ram, processes, place, monkeypa
     ("device", "ram", "place"), [(240, 0, "device"), (238, 240, "host"), (238, 238, "file")]
 )
 def test_auto_prefers_the_device(device, ram, place, monkeypatch):
-    monkeypatch.setattr(module, "free_ram", lambda: ram)
+    monkeypatch.setattr(module, "measure_free_ram", lambda: ram)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda on: (device, 10**12))
     assert module._choose(torch.device("cuda"), 120) == place
-
-
-def test_free_ram_is_some_of_it():
-    assert 0 < module.free_ram() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 Usage = namedtuple("Usage", "total used free")

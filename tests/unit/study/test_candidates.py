@@ -13,9 +13,9 @@ def test_methods_in_words():
         ("lr=0.3", "wire=ef+topk:0.05", "weights=samples"),
     )
     assert found.method == tf.methods.get("fedavg", lr=0.3, wire="ef+topk:0.05", weights="samples")
-    assert not found.tuned
+    assert not found.is_tuned
     tuned = candidates.parse_candidate("fedprox:mu=0.5:tuned")
-    assert (tuned.tuned, tuned.settings) == (True, {"mu": 0.5})
+    assert (tuned.is_tuned, tuned.settings) == (True, {"mu": 0.5})
 
 
 BAD = {

@@ -63,7 +63,7 @@ def test_a_failure_is_a_line():
 
 
 def test_torchrun_is_refused(monkeypatch):
-    from tunefree.simulation.ranks import Ranks
+    from tunefree.core.ranks import Ranks
 
     monkeypatch.setattr(pool, "init_ranks", lambda: Ranks(0, 2))
     with pytest.raises(ArgumentError, match="leave torchrun out"):

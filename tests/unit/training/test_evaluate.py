@@ -6,7 +6,7 @@ import tunefree as tf
 from tunefree.core.errors import ArgumentError
 from tunefree.models import Problem
 from tunefree.training import evaluate
-from tunefree.training.evaluate import Evaluation, per_client
+from tunefree.training.evaluate import Evaluation, weigh_test_rows
 
 
 class Same(nn.Module):
@@ -76,7 +76,7 @@ def test_the_prefix():
 def test_blocks_do_not_matter(monkeypatch):
     metrics = {"rows": lambda output, target: float(len(output) + len(target))}
     whole = measure(federation(), metrics=metrics)
-    monkeypatch.setattr(evaluate, "ROWS", 2)
+    monkeypatch.setattr(evaluate, "ROWS_AT_ONCE", 2)
     assert measure(federation(), metrics=metrics) == pytest.approx(whole, rel=1e-14)
 
 
@@ -91,7 +91,7 @@ def test_metrics_see_all_outputs_and_targets():
 
 def test_per_client_by_class_shares():
     """Client 0: class 0 (rows 0 and 4); client 1: class 1 a quarter, class 2 three quarters."""
-    groups, _ = per_client(federation())
+    groups, _ = weigh_test_rows(federation())
     expected = torch.tensor([[0.5, 0, 0, 0, 0.5], [0, 0.25, 0.375, 0.375, 0]], dtype=torch.float64)
     torch.testing.assert_close(groups, expected)
     got = measure(federation(), groups)
@@ -103,14 +103,14 @@ def test_per_client_by_class_shares():
 
 def test_per_client_by_owner():
     fed = federation(test_owner=[0, 1, 1, 1, 7])  # 7 owns no training rows
-    groups, _ = per_client(fed)
+    groups, _ = weigh_test_rows(fed)
     got = measure(fed, groups)
     assert got["client_worst"] == pytest.approx(2 / 3)
     assert got["client_spread"] == pytest.approx(1 / 6)
 
 
 def test_clients_without_test_rows_are_left_out():
-    groups, _ = per_client(federation(test_owner=[1, 1, 1, 1, 7]))
+    groups, _ = weigh_test_rows(federation(test_owner=[1, 1, 1, 1, 7]))
     torch.testing.assert_close(groups, torch.tensor([[0.25] * 4 + [0]], dtype=torch.float64))
 
 
@@ -118,7 +118,7 @@ def test_clients_whose_classes_are_not_tested():
     """A client without any test row of its classes has no score; it must not spoil the others'."""
     x, test = torch.zeros(3, 3, dtype=torch.float64), (OUTPUT[:2], TARGET[:2])
     fed = tf.Federation(x, torch.tensor([0, 1, 2]), [0, 1, 2], test=test)
-    got = measure(fed, per_client(fed)[0])
+    got = measure(fed, weigh_test_rows(fed)[0])
     assert got["client_worst"] == pytest.approx(1.0)
     assert got["client_spread"] == pytest.approx(0.0)
 
@@ -128,7 +128,9 @@ def test_regression_is_worst_where_the_loss_is_largest():
     y = torch.tensor([0.0, 0.0, 0.0], dtype=torch.float64)
     fed = tf.Federation(x, y, [0, 1, 1], test=(x, y), test_owner=[0, 1, 1])
     problem = Problem(Same(), "mse", torch.float64)
-    got = Evaluation(problem, fed.test, groups=per_client(fed)[0]).measure(problem.start, "test")
+    got = Evaluation(problem, fed.test, groups=weigh_test_rows(fed)[0]).measure(
+        problem.start, "test"
+    )
     assert got["test_loss"] == pytest.approx(7.0)
     assert got["client_worst"] == pytest.approx(10.0)
     assert got["client_spread"] == pytest.approx(4.5)
@@ -138,10 +140,10 @@ def test_regression_is_worst_where_the_loss_is_largest():
 def test_what_per_client_needs():
     x, y = torch.zeros(2, 3), torch.tensor([0, 1])
     with pytest.raises(ArgumentError, match=r"Evaluate\(per_client=True\) needs a test set"):
-        per_client(tf.Federation(x, y, [0, 1]))
+        weigh_test_rows(tf.Federation(x, y, [0, 1]))
     values = torch.zeros(2)
     with pytest.raises(ArgumentError, match="test_owner"):
-        per_client(tf.Federation(x, values, [0, 1], test=(x, values)))
+        weigh_test_rows(tf.Federation(x, values, [0, 1], test=(x, values)))
 
 
 def test_through_fit():

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError, check_int, convert_errors
-from ..core.types import Inputs, Samples, list_tensors, map_inputs
-from .tables import Array, Features, Table, read_table, tidy
+from ..core.types import Array, Inputs, Samples, list_tensors, map_inputs
+from .tables import Features, Table, read_table, tidy
 
 Label: TypeAlias = str | int | bool
 """A class as the user names it."""

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from helpers import run_threads
-from tunefree.simulation import heap
+from tunefree.core import heap
 
 MEGABYTES = 256
 
 
 PROGRAM = f"""
 import resource, torch
-from tunefree.simulation import heap
+from tunefree.core import heap
 
 def faults(times=4):
     # Pages that the kernel had to clear for large tensors that come and go.

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..core.types import Channels
+from .types import Channels
 
 # A backend thread must not hold the last reference to a piece of work: to free its tensors it needs
 # the interpreter, and asking for it during shutdown aborts the program.
