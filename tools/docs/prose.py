@@ -7,6 +7,7 @@ from types import ModuleType
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 DIFFERENCES = "Differences from the paper:"
+ARGS = "\n\nArgs:"  # begins the section of a docstring
 
 
 def blocks(doc: str) -> list[tuple[str, str]]:
@@ -94,6 +95,14 @@ def arguments(doc: str | None) -> dict[str, str]:
     return {name.strip(): " ".join(text.split()) for name, _, text in pairs}
 
 
+def class_arguments(kind: type) -> dict[str, str]:
+    """Return what a class and its base classes say about its arguments, by name."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        found |= arguments(vars(base).get("__doc__"))
+    return found
+
+
 def document(part: object) -> str:
     """Return the docstring with the equations of a part: of its class, a base class or its module.
 
@@ -110,7 +119,7 @@ def split_arguments(doc: str) -> tuple[str, str]:
     >>> split_arguments("A step.\\n\\nArgs:\\n    lr: Step size.")
     ('A step.', '\\n\\nArgs:\\n    lr: Step size.')
     """
-    text, args, rest = doc.partition("\n\nArgs:")
+    text, args, rest = doc.partition(ARGS)
     return text, args + rest
 
 
