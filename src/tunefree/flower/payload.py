@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from ..core.types import Channels
-from ..wire._bits import number_bytes, read_numbers
+from ..wire._bits import encode_numbers, read_numbers
 
 HeaderValue = str | int | float
 Number = float | list[float]
@@ -46,7 +46,7 @@ class Payload:
 def encode_dense(value: Tensor) -> EncodedArray:
     """Encode the numbers of a tensor without loss."""
     dtype = str(value.dtype).removeprefix("torch.")
-    return EncodedArray(dtype, tuple(value.shape), "dense", number_bytes(value))
+    return EncodedArray(dtype, tuple(value.shape), "dense", encode_numbers(value))
 
 
 def wrap_bytes(data: bytes) -> EncodedArray:

@@ -19,7 +19,7 @@ from ..core.types import Vector
 from ..methods import Method
 from ..models.problem import LOSSES, Problem
 from ..training.config import RunConfig
-from ..wire._bits import number_bytes
+from ..wire._bits import encode_numbers
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def digest_model(problem: Problem) -> str:
 
 def digest_start(x: Vector) -> str:
     """Return 64 hex digits of a model, so that all clients are sent the same first one."""
-    return hashlib.sha256(number_bytes(x)).hexdigest()
+    return hashlib.sha256(encode_numbers(x)).hexdigest()
 
 
 def _digest(value: Any) -> str:
