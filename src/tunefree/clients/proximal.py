@@ -1,4 +1,4 @@
-"""No correction, and pulls to the server's model, with a strength of one's own or of the server."""
+"""No correction, and pulls to the server's model, with a fixed strength or the server's."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -13,7 +13,7 @@ With max_move, eta is lowered until |x+ - x| <= max_move sqrt(q).
 
 Differences from the paper: the norm in the denominator is that of G^-1, as Theorem 3.2 and the
 appendices have it; the algorithm box prints G, which breaks <v, x+ - x> = m. max_move is ours
-(None is the paper): one client that runs away raises q, hence eta, for everybody.
+(None is the paper): one diverging client raises q, hence eta, for everybody.
 """
 
 from dataclasses import dataclass
