@@ -15,7 +15,7 @@ import torch
 import tunefree as tf
 from every.cases import representatives
 from tunefree import cli
-from tunefree.testing._problem import federation, net
+from tunefree.testing._problem import make_federation, make_net
 
 WORDS = ["run", "--method", "scaffold", "--rounds", "3", "--clients", "6", "--cohort", "4",
          "--steps", "2", "--device", "cpu", "--dtype", "float64", "--json", "--out"]  # fmt: skip
@@ -26,15 +26,15 @@ import torch._dynamo  # the first batched gradient imports it
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import tunefree as tf
 from tunefree import cli
-from tunefree.testing._problem import federation, net
+from tunefree.testing._problem import make_federation, make_net
 
 class CrashError(Exception):
     pass
 
 def train(name, out):
     method = tf.methods.get(name)
-    tf.fit(net(0), federation(), method, rounds=3, cohort=None if method.full else 3, steps=2,
-           batch=4, seed=7, dtype=torch.float64, device="cpu", eval_every=3, engine="loop",
+    tf.fit(make_net(0), make_federation(), method, rounds=3, cohort=None if method.full else 3,
+           steps=2, batch=4, seed=7, dtype=torch.float64, device="cpu", eval_every=3, engine="loop",
            out=out, checkpoint_every=1)
 
 def crash(self, x, mean, state, t, query):
@@ -91,8 +91,8 @@ def launched(tmp_path_factory):
 def alone(name):
     method = tf.methods.get(name)
     return tf.fit(
-        net(0), federation(), method, rounds=3, cohort=None if method.full else 3, steps=2,
-        batch=4, seed=7, dtype=torch.float64, device="cpu", eval_every=3, engine="loop",
+        make_net(0), make_federation(), method, rounds=3, cohort=None if method.full else 3,
+        steps=2, batch=4, seed=7, dtype=torch.float64, device="cpu", eval_every=3, engine="loop",
     )  # fmt: skip
 
 

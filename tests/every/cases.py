@@ -20,10 +20,10 @@ from tunefree.clients import (
 )
 from tunefree.server import Adaptive, Averaged, FedDuAdagrad, FedDuAdam, FedExP
 from tunefree.server import Proximal as Prox
-from tunefree.testing._problem import CLASSES, SIZES, federation, net, trial
+from tunefree.testing._problem import CLASSES, SIZES, make_federation, make_net, run_trial
 
-__all__ = ["CLASSES", "COMPOSITIONS", "METHODS", "SIZES", "WORK", "close", "federation", "net"]
-__all__ += ["same", "timeless", "trial"]
+__all__ = ["CLASSES", "COMPOSITIONS", "METHODS", "SIZES", "WORK", "close", "make_federation"]
+__all__ += ["make_net", "run_trial", "same", "timeless"]
 
 
 def at_will(client, round):

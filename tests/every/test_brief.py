@@ -5,13 +5,14 @@ import torch
 
 import tunefree as tf
 from tunefree.models import batched
-from tunefree.testing._problem import federation, net
+from tunefree.testing._problem import make_federation, make_net
 
 
 def fit(method):
     return tf.fit(
-        net(0), federation(), method, rounds=2, cohort=None if method.full else 4, steps=3, batch=4,
-        seed=7, dtype=torch.float64, device="cpu", eval_every=2, engine="vmap", compile=False,
+        make_net(0), make_federation(), method, rounds=2, cohort=None if method.full else 4,
+        steps=3, batch=4, seed=7, dtype=torch.float64, device="cpu", eval_every=2, engine="vmap",
+        compile=False,
     )  # fmt: skip
 
 

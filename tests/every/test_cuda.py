@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tunefree as tf
-from every.cases import CLASSES, close, federation, net
+from every.cases import CLASSES, close, make_federation, make_net
 from helpers import grouped
 
 pytestmark = pytest.mark.skipif(
@@ -16,8 +16,8 @@ def fit(method, device, fed=None, model=None, **settings):
     given = {"rounds": 3, "cohort": 4, "batch": 4, "seed": 7} | settings
     if isinstance(method, tf.Method) and method.full:
         given["cohort"] = None
-    fed = federation() if fed is None else fed
-    model = net() if model is None else model
+    fed = make_federation() if fed is None else fed
+    model = make_net() if model is None else model
     return tf.fit(model, fed, method, device=device, dtype=torch.float64, **grouped(**given))
 
 
@@ -27,7 +27,7 @@ def test_agrees_with_the_cpu(method, work):
     close(there.x.cpu(), here.x, 1e-7)
     close(there.output.cpu(), here.output, 1e-7)
     assert next(there.model.parameters()).device.type == "cpu"
-    assert there.predict(federation().test[0], raw=True).device.type == "cpu"
+    assert there.predict(make_federation().test[0], raw=True).device.type == "cpu"
 
 
 def test_resume_and_load(method, tmp_path):
@@ -40,7 +40,7 @@ def test_resume_and_load(method, tmp_path):
         fit(method, "cuda", steps=3, out=tmp_path, checkpoint_every=1, callbacks=[crash])
     again = fit(method, "cuda", steps=3, out=tmp_path, checkpoint_every=1)
     close(again.x, whole.x)
-    assert torch.equal(tf.Run.load(tmp_path, net()).output, again.output.cpu())
+    assert torch.equal(tf.Run.load(tmp_path, make_net()).output, again.output.cpu())
     fit("fedavg", "cpu", steps=3, model=again)
 
 
@@ -48,7 +48,7 @@ def test_resume_and_load(method, tmp_path):
 def test_measurements(weights):
     method = tf.methods.get("fedavg", weights=weights)
     for owner in (None, torch.arange(14) % 6):
-        fed = federation()
+        fed = make_federation()
         fed = tf.Federation(
             fed.x, fed.y, fed.owners(), test=fed.test, test_owner=owner, classes=CLASSES
         )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tunefree as tf
-from every.cases import SIZES, federation, net
+from every.cases import SIZES, make_federation, make_net
 from tunefree.clients import Plan, Round
 from tunefree.core.layout import Layout
 from tunefree.simulation.dry_run import Units, count_units
@@ -175,8 +175,8 @@ def test_the_pass_before_round_0_is_counted_uncompressed(name):
 def test_a_run_costs_what_the_ledger_says(name):
     """Float64, 57 parameters, everyone: the history of a real run, after round 0."""
     run = tf.fit(
-        net(0),
-        federation(),
+        make_net(0),
+        make_federation(),
         last(name),
         rounds=3,
         steps=2,

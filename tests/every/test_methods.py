@@ -13,9 +13,9 @@ from every.cases import (
     cover,
     first_of_families,
     parts_of,
+    run_trial,
     same,
     timeless,
-    trial,
 )
 from tunefree.core.errors import Interrupted
 
@@ -61,7 +61,7 @@ def test_every_part_and_family_is_in_a_method_that_is_run_again():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_rule_of_ours_tells_its_step(name):
-    (row,) = trial(METHODS[name], rounds=1).history
+    (row,) = run_trial(METHODS[name], rounds=1).history
     assert {"server_step", "lr"} <= row.keys()
 
 
@@ -80,41 +80,41 @@ def kind(request):
 
 @pytest.fixture(scope="module")
 def whole(kind):
-    return trial(kind, rounds=ROUNDS)
+    return run_trial(kind, rounds=ROUNDS)
 
 
 @pytest.mark.parametrize("round", range(ROUNDS - 1))
 def test_what_an_interrupted_run_says(kind, whole, round, tmp_path):
     with pytest.raises(Interrupted) as stopped:
-        trial(kind, rounds=ROUNDS, out=tmp_path, callbacks=[ctrl_c(round)])
+        run_trial(kind, rounds=ROUNDS, out=tmp_path, callbacks=[ctrl_c(round)])
     partial = stopped.value.run
     assert (partial.status, len(partial.history)) == ("interrupted", round + 1)
     assert timeless(partial.history) == timeless(whole.history[: round + 1])
     assert str(tmp_path) in str(stopped.value)
-    same(trial(kind, rounds=ROUNDS, out=tmp_path), whole)
+    same(run_trial(kind, rounds=ROUNDS, out=tmp_path), whole)
 
 
 def test_ctrl_c_in_the_last_round_finishes(kind, whole, tmp_path):
-    same(trial(kind, rounds=ROUNDS, out=tmp_path, callbacks=[ctrl_c(ROUNDS - 1)]), whole)
+    same(run_trial(kind, rounds=ROUNDS, out=tmp_path, callbacks=[ctrl_c(ROUNDS - 1)]), whole)
 
 
 def test_a_finished_run_is_not_trained_again(kind, whole, tmp_path):
     def refuse(event):
         raise AssertionError("trained again")
 
-    same(trial(kind, rounds=ROUNDS, out=tmp_path), whole)
-    same(trial(kind, rounds=ROUNDS, out=tmp_path, callbacks=[refuse]), whole)
+    same(run_trial(kind, rounds=ROUNDS, out=tmp_path), whole)
+    same(run_trial(kind, rounds=ROUNDS, out=tmp_path, callbacks=[refuse]), whole)
     assert len((tmp_path / "history.jsonl").read_text().splitlines()) == ROUNDS
 
 
 def test_batched_runs_repeat_and_resume(kind, tmp_path):
     """So many local steps that the batched loss is recorded as a graph on the way."""
     many = {"engine": "vmap", "rounds": 4, "epochs": 2}
-    once = trial(kind, **many)
-    same(once, trial(kind, **many))
+    once = run_trial(kind, **many)
+    same(once, run_trial(kind, **many))
     with pytest.raises(Interrupted):
-        trial(kind, out=tmp_path, callbacks=[ctrl_c(2)], **many)
-    same(trial(kind, out=tmp_path, **many), once)
+        run_trial(kind, out=tmp_path, callbacks=[ctrl_c(2)], **many)
+    same(run_trial(kind, out=tmp_path, **many), once)
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
@@ -124,7 +124,7 @@ def test_absent_clients_keep_their_memory_on_disk(option, tmp_path):
     for t in range(4):
         out = tmp_path / str(t)
         with pytest.raises(Interrupted):
-            trial(method, cohort=2, rounds=5, out=out, callbacks=[ctrl_c(t)])
+            run_trial(method, cohort=2, rounds=5, out=out, callbacks=[ctrl_c(t)])
         _, tensors, _ = tf.training.folder.RunFolder(out).load_checkpoint()
         ids, rows = tensors["memory_ids"].tolist(), tensors["memory.direction.control"]
         now = dict(zip(ids, rows, strict=True))

@@ -5,7 +5,7 @@ import torch
 from tunefree.flower.node import Node
 from tunefree.flower.serve import serve
 from tunefree.flower.settings import Settings
-from tunefree.testing._problem import SIZES, federation, net
+from tunefree.testing._problem import SIZES, make_federation, make_net
 
 CLIENTS = len(SIZES)
 
@@ -15,7 +15,7 @@ class LocalTransport:
 
     def __init__(self, home, method=None, fed=None, clients=CLIENTS, model=None):
         self.home, self.method, self.model = home, method, model
-        self.fed = federation() if fed is None else fed
+        self.fed = make_federation() if fed is None else fed
         self.there = {100 + i: i for i in range(clients)}  # nodes have numbers of their own
         self._nodes = {}
         self.log = []  # (client, request, answer)
@@ -27,7 +27,9 @@ class LocalTransport:
         if i not in self._nodes:
             config = {"partition-id": i, "memory": str(self.home / str(i))}
             load = lambda config: self.fed.client(config["partition-id"])  # noqa: E731
-            self._nodes[i] = Node(self.model or net, load, config, method=self.method, device="cpu")
+            self._nodes[i] = Node(
+                self.model or make_net, load, config, method=self.method, device="cpu"
+            )
         return self._nodes[i]
 
     def before(self, i, payload):
@@ -69,7 +71,7 @@ def arguments(method, **given):
 
 
 def settings(method, *, fed=None, **given):
-    fed = federation() if fed is None else fed
+    fed = make_federation() if fed is None else fed
     own = {
         "minimum",
         "lost",
@@ -84,7 +86,13 @@ def settings(method, *, fed=None, **given):
     rest = {"deadline": 1.0, "wait": 0.0} | {k: given.pop(k) for k in list(given) if k in own}
     words = arguments(method, **given)
     return Settings(
-        model=net(), clients=CLIENTS, method=method, test=fed.test, held=fed.held, **words, **rest
+        model=make_net(),
+        clients=CLIENTS,
+        method=method,
+        test=fed.test,
+        held=fed.held,
+        **words,
+        **rest,
     )
 
 

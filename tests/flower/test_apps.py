@@ -8,7 +8,7 @@ import torch
 import tunefree as tf
 from flower.local import CLIENTS, arguments, settings
 from tunefree.flower import client_app, server_app
-from tunefree.testing._problem import federation, net
+from tunefree.testing._problem import make_federation, make_net
 
 flwr = pytest.importorskip("flwr.app", reason="needs tunefree[flower]")
 NAMES = tf.methods.names()
@@ -60,22 +60,22 @@ class Grid:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method(name, tmp_path):
-    method, fed, runs = tf.methods.get(name), federation(), []
+    method, fed, runs = tf.methods.get(name), make_federation(), []
     server = server_app(
         lambda config: settings(
             method, out=tmp_path / "run", rounds=config["rounds"], callbacks=[runs.append]
         )
     )
     client = client_app(
-        net, lambda config: fed.client(config["partition-id"]), method=method, device="cpu"
+        make_net, lambda config: fed.client(config["partition-id"]), method=method, device="cpu"
     )
     grid = Grid(client, tmp_path / "nodes")
     context = copy.copy(grid.contexts[1000])
     context.run_config = {"rounds": 2}
     server(grid, context)
     alone = tf.fit(
-        net(),
-        federation(),
+        make_net(),
+        make_federation(),
         tf.methods.get(name),
         engine=tf.Engine(backend="loop", chunk=1),
         device="cpu",

@@ -11,7 +11,7 @@ from every.cases import METHODS, representatives, with_the_rest_slow
 from flower.local import CLIENTS, LocalTransport, arguments, train
 from tunefree.flower.serve import serve
 from tunefree.flower.settings import Settings
-from tunefree.testing._problem import federation, net
+from tunefree.testing._problem import make_federation, make_net
 from tunefree.training.decide import decide_method
 
 COMPOSED = (  # weights, schedules and every kind of wire
@@ -31,8 +31,8 @@ def simulated(method, **given):
     words = arguments(method, **given)
     copied = copy.deepcopy(method)
     return tf.fit(
-        net(),
-        federation(),
+        make_net(),
+        make_federation(),
         copied,
         engine=tf.Engine(backend="loop", chunk=1),
         device="cpu",
@@ -62,8 +62,8 @@ def test_how_clients_count(given, tmp_path):
     """Nodes make the method by its name; the server decides the weights, as a simulation does."""
     words = {"rounds": 2, "cohort": 4, "batch": 4, "epochs": 1, "seed": 7, "dtype": torch.float64}
     one = tf.Engine(backend="loop", chunk=1)
-    alone = tf.fit(net(), federation(), given, engine=one, device="cpu", **words)
-    own = {"model": net(), "clients": CLIENTS, "test": federation().test, "wait": 0.0}
+    alone = tf.fit(make_net(), make_federation(), given, engine=one, device="cpu", **words)
+    own = {"model": make_net(), "clients": CLIENTS, "test": make_federation().test, "wait": 0.0}
     spread = serve(Settings(method=given, **own, **words), LocalTransport(tmp_path))
     assert spread.settings["method"] == alone.settings["method"]
     assert spread.settings["method"]["weights"] == "samples"
@@ -74,7 +74,7 @@ def test_how_clients_count(given, tmp_path):
 
 def deep_net():
     torch.manual_seed(3)
-    width = federation().x.shape[1]
+    width = make_federation().x.shape[1]
     hidden = [layer for _ in range(3) for layer in (nn.Linear(width, width), nn.Tanh())]
     return nn.Sequential(*hidden, nn.Linear(width, 3)).double()
 
@@ -91,8 +91,8 @@ def test_auto_races_where_the_network_is_deep(as_object, tmp_path):
         "device": "cpu",
         "preprocess": tf.Preprocess(scale=None),
     }
-    alone = tf.fit(deep_net(), federation(), method, **settings, **words)
-    own = {"model": deep_net(), "clients": CLIENTS, "test": federation().test, "wait": 0.0}
+    alone = tf.fit(deep_net(), make_federation(), method, **settings, **words)
+    own = {"model": deep_net(), "clients": CLIENTS, "test": make_federation().test, "wait": 0.0}
     nodes = LocalTransport(tmp_path, method if as_object else None, model=deep_net)
     spread = serve(
         Settings(method=method, preprocess=tf.Preprocess(scale=None), **own, **words), nodes

@@ -36,7 +36,7 @@ from tunefree.privacy import (
     Secure,
 )
 from tunefree.server import Average
-from tunefree.testing._problem import net
+from tunefree.testing._problem import make_net
 
 METHODS = {  # of each family, and those that ask clients in the middle of a round
     "fedavg": {"lr": 0.1},
@@ -274,7 +274,7 @@ def test_numbers_of_a_node_are_checked(tmp_path):
         ({"partition-id": float("inf")}, "must be an int"),
     ):
         with pytest.raises(ArgumentError, match=said):
-            Node(net, None, config | {"memory": str(tmp_path)})
+            Node(make_net, None, config | {"memory": str(tmp_path)})
 
 
 def test_a_preparation_is_not_replayed(tmp_path):
@@ -535,7 +535,7 @@ class Leaving(LocalTransport):
 
 def lost_round(name, home, monkeypatch, **given):
     """Round 1 is summed, but not saved; client 3 is gone in round 2, which has the same model."""
-    monkeypatch.setattr(local, "net", lambda: net(dropout=0.0))
+    monkeypatch.setattr(local, "make_net", lambda: make_net(dropout=0.0))
     made = method(name)
     given |= {"secure": Secure(threshold=4), "minimum": 4, "cohort": None, "rounds": 4}
     given |= {"out": home / "run"}

@@ -12,7 +12,7 @@ from flower import local
 from helpers import drop_seconds
 from tunefree.core.errors import TunefreeError
 from tunefree.simulation import cohort
-from tunefree.testing._problem import federation
+from tunefree.testing._problem import make_federation
 from tunefree.training.folder import RunFolder
 
 BAD = 3
@@ -33,7 +33,7 @@ def brittle():
 
 def spoilt(bad=BAD, rows=slice(None), size=1e308):
     """The small federation, with a client some of whose samples are far too large."""
-    fed = federation()
+    fed = make_federation()
     x, owner = fed.x.clone(), fed.owners()
     mine = (owner == bad).nonzero().flatten()[rows]
     x[mine] = size * torch.sign(x[mine])
@@ -73,7 +73,7 @@ def test_every_method_leaves_a_broken_client_out(name, caplog):
 @pytest.mark.parametrize("name", ["scaffold", "fedexp", "fedefams", "mime", "fedproxlod"])
 def test_it_is_what_a_federation_does(name, tmp_path, monkeypatch):
     """The server of a real federation refuses such an upload; the numbers are the same."""
-    monkeypatch.setattr(local, "net", brittle)
+    monkeypatch.setattr(local, "make_net", brittle)
     method = tf.methods.get(name)
     alone = fit(name, engine=tf.Engine(chunk=1))
     spread = local.train(method, local.LocalTransport(tmp_path, method, spoilt()), fed=spoilt())
@@ -103,7 +103,7 @@ def test_the_mean_is_over_the_others():
     """The last client is broken: the run is that of a federation without it."""
     last = 5
     run = fit("fedavg", spoilt(last), cohort=None)
-    fed = federation()
+    fed = make_federation()
     few = fed.owners() < last
     others = tf.Federation(fed.x[few], fed.y[few], fed.owners()[few], test=fed.test, classes=3)
     want = fit("fedavg", others, cohort=None)
@@ -132,7 +132,7 @@ def test_its_memory_stays_and_the_means_agree(tmp_path):
 
 def test_finite_numbers_are_left_as_they_are(monkeypatch):
     """Looking changes nothing, and neither does a sum that overflows although its terms do not."""
-    fed, given = federation(), {"dtype": torch.float32, "rounds": 3}
+    fed, given = make_federation(), {"dtype": torch.float32, "rounds": 3}
     seen = fit("scaffold", fed, **given)
     monkeypatch.setattr(cohort, "checksums", lambda works, *found: works[0].loss.double() * 0)
     assert torch.equal(seen.x, fit("scaffold", fed, **given).x)
@@ -146,7 +146,7 @@ def test_finite_numbers_are_left_as_they_are(monkeypatch):
 
 
 def test_everybody_broken_is_a_run_that_diverged(caplog):
-    fed = federation()
+    fed = make_federation()
     x = 1e308 * torch.sign(fed.x)
     every = tf.Federation(x, fed.y, fed.owners(), test=fed.test, held=fed.held, classes=3)
     run = fit("fedavg", every)
@@ -168,13 +168,13 @@ class Late(tf.server.Server):
 
 def test_it_is_noticed_in_the_round_where_it_happens(caplog, tmp_path):
     method = tf.Method(direction=tf.clients.Scaffold(), server=Late(), clip=1.0)
-    run = fit(method, federation(), rounds=6, out=tmp_path)
+    run = fit(method, make_federation(), rounds=6, out=tmp_path)
     assert (run.status, len(run.history)) == ("diverged", 2)
     assert "Diverged in round 2: the server's memory (m) is no longer finite" in caplog.text
     assert "clip" not in caplog.text
     again = tf.Run.load(tmp_path)
     assert (again.status, len(again.history)) == ("diverged", 2)
-    assert torch.equal(again.x, fit(method, federation(), rounds=2).x)
+    assert torch.equal(again.x, fit(method, make_federation(), rounds=2).x)
     assert all(torch.isfinite(v).all() for v in RunFolder(tmp_path).load_checkpoint()[1].values())
 
 
@@ -183,7 +183,7 @@ def test_it_is_noticed_in_the_round_where_it_happens(caplog, tmp_path):
     [("fedavg", "or method auto."), ("auto", "Try clip=1.0 or smaller inputs, or dtype float64.")],
 )
 def test_what_to_try(name, tip, caplog):
-    fed = federation()
+    fed = make_federation()
     x = 1e308 * torch.sign(fed.x)
     fit(name, tf.Federation(x, fed.y, fed.owners(), held=fed.held, classes=3))
     assert tip in caplog.text

@@ -163,7 +163,7 @@ def describe(name: str, setting: str, method: tf.Method) -> str:
     found += [
         getattr(p, f) for p in found for f in ("rates", "direction", "inner") if hasattr(p, f)
     ]
-    says = (read_argument_docs(type(p).__doc__).get(setting) for p in found)
+    says = (prose.class_arguments(type(p)).get(setting) for p in found)
     return next((text for text in says if text), "")
 
 
@@ -172,7 +172,7 @@ def _settings(name: str, method: tf.Method) -> str:
         (f"`{k}`", _kind(p.annotation), f"`{p.default!r}`", prose.escape(describe(name, k, method)))
         for k, p in tf.methods.settings(name).items()
     ]
-    common = read_argument_docs(tf.Method.__doc__)
+    common = prose.class_arguments(tf.Method)
     default = {f.name: getattr(method, f.name) for f in fields(method)}
     taken = {"wire"} if "compressor" in tf.methods.settings(name) else set()
     also = [

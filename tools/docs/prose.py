@@ -5,8 +5,11 @@ import re
 import textwrap
 from types import ModuleType
 
+from tunefree.core.text import read_argument_docs
+
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 DIFFERENCES = "Differences from the paper:"
+ARGS = "\n\nArgs:"  # begins the section of a docstring
 
 
 def blocks(doc: str) -> list[tuple[str, str]]:
@@ -80,6 +83,14 @@ def headline(doc: str) -> str:
     return inspect.cleandoc(doc).splitlines()[0]
 
 
+def class_arguments(kind: type) -> dict[str, str]:
+    """Return what a class and its base classes say about its arguments, by name."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        found |= read_argument_docs(vars(base).get("__doc__"))
+    return found
+
+
 def document(part: object) -> str:
     """Return the docstring with the equations of a part: of its class, a base class or its module.
 
@@ -96,7 +107,7 @@ def split_arguments(doc: str) -> tuple[str, str]:
     >>> split_arguments("A step.\\n\\nArgs:\\n    lr: Step size.")
     ('A step.', '\\n\\nArgs:\\n    lr: Step size.')
     """
-    text, args, rest = doc.partition("\n\nArgs:")
+    text, args, rest = doc.partition(ARGS)
     return text, args + rest
 
 

@@ -1,6 +1,8 @@
 """An extension of griffe: options from RunConfig's fields, and equations of parts as Markdown."""
 
 import inspect
+import pydoc
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import griffe
@@ -16,12 +18,17 @@ class RuntimeSignature(griffe.Extension):
     """Take what is built from the options at run time from the objects, not from their source."""
 
     def on_class(self, *, cls: griffe.Class, **others: Any) -> None:
-        """Replace the docstring of a group of options; turn equations of a part into Markdown."""
+        """Replace the docstring of a group of options; complete those of parts.
+
+        Their equations become Markdown, and arguments that a base class describes are added.
+        """
         if cls.path in DOCUMENTED:
             cls.docstring = griffe.Docstring(inspect.getdoc(DOCUMENTED[cls.path]) or "", parent=cls)
-        elif cls.docstring is not None and prose.DIFFERENCES in cls.docstring.value:
+        elif cls.docstring is not None:
             text, args = prose.split_arguments(cls.docstring.value)
-            cls.docstring.value = prose.markdown(text, title=True) + args
+            if prose.DIFFERENCES in text:
+                text = prose.markdown(text, title=True)
+            cls.docstring.value = text + _complete_arguments(cls.path, args)
 
     def on_function(self, *, func: griffe.Function, **others: Any) -> None:
         """Replace what was read from the source."""
@@ -39,6 +46,16 @@ class RuntimeSignature(griffe.Extension):
                 for p in inspect.signature(fit).parameters.values()
             )
         )
+
+
+def _complete_arguments(path: str, args: str) -> str:
+    """Return a dataclass's Args section with the arguments that only its bases describe."""
+    kind: Any = pydoc.locate(path)
+    names = [f.name for f in fields(kind) if f.init] if is_dataclass(kind) else []
+    own, every = prose.arguments(args), prose.class_arguments(kind) if names else {}
+    if own.keys() >= every.keys() & set(names):
+        return args
+    return prose.ARGS + "".join(f"\n    {n}: {every[n]}" for n in names if n in every)
 
 
 def _default(value: Any) -> str:

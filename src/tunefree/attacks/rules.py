@@ -34,7 +34,6 @@ class SignFlip(Attack):
     """Sends the negated upload.
 
     Args:
-        clients: Share of all clients, or their ids.
         scale: Factor of the norm, > 0.
     """
 
@@ -49,7 +48,6 @@ class LargeNorm(Attack):
     """Sends the honest upload, scaled up.
 
     Args:
-        clients: Share of all clients, or their ids.
         scale: Factor of the norm, > 0.
     """
 
@@ -68,7 +66,6 @@ class Gaussian(Attack):
     """Sends Gaussian noise.
 
     Args:
-        clients: Share of all clients, or their ids.
         scale: Norm in units of the honest upload, > 0.
     """
 
@@ -86,7 +83,6 @@ class Misreport(Attack):
     """Sends honest vectors and wrong numbers: losses, squared norms of updates, gradient norms.
 
     Args:
-        clients: Share of all clients, or their ids.
         scale: Factor of the numbers, > 0.
     """
 
@@ -151,7 +147,6 @@ class LittleIsEnough(Attack):
     client. The first paper's z is 0 in small cohorts with few attackers; `z` sets another value.
 
     Args:
-        clients: Share of all clients, or their ids.
         z: Distance from the mean in standard deviations, >= 0; None is the paper's.
     """
 
@@ -168,7 +163,6 @@ class InnerProduct(Attack):
     """Sends a negative multiple of the honest mean.
 
     Args:
-        clients: Share of all clients, or their ids.
         eps: Norm in units of the honest mean, > 0.
     """
 

@@ -23,7 +23,7 @@ class AdaAlter(Step):
         y <- y - lr d / sqrt(B + k eps^2),   a_i <- a_i + d^2,    k = 1, 2, ...     per coordinate
         server:  B <- B + mean_i a_i,     B = b0^2 at first
 
-    A step does not see its own square: that is the "alter".
+    A step does not see its own square.
 
     Differences from the paper: partial participation takes the means over the cohort. The released
     code (xcgoner/AISTATS2020-AdaAlter-GluonNLP) adds eps once instead of k eps^2.

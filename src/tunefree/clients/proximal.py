@@ -1,4 +1,4 @@
-"""No correction, and pulls to the server's model, with a strength of one's own or of the server."""
+"""No correction, and pulls to the server's model, with a fixed strength or the server's."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -58,11 +58,7 @@ class Proximal(Direction):
 
 @dataclass(frozen=True)
 class Moreau(Proximal):
-    """The same pull, with the value of the client's Moreau envelope sent along (FedExProx).
-
-    Args:
-        mu: Strength of the pull, >= 0, in units of 1 / lr.
-    """
+    """The same pull, with the value of the client's Moreau envelope sent along (FedExProx)."""
 
     reports: ClassVar[tuple[str, ...]] = ("envelope",)
     records: ClassVar[tuple[str, ...]] = ("loss_end",)

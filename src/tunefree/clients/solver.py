@@ -54,7 +54,7 @@ class ConjugateGradient(Step):
 
     def check(self, plan: Plan) -> None:
         """Refuse minibatches, which have no fixed quadratic to solve."""
-        _whole("ConjugateGradient", plan)
+        _check_whole_batch("ConjugateGradient", plan)
 
     def begin(self, y: Rows, down: Channels) -> State:
         one, zero = y.new_ones(y.shape[:1]), torch.zeros_like(y)
@@ -120,7 +120,7 @@ class Until(Step):
 
     def check(self, plan: Plan) -> None:
         """Refuse minibatches: their gradients never vanish."""
-        _whole("Until", plan)
+        _check_whole_batch("Until", plan)
 
     def begin(self, y: Rows, down: Channels) -> State:
         one = y.new_ones(y.shape[:1])
@@ -136,7 +136,7 @@ class Until(Step):
         return y, torch.where(going, lr, 0.0), after | {"first": first, "done": ~going}
 
 
-def _whole(owner: str, plan: Plan) -> None:
+def _check_whole_batch(owner: str, plan: Plan) -> None:
     if plan.batch is not None:
         raise ArgumentError(
             f"Cannot use {owner} with batches of {plan.batch}. This is because it solves the "

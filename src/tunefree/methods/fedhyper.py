@@ -80,12 +80,7 @@ class _Hyper(Step):
 
 @dataclass(frozen=True)
 class ServerSideHyper(_Hyper):
-    """Step whose size the server updates by the last two mean moves; FedHyper-SL.
-
-    Args:
-        lr: First rate, > 0; 0.01 in the authors' code.
-        bound: Largest and smallest rate relative to `lr`, >= 1; 10 in the paper.
-    """
+    """Step whose size the server updates by the last two mean moves; FedHyper-SL."""
 
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
@@ -109,7 +104,6 @@ class ClientSideHyper(_Hyper):
 
     Args:
         lr: First rate of every round, > 0; 0.01 in the authors' code.
-        bound: Largest and smallest rate relative to `lr`, >= 1; 10 in the paper.
     """
 
     fusible: ClassVar[bool] = True

@@ -15,7 +15,7 @@ from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector
 from ..penalties import Penalty, Zero
 from .average import Average, Momentum
-from .rule import Server, ServerUpdate, as_inner
+from .rule import Server, ServerUpdate, delegate_to_inner
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Proximal(Server):
             why = "its step has no bound, and a weakly convex penalty needs alpha < 1/rho"
             raise cannot_use(type(self.penalty).__name__, name, f"{why}; use Average")
 
-    needs = as_inner("needs")
-    sends = as_inner("sends")
-    full = as_inner("full")
-    needs_constant_lr = as_inner("needs_constant_lr")
+    needs = delegate_to_inner("needs")
+    sends = delegate_to_inner("sends")
+    full = delegate_to_inner("full")
+    needs_constant_lr = delegate_to_inner("needs_constant_lr")
 
     def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
         return self.inner.prepare(x, mean, state, t)

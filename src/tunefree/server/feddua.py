@@ -13,7 +13,7 @@ With max_move, eta is lowered until |x+ - x| <= max_move sqrt(q).
 
 Differences from the paper: the norm in the denominator is that of G^-1, as Theorem 3.2 and the
 appendices have it; the algorithm box prints G, which breaks <v, x+ - x> = m. max_move is ours
-(None is the paper): one client that runs away raises q, hence eta, for everybody.
+(None is the paper): one diverging client raises q, hence eta, for everybody.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,13 @@ from .rule import Server, ServerUpdate
 
 
 class _Diagonal(Server):
-    """What both rules share: the preconditioned move and its size."""
+    """What both rules share: the preconditioned move and its size.
+
+    Args:
+        eps: Added to the root of the squares, >= 0.
+        eps_g: Added to the denominator of the step, >= 0; 0 leaves nothing to tune.
+        max_move: Longest move in units of the clients' root-mean-square move, > 0, or None.
+    """
 
     needs: ClassVar[tuple[str, ...]] = ("delta", "delta_sq")
     euclidean: ClassVar[bool] = False
@@ -54,13 +60,7 @@ class _Diagonal(Server):
 
 @dataclass(frozen=True)
 class FedDuAdagrad(_Diagonal):
-    """Server rule with AdaGrad's geometry.
-
-    Args:
-        eps: Added to the root of the summed squares, >= 0.
-        eps_g: Added to the denominator of the step, >= 0; 0 leaves nothing to tune.
-        max_move: Longest move in units of the clients' root-mean-square move, > 0, or None.
-    """
+    """Server rule with AdaGrad's geometry."""
 
     eps: NonNegative = 1e-9
     eps_g: NonNegative = 0.0
@@ -83,9 +83,6 @@ class FedDuAdam(_Diagonal):
     Args:
         beta1: Memory of the move, in [0, 1).
         beta2: Memory of the squares, in [0, 1).
-        eps: Added to the root of the squares, >= 0.
-        eps_g: Added to the denominator of the step, >= 0; 0 leaves nothing to tune.
-        max_move: Longest move in units of the clients' root-mean-square move, > 0, or None.
     """
 
     beta1: Decay = 0.9

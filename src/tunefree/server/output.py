@@ -5,7 +5,7 @@
     Averaged:  xbar <- (1 - a) xbar + a x,   a = (gamma + 1) / (t + gamma),   t = 1, 2, ...
 
 Averaged is the polynomial-decay average of Shamir & Zhang, ICML 2013, as DoG uses it
-(arXiv:2302.12022, gamma = 8): the cheapest cure for the swings of partial participation.
+(arXiv:2302.12022, gamma = 8): it damps the variation caused by partial participation.
 
 Differences from the paper: none.
 """

@@ -11,9 +11,9 @@
 
 L is 7 % of the rounds, and the race takes at most 35 % of them. With fewer than nine rounds there
 is no race and the run has the first rate. An arm ends early if the clients' loss grows to four
-times f(x0) or is not finite. In the run, such a loss, or one that gives back nine tenths of what
-was gained, puts the run back to the last point that gave back less than a quarter, at a third of
-the rate.
+times f(x0) or is not finite. In the run, such a loss, or one that rises by nine tenths of what was
+gained, restarts the run from the last point at which it rose by less than a quarter of the gain, at
+a third of the rate.
 
 Differences from the paper: none; the rule is ours (docs/auto.md).
 """
@@ -26,14 +26,14 @@ from ..core.plan import Plan, Query, Round
 from ..core.types import Channels, State, Vector, select_prefix
 from .feddua import FedDuAdagrad
 from .output import Averaged
-from .rule import Server, ServerUpdate, as_inner
+from .rule import Server, ServerUpdate, delegate_to_inner
 
 FACTOR = 3.0  # between the rates of neighbouring arms
 FIRST, USUAL = FACTOR**-3, FACTOR**-3  # the first arm's rate: in units of the line search's; most
 ARM, RACE = 0.07, 0.35  # rounds of an arm and of the whole race, in units of all rounds
 CAUTION, SLACK = 0.05, 0.03  # shares of the loss that a larger rate must win above USUAL; may lose
 MOST = 72  # the largest power of 3, either way, that the line search tries
-LOST, TRIES = 3.0, 6  # growth of the loss, over f(x0), that ends an arm; times a run is put back
+LOST, TRIES = 3.0, 6  # growth of the loss, over f(x0), that ends an arm; restarts of a run
 
 
 @dataclass
@@ -46,15 +46,15 @@ class _Control:
     arms: float = 0.0  # arms before this one
     first: float = 0.0  # rate of the first arm
     up: float = 1.0  # whether rates grow from arm to arm
-    failed: float = 0.0  # whether the present arm is lost
+    failed: float = 0.0  # whether the present arm failed
     best_lr: float = 0.0  # of the best arm; 0 if there is none
     best_value: float = 0.0  # f at its average, on the panel
     start: float = 0.0  # f(x0)
-    level: float = 0.0  # f(x0), on the panel
+    panel_start: float = 0.0  # f(x0), on the panel
     smooth: float = 0.0  # running mean of the clients' loss in the run
-    least: float = 0.0  # its lowest value
+    lowest: float = 0.0  # value of that mean
     measured: float = 0.0  # rounds in that mean
-    back: float = 0.0  # times that the run was put back
+    restarts: float = 0.0  # of the run, from an earlier point
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Race(Server):
     inner: Server = field(default_factory=FedDuAdagrad)
     sends: ClassVar[tuple[str, ...]] = ("lr",)
     goes_with: ClassVar[tuple[str, ...]] = ("Plain",)
-    euclidean = as_inner("euclidean")
+    euclidean = delegate_to_inner("euclidean")
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -98,9 +98,9 @@ class Race(Server):
             c.start, longest = _search(x, ask)
             c.began = float(t.index)
             c.lr = c.first = max(FIRST * longest, min(longest, USUAL))
-            c.racing, c.least = float(race_rounds(t.plan) > 0), c.start
+            c.racing, c.lowest = float(race_rounds(t.plan) > 0), c.start
             if c.racing:
-                c.level = float(ask("loss", [x], "panel")[0])
+                c.panel_start = float(ask("loss", [x], "panel")[0])
         elif c.racing and (c.failed or t.index - c.began >= arm_rounds(t.plan)):
             state = self._judge(state, c, t, ask)
         return state | {"control": _pack(c, x)}
@@ -119,7 +119,7 @@ class Race(Server):
         has_time = race_rounds(t.plan) - t.index >= arm_rounds(t.plan)
         if not (has_time and _choose_arm(c, is_better)):
             c.racing, c.lr = 0.0, c.best_lr or c.lr / FACTOR
-            c.least = min(c.best_value, c.start) if c.best_lr else c.start
+            c.lowest = min(c.best_value, c.start) if c.best_lr else c.start
             return _from_best(state)
         start = self.inner.init(state["start"], t.plan)
         return state | {"point": state["start"]} | {f"inner.{n}": v for n, v in start.items()}
@@ -128,42 +128,42 @@ class Race(Server):
         return {"x": state["point"], "lr": x.new_tensor(_decayed(_unpack(state), t))}
 
     def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
-        """Move by the inner rule; end an arm that is lost, put back a run that is."""
+        """Move by the inner rule; end a failed arm, restart a failed run."""
         c, inner = _unpack(state), select_prefix(state, "inner")
         x, inner, trace = self.inner.step(state["point"], mean, inner, t, ask)
         state = state | {f"inner.{n}": v for n, v in inner.items()}
         trace = trace | {"lr": x.new_tensor(_decayed(c, t))}
         trace |= {"arm": x.new_tensor(c.arms)} if c.racing else {}
         loss = float(mean["train_loss"])
-        is_lost = not loss <= c.start + LOST * abs(c.start)
+        has_failed = not loss <= c.start + LOST * abs(c.start)
         if c.racing:
-            c.failed = float(is_lost)
+            c.failed = float(has_failed)
             in_arm = replace(t, index=t.index - int(c.began))
             state |= Averaged().update(x, state, in_arm)
         else:
             c.smooth = loss if not c.measured else 0.7 * c.smooth + 0.3 * loss
             c.measured += 1
-            c.least = min(c.least, c.smooth)
-            gain, lost = max(c.start - c.least, 0.2 * abs(c.start)), c.smooth - c.least
-            if c.back < TRIES and (is_lost or lost > 0.9 * gain):
-                x, state = self._put_back(state, c)
+            c.lowest = min(c.lowest, c.smooth)
+            gain, lost = max(c.start - c.lowest, 0.2 * abs(c.start)), c.smooth - c.lowest
+            if c.restarts < TRIES and (has_failed or lost > 0.9 * gain):
+                x, state = self._restart(state, c)
             elif lost <= 0.25 * gain:
                 state |= {"best": x} | {f"best_inner.{n}": v for n, v in inner.items()}
         return x, state | {"point": x, "control": _pack(c, x)}, trace
 
     def recover(self, x: Vector, state: State, t: Round) -> tuple[Vector, State] | None:
-        """Give up the arm, or put back the run, after a round that is not finite."""
+        """End the arm, or restart the run, after a round that is not finite."""
         c = _unpack(state)
         if c.racing:
             c.failed = 1.0
-        elif c.back < TRIES:
-            x, state = self._put_back(state, c)
+        elif c.restarts < TRIES:
+            x, state = self._restart(state, c)
         else:
             return None
         return x, state | {"control": _pack(c, x)}
 
-    def _put_back(self, state: State, c: _Control) -> tuple[Vector, State]:
-        c.lr, c.back, c.measured = c.lr / FACTOR, c.back + 1, 0.0
+    def _restart(self, state: State, c: _Control) -> tuple[Vector, State]:
+        c.lr, c.restarts, c.measured = c.lr / FACTOR, c.restarts + 1, 0.0
         state = _from_best(state)
         return state["point"], state
 
@@ -197,7 +197,7 @@ def _threshold(c: _Control) -> float:
         return c.best_value
     if c.lr < 1.1 * USUAL:
         return c.best_value + SLACK * abs(c.best_value)
-    least = min(c.best_value, c.level)
+    least = min(c.best_value, c.panel_start)
     return least - CAUTION * abs(least)
 
 

@@ -67,7 +67,7 @@ class Server(Checked, ABC):
         return x
 
 
-def as_inner(name: str) -> Any:
+def delegate_to_inner(name: str) -> Any:
     """Return a property of a rule around another one, `inner`: as the other rule has it."""
     return property(lambda self: getattr(self.inner, name), doc="As the inner rule.")
 

@@ -46,8 +46,8 @@ from ..training.callbacks import Event
 from ..training.config import Engine
 from ..training.run import Run
 from ..wire import Sender, Wire
-from ._problem import ROUNDS, bound, federation, net, run_rounds, trial
-from ._witness import Globals, Witness, changes, flat
+from ._hook_recorder import Globals, HookRecorder, flatten, list_changes
+from ._problem import ROUNDS, bind_trial, make_federation, make_net, run_rounds, run_trial
 
 ORDER = (4, 0, 5, 2, 1, 3)  # other numbers for the same clients
 TOLERANCE = 1e-10  # between ways of doing the same in float64
@@ -99,30 +99,30 @@ class _MethodRuns:
     @cached_property
     def run(self) -> Run:
         """The run that others are compared with."""
-        return trial(self.method)
+        return run_trial(self.method)
 
     @cached_property
-    def _witnesses(self) -> list[Witness]:
-        return [Witness(self.method, dtype) for dtype in (torch.float64, torch.float32)]
+    def _recorders(self) -> list[HookRecorder]:
+        return [HookRecorder(self.method, dtype) for dtype in (torch.float64, torch.float32)]
 
     def require_none(self, kind: str) -> None:
-        """Require that no fault of one kind was seen."""
-        faults = [fault for witness in self._witnesses for fault in witness.faults.get(kind, [])]
+        """Require that no fault of one kind was found."""
+        faults = [fault for recorder in self._recorders for fault in recorder.faults.get(kind, [])]
         _require(not faults, "".join(faults[:1]))
 
     @cached_property
     def side_effects(self) -> tuple[list[str], list[str]]:
         """What a run changed in the process, and in the data and module it was given."""
-        fed, model, process = federation(), net(), Globals()
+        fed, model, process = make_federation(), make_net(), Globals()
         try:
-            trial(self.method, fed, model, rounds=2)
+            run_trial(self.method, fed, model, rounds=2)
         except Exception:
-            if not any(w.faults for w in self._witnesses):  # else the check of that says it better
+            if not any(r.faults for r in self._recorders):  # else the check of that says it better
                 raise
         finally:
             moved = process.changed()
             process.restore()
-        return moved, changes(flat(_inputs(fed, model)), flat(_inputs(federation(), net())))
+        return moved, list_changes(_inputs(fed, model), _inputs(make_federation(), make_net()))
 
 
 _latest: list[_MethodRuns] = []  # of the method checked last, so that its checks share their runs
@@ -140,7 +140,7 @@ def _inputs(fed: Federation, model: nn.Module) -> dict[str, Any]:
     data = {n: getattr(fed, n) for n in ("x", "y", "sizes", "starts", "test", "held")}
     grads = {n: p.grad is not None for n, p in model.named_parameters()}
     state = dict(model.state_dict())
-    return {"data": data, "module": state, "training": model.training, "grad": grads}
+    return flatten({"data": data, "module": state, "training": model.training, "grad": grads})
 
 
 def check_global_state_is_untouched(method: Method) -> None:
@@ -168,13 +168,13 @@ def check_memory_keeps_its_form(method: Method) -> None:
 def check_dtype_and_device_are_kept(method: Method) -> None:
     """A run in float64 has no float32 in it, nor the other way round; nothing changes device."""
     _runs_of(method).require_none("place")
-    single = trial(method, dtype=torch.float32, rounds=1)
+    single = run_trial(method, dtype=torch.float32, rounds=1)
     for run, dtype in ((_runs_of(method).run, torch.float64), (single, torch.float32)):
         for tensor in (
             run.x,
             run.output,
             *run.model.parameters(),
-            run.predict(federation().x, raw=True),
+            run.predict(make_federation().x, raw=True),
         ):
             right = tensor.dtype == dtype and tensor.device.type == "cpu"
             found = f"{tensor.dtype} on {tensor.device}"
@@ -240,7 +240,7 @@ def check_absent_clients_keep_their_memory(method: Method) -> None:
     """A round changes the memory of its cohort only."""
     if method.full:
         raise SkipTest("everyone takes part in every round")
-    run = bound(copy.deepcopy(method), cohort=2)
+    run = bind_trial(copy.deepcopy(method), cohort=2)
     if not init_client_memory(run.method, run.start, run.plan):
         raise SkipTest("clients have no memory")
     everyone, pool = torch.arange(run.plan.clients), run.pool
@@ -262,25 +262,25 @@ def check_same_seed_same_bits(method: Method) -> None:
     run = _runs_of(method).run
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        again = trial(method)
+        again = run_trial(method)
     _require_same(run, again, "Two runs with the same seed are not the same bits.")
-    other = trial(method, seed=8)
+    other = run_trial(method, seed=8)
     _require(not torch.equal(run.x, other.x), "Two runs with different seeds are the same bits.")
 
 
 def check_batched_equals_looped(method: Method) -> None:
     """Clients trained in one batch and clients trained in turn agree, their steps uneven or not."""
     sentence = "Clients trained in one batch and clients trained in turn do not agree."
-    _require_close(_runs_of(method).run, trial(method, engine="vmap"), sentence)
+    _require_close(_runs_of(method).run, run_trial(method, engine="vmap"), sentence)
     even: dict[str, Any] = {"steps": 2, "rounds": 2}
-    _require_close(trial(method, **even), trial(method, engine="vmap", **even), sentence)
+    _require_close(run_trial(method, **even), run_trial(method, engine="vmap", **even), sentence)
 
 
 def check_chunks_agree(method: Method) -> None:
     """The result does not depend on how many clients are trained at once, down to one."""
     run = _runs_of(method).run
     for engine in (Engine(backend="loop", chunk=1), Engine(backend="vmap", chunk=3)):
-        part = trial(method, engine=engine)
+        part = run_trial(method, engine=engine)
         sentence = (
             f"Clients trained {engine.chunk} at a time and all at once do not agree: a hook may "
         )
@@ -293,7 +293,8 @@ def check_order_of_clients_does_not_matter(method: Method) -> None:
     if _by_number(method.wire):
         raise SkipTest("the wire draws, or is chosen, by the client's number")
     given: dict[str, Any] = {"cohort": None, "batch": None, "steps": 2, "rounds": 2}
-    a, b = (trial(method, federation(order), net(dropout=0), **given) for order in (None, ORDER))
+    each = (make_federation(order) for order in (None, ORDER))
+    a, b = (run_trial(method, fed, make_net(dropout=0), **given) for fed in each)
     _require_close(a, b, "The same clients under other numbers give another model.", ())
 
 
@@ -346,11 +347,11 @@ def _require_resumed(
         given["out"] = Path(name) / "run"
         for t in range(rounds):
             try:
-                trial(method, callbacks=[_at(t, act)], **given)
+                run_trial(method, callbacks=[_at(t, act)], **given)
             except ends:
                 continue
             raise AssertionError(f"A run did not end with {ends.__name__} in round {t}.")
-        _require_same(trial(method, **given), whole, sentence)
+        _require_same(run_trial(method, **given), whole, sentence)
         _require_same(Run.load(given["out"]), whole, sentence)
 
 

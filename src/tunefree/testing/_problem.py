@@ -22,7 +22,7 @@ FEATURES, CLASSES = 5, 3
 ROUNDS = 3
 
 
-def federation(order: Sequence[int] | None = None, spread: float = 1.5) -> Federation:
+def make_federation(order: Sequence[int] | None = None, spread: float = 1.5) -> Federation:
     """Return six clients of unequal size; client i is called order[i], which decides its id."""
     draw = torch.Generator().manual_seed(3)
     names = range(len(SIZES)) if order is None else order
@@ -36,7 +36,7 @@ def federation(order: Sequence[int] | None = None, spread: float = 1.5) -> Feder
     return Federation(x + anchor[ids], y, owner, test=test, held=held, classes=CLASSES)
 
 
-def net(dropout: float = 0.3, seed: int = 0) -> nn.Module:
+def make_net(dropout: float = 0.3, seed: int = 0) -> nn.Module:
     """Return a perceptron with one hidden layer of six, float64; 57 parameters."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -59,19 +59,19 @@ def _settings(method: Method, given: dict[str, Any]) -> dict[str, Any]:
     return out if "steps" in out else {"epochs": 1} | out
 
 
-def trial(
+def run_trial(
     method: Method, fed: Federation | None = None, model: nn.Module | None = None, **given: Any
 ) -> Run:
     """Run a copy of the method, as a new process would: what a part hides in itself is lost."""
-    fed = federation() if fed is None else fed
-    model = net() if model is None else model
+    fed = make_federation() if fed is None else fed
+    model = make_net() if model is None else model
     return fit(model, fed, copy.deepcopy(method), **_settings(method, given))
 
 
-def bound(method: Method, **given: Any) -> BoundRun:
+def bind_trial(method: Method, **given: Any) -> BoundRun:
     """Return such a run of the method itself, bound but not started."""
     given = _settings(method, given)
-    return bind(RunConfig(method=method, **given), net(), SimulatedClients(federation()))
+    return bind(RunConfig(method=method, **given), make_net(), SimulatedClients(make_federation()))
 
 
 def run_rounds(run: BoundRun) -> Iterator[tuple[Tensor, dict[str, Any]]]:

@@ -31,12 +31,12 @@ def read_ratio(kind: str, data: bytes) -> float:
     return ratio
 
 
-def bytes_for(bits: int) -> int:
+def count_bytes(bits: int) -> int:
     """Return the number of bytes that hold this number of bits."""
     return (bits + 7) // 8
 
 
-def bit_bytes(parts: list[Array]) -> bytes:
+def pack_bits(parts: list[Array]) -> bytes:
     """Return bits (uint8, 0 or 1) as bytes, first bit lowest; zeros fill the last byte."""
     return np.packbits(np.concatenate(parts), bitorder="little").tobytes()
 
@@ -49,10 +49,10 @@ def read_bits(kind: str, data: bytes, count: int) -> Array:
     return bits[:count]
 
 
-def whole_bits(values: Array, width: int) -> Array:
+def split_bits(values: Array, width: int) -> Array:
     """Return unsigned ints as bits, `width` each, lowest first.
 
-    >>> whole_bits(np.array([5, 2]), 3).tolist()
+    >>> split_bits(np.array([5, 2]), 3).tolist()
     [1, 0, 1, 0, 1, 0]
     """
     out = np.empty((values.size, width), np.uint8)
@@ -61,54 +61,54 @@ def whole_bits(values: Array, width: int) -> Array:
     return out.reshape(-1)
 
 
-def read_whole(bits: Array, width: int) -> Array:
-    """Undo `whole_bits`, for width > 0."""
+def join_bits(bits: Array, width: int) -> Array:
+    """Undo `split_bits`, for width > 0."""
     out = np.zeros(bits.size // width, np.int64)
     for b, column in enumerate(bits.reshape(-1, width).T):
         out |= column.astype(np.int64) << b
     return out
 
 
-def _index_width(size: int, k: int) -> int | None:
-    """Bits of one index when `k` of `size` are listed; None where a bitmap is shorter."""
+def _choose_index_width(size: int, k: int) -> int | None:
+    """Return the bits of an index when `k` of `size` are listed; None where a bitmap is shorter."""
     width = (size - 1).bit_length()
     return width if k * width <= size else None
 
 
-def set_size(size: int, k: int) -> int:
+def measure_set(size: int, k: int) -> int:
     """Return the bits that say which `k` of `size` entries are meant.
 
     A list of ceil(log2 size) bits each or a bitmap, whichever is shorter; nothing for all of them.
 
-    >>> set_size(100, 5), set_size(100, 50), set_size(100, 100)
+    >>> measure_set(100, 5), measure_set(100, 50), measure_set(100, 100)
     (35, 100, 0)
     """
     if k == size:
         return 0
-    width = _index_width(size, k)
+    width = _choose_index_width(size, k)
     return size if width is None else k * width
 
 
-def set_bits(mask: Array) -> Array:
+def encode_set(mask: Array) -> Array:
     """Return the bits of a set given as a mask."""
     size, k = mask.size, int(mask.sum())
     if k == size:
         return np.empty(0, np.uint8)
-    width = _index_width(size, k)
-    return mask.astype(np.uint8) if width is None else whole_bits(np.flatnonzero(mask), width)
+    width = _choose_index_width(size, k)
+    return mask.astype(np.uint8) if width is None else split_bits(np.flatnonzero(mask), width)
 
 
 def read_set(kind: str, bits: Array, size: int, k: int) -> Array:
     """Return the indices of a set, ascending; refuse what is not `k` of `size`."""
     if k == size:
         return np.arange(size)
-    width = _index_width(size, k)
+    width = _choose_index_width(size, k)
     if width is None:
         found = np.flatnonzero(bits)
         if found.size != k:
             raise DataError(f"This {kind} message must mark {k} entries, got {found.size}.")
         return found
-    found = read_whole(bits, width)
+    found = join_bits(bits, width)
     if found[-1] >= size or (np.diff(found) <= 0).any():
         raise DataError(f"The indices in this {kind} message must ascend below {size}.")
     return found

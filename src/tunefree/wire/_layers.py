@@ -8,10 +8,10 @@ from torch import Tensor
 from ..core.layout import Layout
 
 
-def spans(layout: Layout, per_layer: bool) -> list[tuple[int, int]]:
+def list_spans(layout: Layout, per_layer: bool) -> list[tuple[int, int]]:
     """Return where each layer begins and ends, or the whole vector as one; no empty ones.
 
-    >>> spans(Layout(("w", "b"), ((2, 3), (2,))), per_layer=True)
+    >>> list_spans(Layout(("w", "b"), ((2, 3), (2,))), per_layer=True)
     [(0, 6), (6, 8)]
     """
     sizes = layout.sizes if per_layer else [layout.size]
@@ -19,20 +19,20 @@ def spans(layout: Layout, per_layer: bool) -> list[tuple[int, int]]:
     return [(end - n, end) for n, end in zip(sizes, ends, strict=True) if n]
 
 
-def shares(layout: Layout, per_layer: bool, ratio: float) -> list[tuple[int, int, int]]:
+def list_kept(layout: Layout, per_layer: bool, ratio: float) -> list[tuple[int, int, int]]:
     """Return where each layer begins and ends, and how many entries a ratio keeps: k >= 1.
 
-    >>> shares(Layout(("w", "b"), ((10, 5), (3,))), per_layer=True, ratio=0.1)
+    >>> list_kept(Layout(("w", "b"), ((10, 5), (3,))), per_layer=True, ratio=0.1)
     [(0, 50, 5), (50, 53, 1)]
     """
-    cuts = spans(layout, per_layer)
+    cuts = list_spans(layout, per_layer)
     return [(b, e, max(1, math.floor(float(ratio) * (e - b)))) for b, e in cuts]
 
 
-def largest(score: Tensor, k: int) -> Tensor:
+def mark_largest(score: Tensor, k: int) -> Tensor:
     """Return the mask of the k largest entries of each row; of equal ones the first.
 
-    >>> largest(torch.tensor([[1, 3, 3, 3, 2]]), 2)
+    >>> mark_largest(torch.tensor([[1, 3, 3, 3, 2]]), 2)
     tensor([[False,  True,  True, False, False]])
     """
     if k >= score.shape[-1]:
@@ -43,12 +43,12 @@ def largest(score: Tensor, k: int) -> Tensor:
     return above | (ties & (ties.cumsum(-1, dtype=torch.int32) <= room))
 
 
-def fold(v: Tensor, dim: int = -1) -> Tensor:
+def sum_halves(v: Tensor, dim: int = -1) -> Tensor:
     """Return the sum along an axis (kept, of length 1) by halves, in the same order always.
 
     Only elementwise additions: the bits depend neither on the other axes nor on the device.
 
-    >>> fold(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]))
+    >>> sum_halves(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]))
     tensor([[15.]])
     """
     n = v.shape[dim]
@@ -60,19 +60,19 @@ def fold(v: Tensor, dim: int = -1) -> Tensor:
     return v
 
 
-def norm(v: Tensor) -> Tensor:
+def compute_norm(v: Tensor) -> Tensor:
     """Return the Euclidean norm along the last axis, kept; no square over- or underflows.
 
-    >>> norm(torch.tensor([[3e30, -4e30], [0.0, 0.0]]))
+    >>> compute_norm(torch.tensor([[3e30, -4e30], [0.0, 0.0]]))
     tensor([[5.0000e+30],
             [0.0000e+00]])
     """
     top = v.abs().amax(-1, keepdim=True)
     unit = torch.where(top > 0, v / top, v)
-    return top * _root(fold(unit * unit).clamp(min=1))
+    return top * _compute_root(sum_halves(unit * unit).clamp(min=1))
 
 
-def _root(s: Tensor) -> Tensor:
+def _compute_root(s: Tensor) -> Tensor:
     """Return the square root of s >= 1, the same bits everywhere; torch's own depend on the CPU.
 
     53 bits, the last of them unsure, are enough to round to 24; two Heron steps double them twice.

@@ -1,9 +1,9 @@
-"""What a wire is: how an upload is packed, what it costs, and what it promises.
+"""What a wire is: how an upload is packed, what it costs, and its properties.
 
 `pack` is what the simulation uses: rows as the server will see them, and the bytes they cost.
-`encode` and `decode` are the real thing. The two agree: the cost is the length of the real
-encoding, and the rows are, bit for bit, what the real decoding returns. For that every sum in a
-wire has a fixed order (`_layers.fold`), so that one row and many, CPU and GPU, round alike.
+`encode` and `decode` are used by real clients. The two agree: the cost is the length of the
+encoding, and the rows are, bit for bit, what decoding returns. For that every sum in a wire has a
+fixed order (`_layers.sum_halves`), so that one row and many, CPU and GPU, round alike.
 """
 
 from abc import ABC, abstractmethod

@@ -32,7 +32,7 @@ from ..core.layout import Layout
 from ..core.random import uniform
 from ..core.types import Rows, State, Vector
 from ._bits import check_header, check_length
-from ._layers import fold, norm
+from ._layers import compute_norm, sum_halves
 from .compressor import Packed, Sender, Wire
 
 HEADER = struct.Struct("<I")
@@ -51,27 +51,27 @@ class LowRank(Wire):
     passes: PositiveInt = 2
 
     def contraction(self, layout: Layout) -> float:
-        thin = [form for form in _forms(layout, self.rank) if form.rank]
+        thin = [form for form in _list_forms(layout, self.rank) if form.rank]
         return max((1 - form.rank / form.short for form in thin), default=0.0)
 
     def _numbers(self, rows: Rows, sender: Sender, layout: Layout) -> Rows:
         """Return all that is sent, layer by layer (m, numbers)."""
         keys, parts, at = sender.keys.to(rows.device)[:, None], [], 0
-        for form, layer in zip(_forms(layout, self.rank), layout.split(rows), strict=True):
+        for form, layer in zip(_list_forms(layout, self.rank), layout.split(rows), strict=True):
             if not form.rank:
                 parts.append(layer.reshape(len(rows), -1))
                 continue
             draws = form.short * form.rank
             q = 2 * uniform(keys, torch.arange(at, at + draws, device=rows.device), rows.dtype) - 1
             at += draws
-            p, f = _factors(form.turned(layer), q.reshape(-1, form.short, form.rank), self.passes)
+            p, f = _factorise(form.turn(layer), q.reshape(-1, form.short, form.rank), self.passes)
             parts += [p.reshape(len(rows), -1), f.reshape(len(rows), -1)]
         return torch.cat(parts, -1)
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
         numbers = self._numbers(rows, sender, layout)
         size = numbers.shape[1] * rows.element_size()
-        arrived = _rows(numbers, _forms(layout, self.rank))
+        arrived = _multiply_out(numbers, _list_forms(layout, self.rank))
         return Packed(arrived, len(rows) * (HEADER.size + size), len(rows) * 8 * size, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
@@ -82,10 +82,11 @@ class LowRank(Wire):
         (rank,) = HEADER.unpack_from(data)
         if rank < 1:
             raise DataError(f"The rank of a low-rank message must be at least 1, got {rank}.")
-        forms = _forms(layout, rank)
+        forms = _list_forms(layout, rank)
         want = sum(form.numbers for form in forms) * like.element_size()
         check_length("low-rank", data, HEADER.size + want)
-        return _rows(read_numbers(data[HEADER.size :], like)[None], forms)[0].reshape(like.shape)
+        numbers = read_numbers(data[HEADER.size :], like)
+        return _multiply_out(numbers[None], forms)[0].reshape(like.shape)
 
 
 @dataclass(frozen=True)
@@ -95,25 +96,25 @@ class _Form:
     long: int
     short: int
     rank: int
-    upright: bool  # whether the layer has its long side first
+    is_upright: bool  # whether the layer has its long side first
 
     @property
     def numbers(self) -> int:
         """How many numbers are sent."""
         return self.rank * (self.long + self.short) if self.rank else self.long * self.short
 
-    def turned(self, layer: Rows) -> Rows:
+    def turn(self, layer: Rows) -> Rows:
         """Return a layer (m, ...) as matrices (m, long, short)."""
-        if self.upright:
+        if self.is_upright:
             return layer.reshape(-1, self.long, self.short)
         return layer.reshape(-1, self.short, self.long).transpose(1, 2)
 
-    def flat(self, matrix: Rows) -> Rows:
-        """Undo `turned` (m, long * short)."""
-        return (matrix if self.upright else matrix.transpose(1, 2)).reshape(len(matrix), -1)
+    def turn_back(self, matrix: Rows) -> Rows:
+        """Undo `turn` (m, long * short)."""
+        return (matrix if self.is_upright else matrix.transpose(1, 2)).reshape(len(matrix), -1)
 
 
-def _forms(layout: Layout, rank: int) -> list[_Form]:
+def _list_forms(layout: Layout, rank: int) -> list[_Form]:
     out = []
     for shape, size in zip(layout.shapes, layout.sizes, strict=True):
         a = shape[0] if shape else 1
@@ -125,7 +126,7 @@ def _forms(layout: Layout, rank: int) -> list[_Form]:
     return out
 
 
-def _rows(numbers: Rows, forms: list[_Form]) -> Rows:
+def _multiply_out(numbers: Rows, forms: list[_Form]) -> Rows:
     """Multiply out, one outer product after the other."""
     parts, at = [], 0
     for form in forms:
@@ -136,29 +137,29 @@ def _rows(numbers: Rows, forms: list[_Form]) -> Rows:
             p = part[:, : form.long * r].reshape(-1, form.long, r)
             f = part[:, form.long * r :].reshape(-1, form.short, r)
             outer = [p[:, :, None, k] * f[:, None, :, k] for k in range(r)]
-            part = form.flat(sum(outer[1:], outer[0]))
+            part = form.turn_back(sum(outer[1:], outer[0]))
         parts.append(part)
     return torch.cat(parts, -1)
 
 
-def _factors(matrix: Rows, q: Rows, passes: int) -> tuple[Rows, Rows]:
+def _factorise(matrix: Rows, q: Rows, passes: int) -> tuple[Rows, Rows]:
     """Return P (m, a, r) with orthonormal or zero columns and F = M' P (m, b, r)."""
     for left in range(passes, 0, -1):
-        p = _orth([fold(matrix * c[:, None, :])[:, :, 0] for c in q.unbind(-1)])
-        f = [fold(matrix * c[:, :, None], 1)[:, 0] for c in p]
-        q = torch.stack(_orth(f) if left > 1 else f, -1)
+        p = _orthogonalise([sum_halves(matrix * c[:, None, :])[:, :, 0] for c in q.unbind(-1)])
+        f = [sum_halves(matrix * c[:, :, None], 1)[:, 0] for c in p]
+        q = torch.stack(_orthogonalise(f) if left > 1 else f, -1)
     return torch.stack(p, -1), q
 
 
-def _orth(columns: list[Tensor]) -> list[Tensor]:
+def _orthogonalise(columns: list[Tensor]) -> list[Tensor]:
     """Gram-Schmidt, twice; a column that lies in the others' span becomes zero."""
     out: list[Tensor] = []
     for v in columns:
         w = v
         for _ in range(2):
             for p in out:
-                w = w - fold(p * w) * p
-        length = norm(w)
-        new = length > 100 * torch.finfo(v.dtype).eps * norm(v)
+                w = w - sum_halves(p * w) * p
+        length = compute_norm(w)
+        new = length > 100 * torch.finfo(v.dtype).eps * compute_norm(v)
         out.append(torch.where(new, w / length, 0))
     return out

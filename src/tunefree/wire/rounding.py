@@ -15,15 +15,15 @@ from ..core.layout import Layout
 from ..core.random import bits, uniform
 from ..core.types import Rows, State, Vector
 from ._bits import (
-    bit_bytes,
-    bytes_for,
     check_header,
     check_length,
+    count_bytes,
+    join_bits,
+    pack_bits,
     read_bits,
-    read_whole,
-    whole_bits,
+    split_bits,
 )
-from ._layers import fold, norm, spans
+from ._layers import compute_norm, list_spans, sum_halves
 from .compressor import Packed, Sender, Wire
 
 HEADER = struct.Struct("<H")
@@ -75,7 +75,7 @@ class QSGD(Wire):
     def _codes(self, rows: Rows, sender: Sender) -> tuple[Rows, Rows]:
         """Return norms (m, n), and levels with the entries' signs (m, d)."""
         v = self._cut(rows)
-        length = norm(v)
+        length = compute_norm(v)
         r = torch.where(length > 0, v.abs() / length, 0) * self.levels
         low = r.floor()
         place = torch.arange(v[0].numel(), device=rows.device).reshape(v.shape[1:])
@@ -93,7 +93,7 @@ class QSGD(Wire):
         norms, levels = self._codes(rows, sender)
         scales = norms.shape[1] * rows.element_size()
         bits = rows.shape[1] * _width(self.levels)
-        size = HEADER.size + scales + bytes_for(bits)
+        size = HEADER.size + scales + count_bytes(bits)
         arrived = self._rows(norms, levels, self.levels)
         return Packed(arrived, len(rows) * size, len(rows) * (8 * scales + bits), own)
 
@@ -102,7 +102,7 @@ class QSGD(Wire):
         width = _width(self.levels)
         signs = levels.signbit().long() << (width - 1)
         codes = (levels.abs().long() | signs)[0].cpu().numpy()
-        bits = bit_bytes([whole_bits(codes, width)])
+        bits = pack_bits([split_bits(codes, width)])
         return HEADER.pack(self.levels) + encode_numbers(norms) + bits
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
@@ -112,9 +112,9 @@ class QSGD(Wire):
             raise DataError(f"A qsgd message must have at least one level, got {s}.")
         width, d = _width(s), like.numel()
         begin = HEADER.size + -(-d // self._size(d)) * like.element_size()
-        check_length("qsgd", data, begin + bytes_for(d * width))
+        check_length("qsgd", data, begin + count_bytes(d * width))
         norms = read_numbers(data[HEADER.size : begin], like)
-        codes = torch.from_numpy(read_whole(read_bits("qsgd", data[begin:], d * width), width))
+        codes = torch.from_numpy(join_bits(read_bits("qsgd", data[begin:], d * width), width))
         levels = codes & ((1 << (width - 1)) - 1)
         if bool((levels > s).any()) or bool((norms < 0).any()):
             raise DataError(f"A qsgd message must have levels up to {s} and norms from 0.")
@@ -158,7 +158,7 @@ class Natural(Wire):
         """Return the rounded exponents as they stand in a number (m, d)."""
         kind, exponent, fraction = FORMS[rows.dtype]
         keys, parts = sender.keys.to(rows.device)[:, None], []
-        for b, e in spans(layout, per_layer=True):  # layers only to bound the memory of draws
+        for b, e in list_spans(layout, per_layer=True):  # layers only to bound the memory of draws
             form = rows[:, b:e].contiguous().view(kind).long()
             power = (form >> fraction) & ((1 << exponent) - 1)
             part = (1 << fraction) - 1
@@ -170,18 +170,18 @@ class Natural(Wire):
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
         size = layout.size * (1 + FORMS[rows.dtype][1])
         arrived = _powers(self._exponents(rows, sender, layout), rows.signbit(), rows)
-        return Packed(arrived, len(rows) * bytes_for(size), len(rows) * size, own)
+        return Packed(arrived, len(rows) * count_bytes(size), len(rows) * size, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
         width = FORMS[row.dtype][1]
         codes = self._exponents(row[None], sender, layout)[0] | (row.signbit().long() << width)
-        return bit_bytes([whole_bits(codes.cpu().numpy(), 1 + width)])
+        return pack_bits([split_bits(codes.cpu().numpy(), 1 + width)])
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         width = FORMS[like.dtype][1]
         size = like.numel() * (1 + width)
-        check_length("natural", data, bytes_for(size))
-        codes = torch.from_numpy(read_whole(read_bits("natural", data, size), 1 + width))
+        check_length("natural", data, count_bytes(size))
+        codes = torch.from_numpy(join_bits(read_bits("natural", data, size), 1 + width))
         powers = _powers(codes & ((1 << width) - 1), codes >> width > 0, like)
         return powers.reshape(like.shape).to(like.device)
 
@@ -213,33 +213,34 @@ class Sign(Wire):
     per_layer: bool = True
 
     def contraction(self, layout: Layout) -> float:
-        return 1 - 1 / max(e - b for b, e in spans(layout, self.per_layer))
+        return 1 - 1 / max(e - b for b, e in list_spans(layout, self.per_layer))
 
     def _scales(self, rows: Rows, layout: Layout) -> Rows:
         """Return the mean magnitudes (m, layers)."""
-        sums = [(fold(rows[:, b:e].abs()), e - b) for b, e in spans(layout, self.per_layer)]
+        spans = list_spans(layout, self.per_layer)
+        sums = [(sum_halves(rows[:, b:e].abs()), e - b) for b, e in spans]
         # tensors divide: GPUs divide by numbers inexactly
         return torch.cat([total / torch.full_like(total, d) for total, d in sums], -1)
 
     def _rows(self, scales: Rows, negative: Rows, layout: Layout) -> Rows:
-        sizes = [e - b for b, e in spans(layout, self.per_layer)]
+        sizes = [e - b for b, e in list_spans(layout, self.per_layer)]
         wide = scales.repeat_interleave(torch.tensor(sizes, device=scales.device), dim=-1)
         return torch.where(negative, -wide, wide)
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
         scales = self._scales(rows, layout)
         numbers = scales.shape[1] * rows.element_size()
-        size, counted = numbers + bytes_for(layout.size), 8 * numbers + layout.size
+        size, counted = numbers + count_bytes(layout.size), 8 * numbers + layout.size
         arrived = self._rows(scales, rows < 0, layout)
         return Packed(arrived, len(rows) * size, len(rows) * counted, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
         bits = (row < 0).to(torch.uint8).cpu().numpy()
-        return encode_numbers(self._scales(row[None], layout)) + bit_bytes([bits])
+        return encode_numbers(self._scales(row[None], layout)) + pack_bits([bits])
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
-        begin = len(spans(layout, self.per_layer)) * like.element_size()
-        check_length("sign", data, begin + bytes_for(layout.size))
+        begin = len(list_spans(layout, self.per_layer)) * like.element_size()
+        check_length("sign", data, begin + count_bytes(layout.size))
         scales = read_numbers(data[:begin], like)
         if bool((scales < 0).any()):
             raise DataError("The scales of a sign message must be at least 0.")

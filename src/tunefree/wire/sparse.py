@@ -12,16 +12,16 @@ from ..core.random import bits
 from ..core.types import Rows, State, Vector
 from ._bits import (
     RATIO,
-    bit_bytes,
-    bytes_for,
     check_length,
+    count_bytes,
+    encode_set,
+    measure_set,
+    pack_bits,
     read_bits,
     read_ratio,
     read_set,
-    set_bits,
-    set_size,
 )
-from ._layers import largest, shares, spans
+from ._layers import list_kept, list_spans, mark_largest
 from .compressor import Packed, Sender, Wire
 
 
@@ -52,36 +52,36 @@ class TopK(Wire):
     per_layer: bool = True
 
     def contraction(self, layout: Layout) -> float:
-        parts = shares(layout, self.per_layer, self.ratio)
+        parts = list_kept(layout, self.per_layer, self.ratio)
         return max(1 - k / (end - begin) for begin, end, k in parts)
 
     def _mask(self, rows: Rows, layout: Layout) -> Rows:
         size = rows.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)  # NaN is kept, and seen
-        parts = shares(layout, self.per_layer, self.ratio)
-        return torch.cat([largest(size[:, b:e], k) for b, e, k in parts], -1)
+        parts = list_kept(layout, self.per_layer, self.ratio)
+        return torch.cat([mark_largest(size[:, b:e], k) for b, e, k in parts], -1)
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
-        parts = shares(layout, self.per_layer, self.ratio)
+        parts = list_kept(layout, self.per_layer, self.ratio)
         values = sum(k for _, _, k in parts) * rows.element_size()
-        size = RATIO.size + bytes_for(_set_bits(parts)) + values
+        size = RATIO.size + count_bytes(_measure_sets(parts)) + values
         arrived = torch.where(self._mask(rows, layout), rows, 0)
         return Packed(arrived, len(rows) * size, len(rows) * 8 * values, own)
 
     def encode(self, row: Vector, sender: Sender, layout: Layout) -> bytes:
         mask = self._mask(row[None], layout)[0]
         bits = mask.cpu().numpy()
-        which = bit_bytes([set_bits(bits[b:e]) for b, e in spans(layout, self.per_layer)])
+        which = pack_bits([encode_set(bits[b:e]) for b, e in list_spans(layout, self.per_layer)])
         return RATIO.pack(self.ratio) + which + encode_numbers(row[mask])
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
-        parts = shares(layout, self.per_layer, read_ratio("top-k", data))
-        count = _set_bits(parts)
-        begin = RATIO.size + bytes_for(count)
+        parts = list_kept(layout, self.per_layer, read_ratio("top-k", data))
+        count = _measure_sets(parts)
+        begin = RATIO.size + count_bytes(count)
         check_length("top-k", data, begin + sum(k for _, _, k in parts) * like.element_size())
         bits = read_bits("top-k", data[RATIO.size : begin], count)
         found, at = [], 0
         for b, e, k in parts:
-            n = set_size(e - b, k)
+            n = measure_set(e - b, k)
             found.append(b + read_set("top-k", bits[at : at + n], e - b, k))
             at += n
         where = torch.from_numpy(np.concatenate(found)).to(like.device)
@@ -90,8 +90,8 @@ class TopK(Wire):
         return out
 
 
-def _set_bits(parts: list[tuple[int, int, int]]) -> int:
-    return sum(set_size(e - b, k) for b, e, k in parts)
+def _measure_sets(parts: list[tuple[int, int, int]]) -> int:
+    return sum(measure_set(e - b, k) for b, e, k in parts)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class RandK(Wire):
     per_layer: bool = False
 
     def contraction(self, layout: Layout) -> float | None:
-        parts = shares(layout, self.per_layer, self.ratio)
+        parts = list_kept(layout, self.per_layer, self.ratio)
         if not self.unbiased:
             return max(1 - k / (e - b) for b, e, k in parts)
         worst = max((e - b) / k - 1 for b, e, k in parts)
@@ -129,18 +129,18 @@ class RandK(Wire):
     def _mask(self, sender: Sender, layout: Layout, ratio: float, like: Rows) -> Rows:
         place = torch.arange(layout.size, device=like.device)
         draws = ~bits(sender.keys.to(like.device)[:, None], place)  # the smallest bits win
-        parts = shares(layout, self.per_layer, ratio)
-        return torch.cat([largest(draws[:, b:e], k) for b, e, k in parts], -1)
+        parts = list_kept(layout, self.per_layer, ratio)
+        return torch.cat([mark_largest(draws[:, b:e], k) for b, e, k in parts], -1)
 
     def _scaled(self, rows: Rows, layout: Layout) -> Rows:
         if not self.unbiased:
             return rows
-        parts = shares(layout, self.per_layer, self.ratio)
+        parts = list_kept(layout, self.per_layer, self.ratio)
         return torch.cat([rows[:, b:e] * ((e - b) / k) for b, e, k in parts], -1)
 
     def pack(self, rows: Rows, own: State, sender: Sender, layout: Layout) -> Packed:
         mask = self._mask(sender, layout, self.ratio, rows)
-        parts = shares(layout, self.per_layer, self.ratio)
+        parts = list_kept(layout, self.per_layer, self.ratio)
         values = sum(k for _, _, k in parts) * rows.element_size()
         arrived = torch.where(mask, self._scaled(rows, layout), 0)
         return Packed(arrived, len(rows) * (RATIO.size + values), len(rows) * 8 * values, own)
@@ -151,7 +151,7 @@ class RandK(Wire):
 
     def decode(self, data: bytes, like: Vector, sender: Sender, layout: Layout) -> Vector:
         ratio = read_ratio("rand-k", data)
-        count = sum(k for _, _, k in shares(layout, self.per_layer, ratio))
+        count = sum(k for _, _, k in list_kept(layout, self.per_layer, ratio))
         check_length("rand-k", data, RATIO.size + count * like.element_size())
         out = torch.zeros_like(like)
         out[self._mask(sender, layout, ratio, like)[0]] = read_numbers(data[RATIO.size :], like)

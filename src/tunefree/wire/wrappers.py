@@ -74,7 +74,7 @@ class Choose(Wire):
 
     Differences from the paper: none; ours, for networks whose clients differ.
 
-    It promises nothing: `contraction` is None and `unbiased` False for every rule.
+    It declares no property: `contraction` is None and `unbiased` False for every rule.
 
     Args:
         rule: From client and round to a wire without memory.

@@ -343,12 +343,13 @@ def test_rows_may_come_one_by_one():
 @pytest.mark.parametrize("rule", [r.Median(), r.NNM(r.Krum(f=0), f=1)], ids=str)
 def test_a_real_federation_takes_the_same_rules(tmp_path, rule):
     """Nodes in this process, their rows one by one, give what the simulation gives."""
-    from flower.local import LocalTransport, federation, net
+    from flower.local import LocalTransport, make_federation, make_net
     from flower.local import arguments as shared
     from flower.local import train as served
 
     method = get("fedexp", lr=0.1)
-    alone = tf.fit(net(), federation(), method, **shared(method), aggregate=rule, device="cpu")
+    data = make_federation()
+    alone = tf.fit(make_net(), data, method, **shared(method), aggregate=rule, device="cpu")
     spread = served(method, LocalTransport(tmp_path, method), aggregate=rule)
     torch.testing.assert_close(spread.x, alone.x, rtol=1e-10, atol=1e-12)
 

@@ -19,7 +19,7 @@ from tunefree.flower.exchange import TooFewError
 from tunefree.flower.node import Node
 from tunefree.flower.payload import EncodedArray, Payload, encode_dense, wrap_bytes
 from tunefree.models.problem import Problem
-from tunefree.testing._problem import SIZES, federation, net
+from tunefree.testing._problem import SIZES, make_federation, make_net
 
 D = 57
 BAD = 2  # the client that cannot be trusted
@@ -130,7 +130,7 @@ def genuine(tmp_path_factory):
         ((asked, answer),) = [
             (q, a) for i, q, a in transport.log if i == BAD and q.header["kind"] == "train"
         ]
-        problem = Problem(net(), "cross_entropy", torch.float64)
+        problem = Problem(make_net(), "cross_entropy", torch.float64)
         request = {"client": BAD, "round": 0, "version": asked.header["version"]}
         t = Round(Plan(CLIENTS, CLIENTS, 1, 1.0, problem.layout, 7, 4), 0)
 
@@ -254,13 +254,13 @@ def test_settings_are_checked():
     ],
 )
 def test_nodes_cannot_number_classes_or_categories_alone(data, sentence, tmp_path):
-    node = Node(net, lambda config: data, {"partition-id": 0, "memory": str(tmp_path)})
+    node = Node(make_net, lambda config: data, {"partition-id": 0, "memory": str(tmp_path)})
     with pytest.raises(DataError, match=sentence):
         node.reply(Payload({"kind": "hello"}))
 
 
 def test_the_servers_run_predicts_labels(tmp_path):
-    fed, run = federation(), train(FEDEXP, LocalTransport(tmp_path, FEDEXP), rounds=1)
+    fed, run = make_federation(), train(FEDEXP, LocalTransport(tmp_path, FEDEXP), rounds=1)
     found = run.predict(fed.test[0])
     assert found.shape == (len(fed.test[1]),)
     assert set(found.tolist()) <= set(range(int(fed.y.max()) + 1))

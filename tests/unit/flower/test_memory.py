@@ -19,7 +19,7 @@ from tunefree.flower.exchange import TooFewError
 from tunefree.flower.memory import MemoryStore
 from tunefree.flower.serve import SERVER_LOCK
 from tunefree.rounds.server import init_server_state, run_round
-from tunefree.testing._problem import bound, federation
+from tunefree.testing._problem import bind_trial, make_federation
 
 SCAFFOLD, CANON = tf.methods.get("scaffold"), tf.methods.get("fedcanon", wire="ef+topk:0.3")
 KINDS = {"scaffold": SCAFFOLD, "prepares": tf.methods.get("comparfrefl"), "echoes": CANON}
@@ -124,7 +124,7 @@ def test_the_absent_count_as_in_the_papers(method, tmp_path):
             return None if i == ONE and payload.header["kind"] != "hello" else payload
 
     run = train(method, Silent(tmp_path, method), cohort=None, rounds=3)
-    job = bound(method, cohort=None, rounds=3, engine=tf.Engine(backend="loop", chunk=1))
+    job = bind_trial(method, cohort=None, rounds=3, engine=tf.Engine(backend="loop", chunk=1))
     now, everyone = init_server_state(method, job.start, job.plan), torch.arange(CLIENTS)
     for _ in range(3):
         now, _ = run_round(method, job.plan, now, job.pool, everyone[everyone != ONE])
@@ -232,7 +232,7 @@ def test_other_data_is_another_run(tmp_path, caplog):
             callbacks=[crash],
         )
     transport = LocalTransport(tmp_path / "n", SCAFFOLD)
-    transport.fed = federation(order=(1, 0, 2, 3, 4, 5))
+    transport.fed = make_federation(order=(1, 0, 2, 3, 4, 5))
     run = train(SCAFFOLD, transport, out=tmp_path / "r", minimum=1)
     assert "had 3 samples when the run began" in caplog.text
     ids = [set(cohort(7, t, CLIENTS, 4).tolist()) for t in (1, 2)]
@@ -240,7 +240,7 @@ def test_other_data_is_another_run(tmp_path, caplog):
 
 
 def test_a_folder_of_another_run_is_not_touched(tmp_path):
-    job = bound(SCAFFOLD)
+    job = bind_trial(SCAFFOLD)
     tf.training.folder.RunFolder(tmp_path / "r").start(job.settings)
     with pytest.raises(ResumeError, match="is no federation's"):
         train(SCAFFOLD, LocalTransport(tmp_path / "n", SCAFFOLD), out=tmp_path / "r")

@@ -7,7 +7,7 @@ import tunefree as tf
 from tunefree.core.errors import ArgumentError
 from tunefree.privacy import Bounds, Privacy, Secure, epsilon
 from tunefree.server.aggregate import weighted_mean
-from tunefree.testing._problem import CLASSES, SIZES, trial
+from tunefree.testing._problem import CLASSES, SIZES, run_trial
 
 METHODS = {
     "fedavg": {"lr": 0.1},
@@ -38,7 +38,7 @@ def private(made, vector, number, noise, **given):
 
 
 def run(made, aggregate=weighted_mean):
-    return trial(made, aggregate=aggregate)
+    return run_trial(made, aggregate=aggregate)
 
 
 def same(a, b, tolerance):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tunefree as tf
-from tunefree.testing._problem import federation, net
+from tunefree.testing._problem import make_federation, make_net
 
 
 def by_hand(module, data, weights):
@@ -26,9 +26,9 @@ def by_hand(module, data, weights):
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
 @pytest.mark.parametrize("chunk", [None, 2])
 def test_against_gradients_by_hand(weights, chunk):
-    data = federation()
+    data = make_federation()
     run = tf.fit(
-        net(0),
+        make_net(0),
         data,
         tf.methods.get("fedavg", lr=0.1, weights=weights),
         rounds=2,
@@ -47,5 +47,7 @@ def test_against_gradients_by_hand(weights, chunk):
 
 
 def test_only_when_asked():
-    run = tf.fit(net(0), federation(), rounds=1, steps=1, dtype=torch.float64, device="cpu")
+    run = tf.fit(
+        make_net(0), make_federation(), rounds=1, steps=1, dtype=torch.float64, device="cpu"
+    )
     assert "zeta" not in run.history[-1]

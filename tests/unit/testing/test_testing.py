@@ -415,13 +415,13 @@ def test_what_is_lost_in_a_crash():
     ],
 )
 def test_a_run_that_changes_what_it_is_given(spoil, what, monkeypatch):
-    monkeypatch.setattr(testing, "trial", lambda method, fed, model, **given: spoil(fed, model))
+    monkeypatch.setattr(testing, "run_trial", lambda method, fed, model, **given: spoil(fed, model))
     with pytest.raises(AssertionError, match=f"A run changes what it was given: {what}"):
         testing.check_inputs_are_unmutated(M())
 
 
 def test_a_run_that_touches_the_process(monkeypatch):
-    monkeypatch.setattr(testing, "trial", lambda *args, **given: torch.rand(1))
+    monkeypatch.setattr(testing, "run_trial", lambda *args, **given: torch.rand(1))
     with pytest.raises(AssertionError, match="A run changes torch's global generator"):
         testing.check_global_state_is_untouched(M())
 

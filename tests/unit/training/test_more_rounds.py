@@ -7,7 +7,7 @@ import tunefree as tf
 from helpers import fit
 from tunefree.core.errors import ResumeError
 from tunefree.simulation.dry_run import reads_rounds
-from tunefree.testing._problem import bound
+from tunefree.testing._problem import bind_trial
 
 LATER = {"eval_every": 1, "cohort": 2}
 
@@ -43,7 +43,7 @@ def test_a_schedule_that_was_planned_for_fewer_rounds_is_refused(method, tmp_pat
 
 def test_which_methods_depend_on_the_number_of_rounds():
     names = tf.methods.names()
-    runs = {n: bound(tf.methods.get(n), rounds=8) for n in names}
+    runs = {n: bind_trial(tf.methods.get(n), rounds=8) for n in names}
     found = {n for n, run in runs.items() if reads_rounds(run.method, run.plan, run.start)}
     assert found == {"auto", "fedrace", "parfrefl", "comparfrefl", "padamfed"}
 

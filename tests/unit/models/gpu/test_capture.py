@@ -13,7 +13,7 @@ from tunefree.models.gpu import capture
 from tunefree.models.losses import DeferredBatch
 from tunefree.models.problem import Problem
 from tunefree.simulation.batches import BatchSource
-from tunefree.testing._problem import federation, net
+from tunefree.testing._problem import make_federation, make_net
 
 pytestmark = pytest.mark.compiled_engines
 
@@ -45,8 +45,8 @@ def by_hand(monkeypatch):
 def fit(name, **settings):
     method = tf.methods.get(name)
     return tf.fit(
-        net(0), federation(), method, rounds=4, cohort=None if method.full else 4, steps=5, batch=4,
-        seed=7, dtype=torch.float64, device="cpu", eval_every=4, engine="vmap",
+        make_net(0), make_federation(), method, rounds=4, cohort=None if method.full else 4,
+        steps=5, batch=4, seed=7, dtype=torch.float64, device="cpu", eval_every=4, engine="vmap",
         **({"compile": False} | settings),
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from ..core.types import Channels, Rows, State
 from ..methods import Method
 from ..server import Output, Server
 from ..wire import Packed, Wire
-from ._problem import SIZES, bound, run_rounds
+from ._problem import SIZES, bind_trial, run_rounds
 
 _CLIENT = ("init", "start_round", "down", "upload", "update_memory", "update_shared")
 HOOKS: dict[type, tuple[str, ...]] = {
@@ -71,7 +71,7 @@ def _alike(old: Any, new: Any) -> bool:
     return bool(old == new)
 
 
-def flat(value: Any, name: str = "") -> dict[str, Any]:
+def flatten(value: Any, name: str = "") -> dict[str, Any]:
     """Return the tensors and numbers inside a value, by dotted name."""
     if isinstance(value, Tensor | numbers.Number):
         return {name: value}
@@ -82,11 +82,11 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
         return {}
     dot = f"{name}." if name else ""
-    return {k: v for n, part in value.items() for k, v in flat(part, f"{dot}{n}").items()}
+    return {k: v for n, part in value.items() for k, v in flatten(part, f"{dot}{n}").items()}
 
 
-def changes(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    """Return the names under which two flat values differ."""
+def list_changes(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """Return the names under which two dicts of `flatten` differ."""
     return [n for n in a | b if n not in a or n not in b or not _alike(a[n], b[n])]
 
 
@@ -112,10 +112,10 @@ class _Exchange:
         return list(self._answers[self.spot - 1])
 
 
-class Witness:
-    """Two rounds in which every hook is called twice with the same arguments.
+class HookRecorder:
+    """Runs two rounds in which every hook is called twice with the same arguments.
 
-    `faults` has what was seen, as sentences, by kind: "globals", "pure", "place" (dtype and
+    `faults` has what was found, as sentences, by kind: "globals", "pure", "place" (dtype and
     device), "channels", "form" (of memory) and "bytes".
     """
 
@@ -132,7 +132,7 @@ class Witness:
                 raise
 
     def _run(self, method: Method) -> None:
-        run = bound(method, rounds=2, dtype=self._dtype, device="auto")
+        run = bind_trial(method, rounds=2, dtype=self._dtype, device="auto")
         self._x, self._plan = run.start, run.plan
         parts, size = (method.direction, method.step), self._dtype.itemsize
         for ids, row in run_rounds(run):
@@ -191,9 +191,9 @@ class Witness:
 
     def _call(self, label: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
         """Call twice, and note what changed: the process, the arguments, or the result."""
-        before, process = _copied(flat(given)), Globals()
+        before, process = _copied(flatten(given)), Globals()
         out = call()
-        moved, modified = process.changed(), changes(before, flat(given))
+        moved, modified = process.changed(), list_changes(before, flatten(given))
         if moved:
             process.restore()
             remedy = "draw with tf.random" if "generator" in moved[0] else "leave it unchanged"
@@ -203,10 +203,10 @@ class Witness:
             self._note("pure", False, sentence)
         if moved or modified:
             return out
-        first = _copied(flat(out))
+        first = _copied(flatten(out))
         self._note(
             "pure",
-            not changes(first, flat(call())),
+            not list_changes(first, flatten(call())),
             f"{label} returns something else when it is called again with the same arguments; what "
             "it remembers belongs in the memory that it is given and returns.",
         )
@@ -231,7 +231,7 @@ class Witness:
 
     def _check_place(self, label: str, out: Any) -> None:
         device = self._x.device if hasattr(self, "_x") else None  # known once the run is bound
-        for name, value in flat(out).items():
+        for name, value in flatten(out).items():
             if isinstance(value, Tensor) and value.is_floating_point():
                 right = value.dtype == self._dtype and value.device == (device or value.device)
                 wanted = f"{self._dtype}" if device is None else f"{self._dtype} on {device}"
