@@ -158,14 +158,15 @@ class FastFedDA(Direction):
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Iterate on y = -lr S_i, so that a step of lr adds to S_i."""
         grad_at = _make_map(self.penalty, self.point, t.plan, t.plan.steps * t.index)
-        zero = torch.zeros_like(x)
+        zero = x.new_zeros(())  # a number: a vector of zeros would be read in every step
         return LocalProblem(
             mu=-self.mu / 2, anchor=zero, start=-self.lr * down["dual"], grad_at=grad_at
         )
 
     def point(self, y: Rows, k: Any, plan: Plan, n: Any) -> Rows:
         """Return w at S = -y / lr, after n steps before this round."""
-        return self.primal(y / -self.lr, n + k, plan)
+        b = self.bound(n + k)
+        return self.penalty.prox(y / (self.lr * b), (n + k) / b, plan.layout)
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the mean gradient and the mean point."""

@@ -45,7 +45,7 @@ class LocalProblem:
     Args:
         shift: Constant added to the gradient (m, d).
         mu: Weight of the proximal term.
-        anchor: Centre of the proximal term (m, d).
+        anchor: Centre of the proximal term (m, d), or one number ().
         scale: Factor of the batch loss.
         ref: Point of a second gradient on the same batch (d,).
         ref_scale: Factor of that gradient.
