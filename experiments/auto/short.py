@@ -1,4 +1,4 @@
-"""The race with few rounds: `fedrace` beside `feddowgdua`, which has no race, with as many rounds.
+"""Few rounds: `fedrace` beside `feddowgdua`, which has no race, and its steps decayed as in `auto`.
 
     python -m experiments.auto.short --out rows.jsonl --data-dir DATA    # on a CPU
     python -m experiments.auto.short --out rows.jsonl --table
@@ -18,7 +18,11 @@ from ..lines import append_rows, read_rows
 from .tuned import TASKS, federation, network
 
 ROUNDS = (10, 30)
-NAMES = ("fedrace", "feddowgdua")
+METHODS = {
+    "fedrace": {},
+    "feddowgdua": {},
+    "feddowgdua, decayed": {"schedule": "linear:0+hold:0.75"},
+}
 ON = ("digits-0.1", "digits-1", "a9a", "fmnist-mlp-0.1", "fmnist-mlp-1")
 Job = tuple[str, str, int, int, str | None]  # task, method, rounds, seed, folder
 
@@ -30,7 +34,7 @@ def train_one(job: Job, worker: Worker) -> dict[str, Any]:
     run = tf.fit(
         network(task, seed, folder),
         federation(task, seed, folder),
-        tf.methods.get(name, weights="samples"),
+        tf.methods.get(name.partition(",")[0], weights="samples", **METHODS[name]),
         rounds=rounds,
         cohort=spec.cohort,
         steps=spec.steps,
@@ -50,7 +54,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Return a markdown table of mean final accuracies."""
     lines = ["| rounds | method | " + " | ".join(ON) + " |", "|---" * (2 + len(ON)) + "|"]
     for rounds in ROUNDS:
-        for name in NAMES:
+        for name in METHODS:
             of = [r for r in rows if (r["rounds"], r["method"]) == (rounds, name)]
             finals = [[r["final"] for r in of if r["task"] == task] for task in ON]
             cells = [f"{statistics.mean(found):.3f}" if found else "" for found in finals]
@@ -73,7 +77,7 @@ def main() -> None:
         for rounds in ROUNDS
         for task in ON
         for seed in map(int, given.seeds.split(","))
-        for name in NAMES
+        for name in METHODS
         if (task, name, rounds, seed) not in done
     ]
     if not given.table:

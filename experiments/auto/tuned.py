@@ -266,8 +266,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             notes = [f"-{drop:.1f}"] * (drop > 1) + [f"{len(both)} of 3"] * (len(both) < 3)
             cells.append(f"{gaps[task]:+.1f}" + (f" ({', '.join(notes)})" if notes else ""))
         if gaps:
-            both = [gaps[t] for t in whole if t in gaps]
-            last = f"{statistics.mean(both):+.1f}" if whole and len(both) == len(whole) else ""
+            is_whole = whole and all(len(scores.get((t, name), [])) >= 3 for t in whole)
+            last = f"{statistics.mean(gaps[t] for t in whole):+.1f}" if is_whole else ""
             lines.append(f"| {name} | " + " | ".join(cells) + f" | {last} |")
     lines += ["", f"Means over {', '.join(whole)}."]
     for name in fixed:

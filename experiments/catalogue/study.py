@@ -51,10 +51,12 @@ def methods() -> dict[str, tf.Method]:
         for b, parts in clients.items()
     }
     packed = {
-        "auto, qsgd of 15 levels": tf.methods.get("auto", wire="qsgd:15"),
-        "auto, qsgd of 3 levels": tf.methods.get("auto", wire="qsgd:3"),
-        "auto, sign with error feedback": tf.methods.get("auto", wire="ef+sign"),
-        "auto, top 5 % with error feedback": tf.methods.get("auto", wire="ef+topk:0.05"),
+        "feddowgdua, qsgd of 15 levels": tf.methods.get("feddowgdua", wire="qsgd:15"),
+        "feddowgdua, qsgd of 3 levels": tf.methods.get("feddowgdua", wire="qsgd:3"),
+        "feddowgdua, sign with error feedback": tf.methods.get("feddowgdua", wire="ef+sign"),
+        "feddowgdua, top 5 % with error feedback": tf.methods.get(
+            "feddowgdua", wire="ef+topk:0.05"
+        ),
         "fedsps, qsgd of 15 levels": tf.methods.get("fedsps", wire="qsgd:15"),
         "fedavg, top 5 % with error feedback": tf.methods.get("fedavg", wire="ef+topk:0.05"),
         "fedexp, top 5 % with error feedback": tf.methods.get("fedexp", wire="ef+topk:0.05"),
