@@ -113,8 +113,10 @@ def init_ranks() -> Ranks:
     if size == 1 or not dist.is_available():
         return Ranks()
     if not dist.is_initialized():
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        gpus = torch.cuda.device_count()
+        if gpus:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % gpus)
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+        dist.init_process_group("nccl" if here <= gpus else "gloo")  # NCCL: a GPU for each process
         atexit.register(dist.destroy_process_group)  # its threads must not outlive the program
     return Ranks(dist.get_rank(), size)
