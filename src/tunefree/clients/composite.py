@@ -165,8 +165,7 @@ class FastFedDA(Direction):
 
     def point(self, y: Rows, k: Any, plan: Plan, n: Any) -> Rows:
         """Return w at S = -y / lr, after n steps before this round."""
-        b = self.bound(n + k)
-        return self.penalty.prox(y / (self.lr * b), (n + k) / b, plan.layout)
+        return self.primal(y / -self.lr, n + k, plan)
 
     def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the mean gradient and the mean point."""
