@@ -185,17 +185,17 @@ class InPlaceDescent:
         """Take the steps that wait."""
 
         def task(problem: Problem, i: int) -> Iterator[None]:
-            if not self._begun[i]:
-                self._y[i] = self._start[i]
-                self._begun[i] = True
-            split = problem.layout.split  # `data`: without it, rows share autograd's version
-            point = [p.data.requires_grad_() for p in split(self._y[i])]
+            first = self._y[i] if self._begun[i] else self._start[i]
+            self._begun[i] = True
+            # tensors of their own: aligned, so that bits do not depend on the place in the cohort
+            point = [p.detach().clone().requires_grad_() for p in problem.layout.split(first)]
             with problem.fixed(point), _sparse_gradients(problem._module):
                 for batch, full, rates in self._waiting:
                     if rates[i]:
                         row = _row(batch, i, full[i])
                         self._total[i] += self._descend(problem, point, row, rates[i])
                         yield
+            torch.cat([p.detach().reshape(-1) for p in point], out=self._y[i])
 
         self._engine.run(task, range(len(self._y)), len(self._y))
         self._waiting = []
