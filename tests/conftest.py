@@ -61,6 +61,19 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def wide(monkeypatch):
+    """Let errors of the command line have lines of any length.
+
+    Not by $COLUMNS: cyclopts reads it once, for all later tests of the process.
+    """
+    from rich.console import Console
+
+    from tunefree import cli
+
+    monkeypatch.setattr(cli.app, "_error_console", Console(stderr=True, width=500))
+
+
+@pytest.fixture
 def call(capsys):
     """Run a command in this process: (exit code, standard output, standard error)."""
     from tunefree import cli

@@ -163,7 +163,8 @@ sys.stdin.read()
 """
 
 
-def test_a_lock_ends_with_its_process(train, whole, tmp_path, capsys, monkeypatch):
+@pytest.mark.usefixtures("wide")
+def test_a_lock_ends_with_its_process(train, whole, tmp_path, capsys):
     out = tmp_path / "run"
     out.mkdir()
     command = [sys.executable, "-c", HOLD, str(out / "lock")]
@@ -171,7 +172,6 @@ def test_a_lock_ends_with_its_process(train, whole, tmp_path, capsys, monkeypatc
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(ResumeError, match=rf"written by process {holder.pid}\. Wait"):
             train(out=out)
-        monkeypatch.setenv("COLUMNS", "500")
         words = "run --rounds 1 --clients 2 --steps 1 --device cpu --out"
         with pytest.raises(SystemExit) as stopped:
             cli.main([*words.split(), str(out)])

@@ -183,9 +183,9 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.usefixtures("wide")
 def test_one_sentence_and_nothing_written(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "500")
     given = words.split()
     device = [] if "--device" in words else ["--device", "cpu"]
     command = ["compare", "--methods", "fedavg"] if "--jobs" in words else ["run"]

@@ -42,8 +42,8 @@ def by_hand(monkeypatch):
     return made
 
 
-def fit(name, **settings):
-    method = tf.methods.get(name)
+def fit(name, penalty=None, **settings):
+    method = tf.methods.get(name, **({} if penalty is None else {"penalty": penalty}))
     return tf.fit(
         make_net(0), make_federation(), method, rounds=4, cohort=None if method.full else 4,
         steps=5, batch=4, seed=7, dtype=torch.float64, device="cpu", eval_every=4, engine="vmap",
@@ -150,9 +150,15 @@ def test_places_that_come_again_get_recordings(by_hand, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("method", "shape"), [("fedmid", [True, True]), ("scaffold", [True]), ("fedavg", [True])]
+    ("method", "penalty", "shape"),
+    [
+        ("fedmid", "1e-3*nuclear", [True, True]),
+        ("fedmid", "1e-3*l1", [True]),
+        ("scaffold", None, [True]),
+        ("fedavg", None, [True]),
+    ],
 )
-def test_what_is_compiled_is_the_form_of_training(method, shape, by_hand, monkeypatch):
+def test_what_is_compiled_is_the_form_of_training(method, penalty, shape, by_hand, monkeypatch):
     compiled = []
     monkeypatch.setattr(
         torch._inductor, "compile", lambda graph, args: compiled.append(graph) or graph
@@ -166,6 +172,6 @@ def test_what_is_compiled_is_the_form_of_training(method, shape, by_hand, monkey
     monkeypatch.setattr(
         batched.VmapEngine, "_record", lambda *args: shapes.append(args[-1]) or real(*args)
     )
-    fit(method, compile=True)
+    fit(method, penalty, compile=True)
     assert len(compiled) == 2  # gradients or whole steps, and the losses that nobody asks for here
     assert shapes == shape  # training has met no shape but the one that was compiled
