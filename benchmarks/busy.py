@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from tunefree.core.errors import ArgumentError, check_int, unknown_name
-from tunefree.core.threads import WAIT_LIMITER
 
 from .cpu import DATA
 from .text import format_range
@@ -91,12 +90,17 @@ def _play(name: str, repeats: int, which: str) -> dict[str, Any]:
 
 def play(name: str, repeats: int, which: str) -> dict[str, Any]:
     """Play a work in this process and return its row."""
-    if which == "unlimited":
-        WAIT_LIMITER.update = lambda: None  # type: ignore[method-assign]
     shape, classes = DATA[name]
     work = Workload(net=name, shape=shape, classes=classes, clients=CLIENTS, batch=32, steps=STEPS)
-    device = torch.device("cpu")
-    return measure_beside(work, device, warm=WARM, repeats=repeats, plain_repeats=0, compile=False)
+    return measure_beside(
+        work,
+        torch.device("cpu"),
+        warm=WARM,
+        repeats=repeats,
+        plain_repeats=0,
+        compile=False,
+        limit_waits=which == "limited",
+    )
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from tunefree.core.errors import TunefreeError
+from tunefree.core.threads import WAIT_LIMITER
 from tunefree.methods import get
 from tunefree.models.problem import Precision
 from tunefree.training.callbacks import Event
@@ -173,13 +174,17 @@ def measure_beside(
     compile: bool | None = None,
     precision: Precision = "auto",
     hand: bool = False,
+    limit_waits: bool = False,
 ) -> dict[str, Any]:
     """Return one row: `fit` beside the plain loop, in milliseconds per cohort-step.
 
     A cohort-step is one local step of every client of the cohort; a round's time is divided by its
     local steps. A ratio is that of the medians, its range over blocks that followed each other.
-    With `hand`, the row has the hand-optimised loop too.
+    With `hand`, the row has the hand-optimised loop too. PyTorch's threads wait as by default, on
+    both sides, unless `limit_waits`.
     """
+    if not limit_waits:
+        WAIT_LIMITER.update = lambda: None  # type: ignore[method-assign]
     pair, model = work.data(), work.model()
     began = time.perf_counter()
     data = work.federation(pair)

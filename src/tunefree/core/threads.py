@@ -48,11 +48,14 @@ class WaitLimiter:
     """Lets PyTorch's threads sleep while they wait, if other programs use the cores."""
 
     def __init__(self) -> None:
-        self._time, self._switches = 0.0, 0
+        self._time, self._switches, self._was_busy = 0.0, 0, False
         self._holders: list[Thread] = []
 
     def update(self) -> None:
-        """Count what happened since the last call; to be called in every round."""
+        """Count what happened since the last call; to be called in every round.
+
+        Two calls in a row must find the cores busy: in the first round, so is the compiler.
+        """
         threads = torch.get_num_threads()
         if sys.platform != "linux" or threads == 1:
             return
@@ -61,7 +64,9 @@ class WaitLimiter:
         if seconds < MIN_SECONDS:
             return
         self._time, self._switches = now, switches
-        if count <= MOST_SWITCHES * threads * seconds or any(h.is_alive() for h in self._holders):
+        was_busy, is_busy = self._was_busy, count > MOST_SWITCHES * threads * seconds
+        self._was_busy = is_busy
+        if not (is_busy and was_busy) or any(h.is_alive() for h in self._holders):
             return
         cores = len(sched_getaffinity(0))
         self._holders = [

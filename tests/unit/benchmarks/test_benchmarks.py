@@ -437,9 +437,12 @@ def test_rounds_beside_other_programs(monkeypatch):
 
 
 def test_one_process_of_busy(monkeypatch):
-    monkeypatch.setattr(WAIT_LIMITER, "update", lambda: 1 / 0)
-    found = busy.play("linear", 1, "unlimited")
-    assert found["ours_ms"] > 0
+    calls = []
+    monkeypatch.setattr(WAIT_LIMITER, "update", lambda: calls.append(1))
+    assert busy.play("linear", 1, "limited")["ours_ms"] > 0
+    assert len(calls) == 4
+    assert busy.play("linear", 1, "unlimited")["ours_ms"] > 0
+    assert len(calls) == 4
 
 
 def test_one_process_of_startup(monkeypatch):
