@@ -68,7 +68,7 @@ build/fuzz/ready: requirements/fuzz.txt
 	touch build/fuzz/ready
 
 fuzz: setup build/fuzz/ready  ## readers of bytes under atheris, which follows coverage: READER="file idx" RUNS=1000000
-	cd tests && OMP_NUM_THREADS=1 PYTHONPATH=../build/fuzz:. ../$(BIN)/python -m trust.fuzz.guided $(if $(READER),"$(READER)") --runs $(or $(RUNS),100000)
+	cd tests && OMP_NUM_THREADS=1 PYTHONPATH=../build/fuzz:.:.. ../$(BIN)/python -m trust.fuzz.guided $(if $(READER),"$(READER)") --runs $(or $(RUNS),100000)
 
 lock:  ## requirements/*.txt anew, from constraints.txt and PyPI
 	$(PYTHON) -m venv build/lock

@@ -4,6 +4,7 @@ A few inputs of each reader here; a million of each (100,000 folders and command
 `make test-trust`, and with coverage for a guide by `make fuzz`.
 """
 
+import os
 import subprocess
 import sys
 import warnings
@@ -72,6 +73,7 @@ def test_a_million_inputs(name, tmp_path):
     done = subprocess.run(
         words,
         cwd=Path(__file__).parents[1],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},  # for `experiments`
         capture_output=True,
         text=True,
         check=False,

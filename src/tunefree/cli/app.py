@@ -12,16 +12,18 @@ from ..version import __version__
 CONFIG = "config.toml"  # the options of a command, in its folder
 BAD_INPUT, DIVERGED, INTERRUPTED = 2, 3, 130  # exit codes
 
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
 app = App(
     name="tunefree",
+    console=out,
+    error_console=err,
     version=__version__,
     help="Federated learning with nothing to tune.",
     default_parameter=Parameter(negative=""),
     help_epilogue="Start with `tunefree run`: it trains on embedded digits, without a download.",
 )
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
-
 AsJson = Annotated[bool, Parameter(name="--json", help="Print as JSON.")]
 
 
