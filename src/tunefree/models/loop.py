@@ -31,9 +31,8 @@ RowTask = Callable[[Problem, int], Iterable[None]]
 """Computes the row of a client in parts, between which it may be stopped."""
 
 WAITING = 1 << 26  # bytes of batches that wait until their steps are taken
-LOOKED_UP = (
-    1 << 16
-)  # numbers of an embedding from which on gradients are rows of the batch's tokens
+# Numbers of an embedding from which on its gradient is written for the batch's tokens only.
+LOOKED_UP = 1 << 16
 
 
 class LoopEngine:
