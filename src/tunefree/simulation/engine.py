@@ -1,5 +1,6 @@
 """What a simulation is made of, and how its clients compute: engine, and clients at once."""
 
+import gc
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -208,6 +209,7 @@ def evenly(cohort: int, most: int) -> int:
 
 def free(device: torch.device) -> int:
     """Return the bytes that can still be allocated on a GPU."""
+    gc.collect()  # earlier runs of this process may hold memory in reference cycles
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + unused
 

@@ -1,9 +1,10 @@
 """Functions of tensors, captured as CUDA graphs and replayed: one launch instead of hundreds.
 
 A CUDA graph reads and writes fixed addresses. Small arguments are copied into buffers of the graph.
-The first argument, the clients' rows, is large and is read at its own address: the allocator reuses
-a few addresses, and the function is captured once for each of them. The results lie in the graph's
-memory, and the next call overwrites them: the caller copies what it needs longer.
+The first argument, the clients' rows, is large. The allocator reuses a few addresses for it: where
+one comes often, the function is captured for it and reads the rows there; rows at other addresses
+are copied. The results lie in the graph's memory, and the next call overwrites them: the caller
+copies what it needs longer.
 """
 
 import gc
@@ -17,8 +18,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 WARMUP_CALLS = 3  # before a capture, in which libraries choose their kernels
 MAX_ADDRESSES = 6  # of the rows, for which captures are held at once
-CAPTURE_AT_MISS = 2  # misses of an address before it replaces the least recently used one
-MAX_CAPTURES = 24  # in all; afterwards, rows at a new address are copied to a captured one
+CAPTURE_AT_MISS = 20  # misses of an address before it is captured; a capture costs many copies
+MAX_CAPTURES = 24  # in all; afterwards, rows at a new address are always copied to a captured one
 
 
 class OnDevice(Protocol):
@@ -68,8 +69,7 @@ class CudaGraphFunction:
         if address in self._captures:
             return address
         self._misses[address] += 1
-        often = self._misses[address] >= CAPTURE_AT_MISS and self._count < MAX_CAPTURES
-        if len(self._captures) < MAX_ADDRESSES or often:
+        if self._misses[address] >= CAPTURE_AT_MISS and self._count < MAX_CAPTURES:
             self._capture(rows)
             return address
         self._copy = rows.clone() if self._copy is None else self._copy.copy_(rows)
@@ -102,7 +102,6 @@ def capture(call: Callable[[], Any], pool: Any) -> tuple[Callable[[], None], Any
     """Return a function that replays the call, and the tensors that hold its results."""
     graph = torch.cuda.CUDAGraph()
     collecting = gc.isenabled()
-    gc.collect()
     gc.disable()  # freeing a graph of an earlier run during the capture would invalidate this one
     try:
         with torch.cuda.graph(graph, pool=pool):

@@ -131,7 +131,8 @@ def test_memory_that_ends_halves_the_chunk(by_hand, monkeypatch, caplog):
 
 
 def test_places_that_come_again_get_recordings(by_hand, monkeypatch):
-    monkeypatch.setattr(capture, "MAX_ADDRESSES", 3)
+    monkeypatch.setattr(capture, "MAX_ADDRESSES", 4)
+    monkeypatch.setattr(capture, "CAPTURE_AT_MISS", 3)
     rows = [torch.full((3,), float(i)) for i in range(40)]
     double = capture.CudaGraphFunction(lambda y: (2 * y,), rows[0])
 
@@ -141,9 +142,11 @@ def test_places_that_come_again_get_recordings(by_hand, monkeypatch):
             assert torch.equal(double(rows[i])[0], 2 * rows[i])
         return len(by_hand) - before
 
-    assert recordings([0, 1, 2, 0, 1, 2]) == 2
-    assert recordings([7, 8, 9]) == 1  # seen once: copied to a place that has a recording
-    assert recordings([7, 8, 9] * 2) == 3  # they come again, and take the places of the others
+    assert recordings([0, 0]) == 0
+    assert recordings([1, 2, 1, 2, 3]) == 1  # seldom seen: copied to a place that has a recording
+    assert recordings([1, 2, 0]) == 2  # they come again
+    assert recordings([1, 2, 0] * 5) == 0
+    assert recordings([7, 8, 9] * 3) == 3  # they come again, and take the places of the others
     assert recordings([7, 8, 9] * 5) == 0
     assert recordings([*range(10, 40)] * 3) <= 2 * capture.MAX_CAPTURES
     assert recordings([*range(10, 40)] * 3) == 0  # too many places: all are copied
