@@ -22,7 +22,9 @@ from torch import Tensor
 from ..core.errors import ArgumentError, check_int
 from ..core.fields import Checked, PositiveInt
 from ..core.random import bits, key
+from ..core.types import to_device
 
+CPU = torch.device("cpu")
 _LAST = torch.iinfo(torch.int64).max  # sorts after all rows
 
 
@@ -52,6 +54,8 @@ class BatchPlan(Checked):
 @dataclass(frozen=True)
 class BatchIndices:
     """The batches of m clients in one round; K is the largest number of steps, B the largest batch.
+
+    `index` and `mask` are on the device that was asked for, the others on the CPU.
 
     Attributes:
         index: Rows of the federation, (m, K, B) int64; where masked, the client's first row.
@@ -99,11 +103,13 @@ def draw_batches(
     *,
     width: int | None = None,
     phase: int = 0,
+    device: torch.device = CPU,
 ) -> BatchIndices:
     """Return the batches of clients `ids` (m,) with `sizes` samples from rows `starts` on.
 
     They are padded to `width` entries, by default to the largest of these clients. `phase` is the
-    local phase, for methods with several phases per round.
+    local phase, for methods with several phases per round. On a GPU (`device`) the rows are drawn
+    without waiting for it; they are the same on any device.
     """
     batch = sizes if plan.batch is None else sizes.clamp(max=plan.batch)  # b_i
     steps = plan_steps(sizes, plan)
@@ -125,47 +131,56 @@ def draw_batches(
         passes = torch.full_like(sizes, plan.epochs or 0)
     amount = amount * (k < steps[:, None])  # (m, K)
     keys = key(seed, "batch", round, ids, *([phase] if phase else []))
-    stream, offset = _streams(keys, sizes, passes)
-    q = torch.arange(wide)
-    mask = q < amount[:, :, None]  # (m, K, B)
-    full, some = bool(mask.all()), bool(is_full.any())
-    place = (offset[:, None] + first)[:, :, None] + q
+    stream, offset = _streams(keys, sizes, passes, device)
+    q = torch.arange(wide, device=device)
+    mask = q < to_device(amount, device)[:, :, None]  # (m, K, B)
+    full, some = int(amount.min()) >= wide, bool(is_full.any())
+    place = to_device(offset[:, None] + first, device)[:, :, None] + q
+    whole = to_device(is_full, device)[:, None, None] if some else None
     if not full:
         place *= mask
-    if some:
-        place[is_full] = 0
+    if whole is not None:
+        place.masked_fill_(whole, 0)
     index = stream.index_select(0, place.flatten()).view(place.shape)  # row within the client
-    if some:
-        index[is_full] = q
+    if whole is not None:
+        index = torch.where(whole, q, index)
     if not full:
         index *= mask
-    index += starts[:, None, None]
+    index += to_device(starts, device)[:, None, None]
     return BatchIndices(index, mask, steps, amount.double() / sizes[:, None])
 
 
-def _streams(keys: Tensor, sizes: Tensor, passes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all clients' shuffled passes concatenated, and the start of each client's.
+def _streams(
+    keys: Tensor, sizes: Tensor, passes: Tensor, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return all clients' shuffled passes concatenated, on the device, and where each one begins.
 
-    Passes of similar length are rows of one matrix and sorted together; numpy sorts several times
-    as fast as PyTorch, and on one thread.
+    Passes of similar length are rows of one matrix and sorted together; on a CPU by numpy, which
+    sorts several times as fast as PyTorch, and on one thread.
     """
     counts = passes * sizes
     offset = counts.cumsum(0) - counts
-    stream = torch.zeros(int(counts.sum()) + 1, dtype=torch.int64)  # the last entry is unused
+    length = int(counts.sum()) + 1  # the last entry is unused
+    stream = torch.zeros(length, dtype=torch.int64, device=device)
     who = torch.repeat_interleave(passes)  # the client of each pass
     long = sizes[who]
     past = (torch.arange(len(who)) - (passes.cumsum(0) - passes)[who]) * long  # e n_i
     places = torch.frexp((long - 1).double()).exponent  # ceil(log2 n_i)
     for low in torch.unique(places).tolist():
         some = (places == low).nonzero().flatten()
-        n, begin, before = (v[some, None] for v in (long, offset[who] + past, past))
-        j = torch.arange(int(n.max()))
-        rows = bits(keys[who[some], None], before + j if bool(before.any()) else j)
+        most, is_later = int(long[some].max()), bool(past[some].any())
+        given = (keys[who], long, offset[who] + past, past)
+        each, n, begin, before = (to_device(v[some, None], device) for v in given)
+        j = torch.arange(most, device=device)
+        rows = bits(each, before + j if is_later else j)
         rows.bitwise_and_(-1 << low).bitwise_or_(j)
         beyond = j >= n
         rows.masked_fill_(beyond, _LAST)
-        rows.numpy().sort(axis=1)
+        if device.type == "cpu":
+            rows.numpy().sort(axis=1)
+        else:
+            rows = rows.sort(dim=1).values
         rows.bitwise_and_((1 << low) - 1)
-        place = (begin + j).masked_fill_(beyond, len(stream) - 1)
+        place = (begin + j).masked_fill_(beyond, length - 1)
         stream.scatter_(0, place.flatten(), rows.flatten())
     return stream, offset

@@ -74,11 +74,12 @@ class BatchSource:
 
         If they are `deferred`, gathering the rows is left to the engine.
         """
-        with one_thread(self.problem.device.type == "cuda"):  # small work beside the GPU's
+        device = self.problem.device
+        with one_thread(device.type == "cuda"):  # small work beside the GPU's
             sizes, starts = self.fed.sizes[ids], self.fed.starts[ids]
             cut = self.cut if steps is None else BatchPlan(batch=self.cut.batch, steps=steps)
             draws = draw_batches(
-                self.seed, t, ids, sizes, starts, cut, width=self.width, phase=phase
+                self.seed, t, ids, sizes, starts, cut, width=self.width, phase=phase, device=device
             )
             long = draws.index.shape[1]
             index, mask = draws.index.transpose(0, 1), draws.mask.transpose(0, 1)  # (K, m, B)
@@ -87,12 +88,12 @@ class BatchSource:
             if self.problem.has_dropout or self.augment is not None:
                 spots = phase << 32 | torch.arange(long)
                 keys = key(self.seed, "dropout", t, ids, spots[:, None])  # (K, m)
+            keys = self._to_device(keys)
             fetch: Callable[[int], Batch | DeferredBatch]
-            if deferred:  # one tensor, copied to the device once per phase
-                codes = self._to_device(_encode(index, mask, keys))
+            if deferred:  # one tensor for the phase
+                codes = _encode(index, mask, keys)
                 fetch = lambda k: DeferredBatch(codes[k], self.gather)  # noqa: E731
             else:
-                index, mask, keys = (self._to_device(v) for v in (index, mask, keys))
                 fetch = lambda k: self._batch(index[k], mask[k], keys[k])  # noqa: E731
             span = (int(draws.steps.min()), int(draws.steps.max()))
             return LocalBatches(
@@ -154,7 +155,7 @@ class BatchSource:
 class BatchPrefetcher:
     """Local batches on request; those of the next round's first phase can be drawn early.
 
-    The host draws them while the GPU still works on the current round, at no cost.
+    The host asks for them while the GPU still works on the current round.
     """
 
     def __init__(self, batches: BatchSource, deferred: bool) -> None:

@@ -44,6 +44,25 @@ def one_client(seed, t, i, n, cut):
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_drawing_does_not_wait_for_the_device(cut):
+    got = draw_batches(3, 11, torch.arange(6), SIZES, STARTS, cut, device=torch.device("meta"))
+    assert got.index.is_meta and got.mask.is_meta  # such tensors have no values to be read
+    assert got.index.shape == got.mask.shape == (6, int(got.steps.max()), batch_width(SIZES, cut))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_a_gpu_draws_what_a_cpu_draws(cut):
+    ids = torch.tensor([4, 0, 1, 5, 3, 2])
+    sizes, starts = SIZES[ids], STARTS[ids]
+    here = draw_batches(3, 11, ids, sizes, starts, cut)
+    there = draw_batches(3, 11, ids, sizes, starts, cut, device=torch.device("cuda"))
+    assert there.index.device.type == there.mask.device.type == "cuda"
+    for a, b in ((here.index, there.index), (here.mask, there.mask), (here.share, there.share)):
+        assert torch.equal(a, b.cpu())
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
 @pytest.mark.parametrize(
     "sizes",
     [SIZES, torch.full((6,), 9), torch.tensor([2, 16, 3, 17, 64, 65])],
