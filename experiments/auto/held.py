@@ -157,18 +157,23 @@ def rules(rows: list[dict[str, Any]], rounds: int) -> dict[str, dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return a markdown table: points above the best tuned setting, means over seeds and draws."""
-    names = ["by_auto", "by_calibrated_loss", "by_loss", "by_accuracy", "last", "best"]
-    shares = ["test_positive", "validation_positive", "validation_accuracy"]
-    lines = [f"| held back | runs | {' | '.join(names + shares)} |"]
-    lines.append("|---" * (2 + len(names + shares)) + "|")
+    names = {"by_auto": "`auto`", "by_loss": "lowest loss", "by_accuracy": "highest accuracy"}
+    names |= {"last": "last", "best": "best on the test set"}
+    shares = {"test_positive": "positive, test", "validation_positive": "positive, held"}
+    shares |= {"validation_accuracy": "accuracy, held"}
+    titles = [*names.values(), *shares.values()]
+    lines = [f"| held back | runs | {' | '.join(titles)} |", "|---" * (2 + len(titles)) + "|"]
     for way in WAYS:
         of = [row for row in rows if row["way"] == way]
+        if not of:
+            continue
         gaps = {n: [100 * (row[n] - BEST_TUNED[row["seed"]]) for row in of] for n in names}
         cells = [f"{statistics.mean(found):+.1f}" for found in gaps.values()]
         cells += [f"{statistics.mean(row[n] for row in of):.3f}" for n in shares]
         lines.append(f"| {way} | {len(of)} | {' | '.join(cells)} |")
     found = [100 * (r["by_auto"] - BEST_TUNED[r["seed"]]) for r in rows if r["way"] == "rows"]
-    lines += ["", f"rows, by_auto: {min(found):+.1f} to {max(found):+.1f}"]
+    if found:
+        lines += ["", f"rows, `auto`: {min(found):+.1f} to {max(found):+.1f} points"]
     return "\n".join(lines)
 
 
