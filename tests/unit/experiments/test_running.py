@@ -111,6 +111,77 @@ def test_a_second_call_plays_nothing_and_a_third_what_is_missing(first):
     assert more.record["rows"][0]["values"]["last"][:2] == found.record["rows"][1]["values"]["last"]
 
 
+TWO = SPEC.replace(
+    "[[method]]",
+    '[[task]]\nname = "T2"\ndata = "digits"\nsplit = "iid"\nclients = 4\nmodel = "linear"\nsteps = 3\n'
+    "[[method]]",
+    1,
+).replace("grid = { lr = [1e-6, 0.3, 1e12] }", "set = { lr = 0.3 }")
+
+
+def test_keeping_a_part_leaves_the_other_rows_as_they_were(tmp_path):
+    path = write(tmp_path, TWO)
+    kept_at = path.parent / "results" / "table1-small.json"
+    play(path, tmp_path / "whole", keep=True, seeds=1)
+    before = read(kept_at)
+    kept_at.write_text(kept_at.read_text().replace(before["date"], "2001-01-01"))
+    found, watch = play(path, tmp_path / "part", keep=True, tasks=["T1"], methods=["Auto"])
+    assert watch.played == ["T1: Auto 0", "T1: Auto 1"]
+    now = read(kept_at)
+    assert [task["name"] for task in now["tasks"]] == ["T1", "T2"]
+    played = [(row["task"], row["label"], len(row["status"])) for row in now["rows"]]
+    assert played == [("T1", "FedAvg", 1), ("T1", "Auto", 2), ("T2", "FedAvg", 1), ("T2", "Auto", 1)]
+    assert now["rows"][1] == json.loads(json.dumps(found.record["rows"][0]))
+    made = {k: v for k, v in before.items() if k in ("command", "narrowed", "machine", "versions")}
+    for old, new in zip(before["rows"], now["rows"], strict=True):
+        if "made" in new:
+            words = next(t["words"] for t in before["tasks"] if t["name"] == old["task"])
+            assert new == {**old, "made": {**made, "date": "2001-01-01", "words": words}}
+    assert ["made" in row for row in now["rows"]] == [True, False, True, True]
+    said = [line for line in remarks(now) if line.startswith("Of an earlier call")]
+    assert len(said) == 1
+    command = "python -m experiments PX-table1 --scale small --seeds 1"
+    assert f"{command}, with 1 seed (T1: FedAvg; T2): " in said[0]
+    assert said[0].endswith("; 2001-01-01.")
+    pairs = {claim["task"]: claim["pairs"][0] for claim in now["claims"]}
+    assert {task: pair["seeds"] for task, pair in pairs.items()} == {"T1": 1, "T2": 1}
+    again, watch = play(path, tmp_path / "nothing", keep=True, tasks=["T1"], methods=["FedAvg"])
+    assert len(watch.played) == 2
+    third = read(kept_at)
+    assert third["rows"][2:] == now["rows"][2:]  # who is kept twice says when it was played
+    assert third["rows"][0] == json.loads(json.dumps(again.record["rows"][0]))
+
+
+def test_keeping_without_runs_leaves_what_was_kept(tmp_path):
+    path = write(tmp_path, TWO)
+    kept_at = path.parent / "results" / "table1-small.json"
+    play(path, tmp_path / "whole", keep=True)
+    before = read(kept_at)
+    run(path, out=tmp_path / "empty", jobs=0, device="cpu", keep=True, watch=Counter())
+    now = read(kept_at)
+    assert [{k: v for k, v in row.items() if k != "made"} for row in now["rows"]] == before["rows"]
+    assert now["claims"] == before["claims"]
+    assert [task["skipped"] for task in now["tasks"]] == ["", ""]
+
+
+def test_rows_that_stay_are_compared_by_their_own_settings(tmp_path):
+    path = write(tmp_path, TWO)
+    play(path, tmp_path / "whole", keep=True)
+    changed = TWO.replace("steps = 3\nbatch = 16", "steps = 4\nbatch = 16")
+    path = write(tmp_path, changed)
+    play(path, tmp_path / "part", keep=True, methods=["Auto"], tasks=["T1"])
+    now = read(path.parent / "results" / "table1-small.json")
+    assert [row["changes"] for row in now["rows"]] == ["steps 3 instead of 4", "", "", ""]
+    verdicts = {claim["task"]: claim["verdict"] for claim in now["claims"]}
+    assert verdicts["T1"] == "not tested"
+    assert verdicts["T2"] != "not tested"
+    found, _ = play(path, tmp_path / "short", keep=True, rounds=2, tasks=["T2"], methods=["Auto"])
+    assert found.record["rows"][0]["changes"] == ""
+    now = read(path.parent / "results" / "table1-small.json")
+    assert now["rows"][2]["changes"] == "rounds 3 instead of 2"  # the call's rows are shorter
+    assert {c["task"]: c["verdict"] for c in now["claims"]}["T2"] == "not tested"
+
+
 def test_new_words_need_no_new_run(first):
     path, _, found, _ = first
     text = SPEC.replace("Auto beats FedAvg", "Auto is about FedAvg").replace(
