@@ -113,7 +113,8 @@ def test_a_second_call_plays_nothing_and_a_third_what_is_missing(first):
 
 TWO = SPEC.replace(
     "[[method]]",
-    '[[task]]\nname = "T2"\ndata = "digits"\nsplit = "iid"\nclients = 4\nmodel = "linear"\nsteps = 3\n'
+    '[[task]]\nname = "T2"\ndata = "digits"\nsplit = "iid"\nclients = 4\nmodel = "linear"\n'
+    "steps = 3\n"
     "[[method]]",
     1,
 ).replace("grid = { lr = [1e-6, 0.3, 1e12] }", "set = { lr = 0.3 }")
@@ -130,7 +131,12 @@ def test_keeping_a_part_leaves_the_other_rows_as_they_were(tmp_path):
     now = read(kept_at)
     assert [task["name"] for task in now["tasks"]] == ["T1", "T2"]
     played = [(row["task"], row["label"], len(row["status"])) for row in now["rows"]]
-    assert played == [("T1", "FedAvg", 1), ("T1", "Auto", 2), ("T2", "FedAvg", 1), ("T2", "Auto", 1)]
+    assert played == [
+        ("T1", "FedAvg", 1),
+        ("T1", "Auto", 2),
+        ("T2", "FedAvg", 1),
+        ("T2", "Auto", 1),
+    ]
     assert now["rows"][1] == json.loads(json.dumps(found.record["rows"][0]))
     made = {k: v for k, v in before.items() if k in ("command", "narrowed", "machine", "versions")}
     for old, new in zip(before["rows"], now["rows"], strict=True):
