@@ -437,6 +437,21 @@ def test_the_cost_of_a_proximal_map(tmp_path):
     assert cells(found.record)[1]["ms paper"] == "1"
 
 
+def test_how_far_the_model_moves(tmp_path):
+    text = SPEC.replace('method = "auto"', 'method = "parfrefl"\nset = { server_lr = 0.1 }')
+    text = text.replace("steps = 3", "steps = 3\nmoves = true").replace(
+        'show = ["best", "last"]', 'show = ["best", "last", "move sum", "moved last"]'
+    )
+    found, _ = play(write(tmp_path, text), tmp_path, seeds=1, methods=["Auto"])
+    history = found.groups["Auto"][0].history
+    assert [row["move"] for row in history] == pytest.approx([0.1] * 3, rel=1e-3)
+    assert history[0]["moved"] == history[0]["move"]  # from the first model
+    assert 0 < history[-1]["moved"] < 0.3  # the way is not straight
+    values = found.record["rows"][0]["values"]
+    assert values["move sum"] == [pytest.approx(0.3, rel=1e-3)]
+    assert values["moved last"] == [pytest.approx(history[-1]["moved"], rel=1e-5)]
+
+
 def test_standardised():
     data = standardise(load_data("digits"))
     assert data.x.mean().abs() < 1e-5
