@@ -89,7 +89,8 @@ def reproduce(
     data_dir: Path
         Folder with dataset files, looked at before $TUNEFREE_DATA and the cache.
     keep: bool
-        Also write the result into the experiment's own folder, for the documentation.
+        Also write the result into the experiment's own folder, for the documentation. Rows of the
+        result there that have no run in this call stay, with the machine and date of their own.
     dry_run: bool
         Print the runs and how many there are; train nothing.
     """

@@ -13,7 +13,7 @@ from .keys import STUDY, WORDS
 from .spec import Experiment, Source
 
 KINDS = ("paper", "code", "assumed")
-NOT_DECIDING = ("minutes", "says", "set", "eval_every", "checkpoint_every", "compile")
+NOT_DECIDING = ("minutes", "says", "set", "eval_every", "checkpoint_every", "compile", "moves")
 PART_OF = {"model_args": "model", "data_args": "data"}
 
 

@@ -17,10 +17,13 @@ Values = Sequence[float | None]
 def differences(
     claim: Claim, better: Values, than: Values, failed: tuple[Sequence[bool], Sequence[bool]]
 ) -> list[float]:
-    """Return d_s of the seeds that both rows have, infinite where one of the runs was lost."""
+    """Return d_s of the seeds that both rows have, infinite where one of the runs was lost.
+
+    Seeds count from 0, so that of rows of different lengths the first ones are paired.
+    """
     sign = 1.0 if claim.by.rises else -1.0
     out = []
-    for a, b, bad, worse in zip(better, than, *failed, strict=True):
+    for a, b, bad, worse in zip(better, than, *failed, strict=False):
         if bad or worse or (a is None and b is None):
             continue
         if a is None or b is None:

@@ -271,6 +271,11 @@ class Overview:
         bounds = "".join(f", {k} {v:g}" for k, v in facts_of.items() if v)
         bounds += f", {one.claim.factor:g} times" if one.claim.factor is not None else ""
         names = {*one.claim.better, *one.claim.than}
+        of_claim = [
+            row
+            for row in kept["rows"]
+            if row["task"] == one.task.name and names & {row["label"], row["base"]}
+        ]
         rows = [
             {
                 "label": row["label"],
@@ -280,9 +285,9 @@ class Overview:
                 ),
                 "chosen": " ".join(f"{k}={v:g}" for k, v in (row["chosen"] or {}).items()),
             }
-            for row in kept["rows"]
-            if row["task"] == one.task.name and names & {row["label"], row["base"]}
+            for row in of_claim
         ]
+        calls = [current_command(row.get("made", kept)["command"]) for row in of_claim]
         tests = [t for t in text.verdicts(kept) if (t["claim"], t["task"]) == key[2:]]
         lines = [
             f"### {escape_markdown(one.claim.says)} ({one.found.name}, {one.found.scale})",
@@ -290,7 +295,7 @@ class Overview:
             f"- *The specification*: `{home}/{spec.path.name}`, task {one.task.name}; better: "
             f"{', '.join(one.claim.better)}; than: {than}; by {by}{bounds}. Settings by source: "
             f"{sources}.",
-            f"- *The command*: `{current_command(kept['command'])}`",
+            f"- *The command*: {', '.join(f'`{call}`' for call in dict.fromkeys(calls))}",
             f"- *The numbers*, one for each seed, in `{home}/results/"
             f"{record_path(spec, one.found.scale).name}`:",
             table(rows, {"label": "method", "values": by, "chosen": "chosen"}),

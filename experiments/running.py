@@ -17,9 +17,11 @@ from tunefree.study.tasks import FailedRun, Outcome, ProgressListener
 from tunefree.training.run import Run
 
 from . import page, text
+from .earlier import add_earlier_rows
 from .kept import Kept
 from .library import load
 from .record import Record, apply_spec, record_path, save
+from .record import load as load_record
 from .runner import Runner
 from .runs import RunSpec, make_run, narrow
 from .source import ExperimentSource
@@ -87,7 +89,8 @@ def run(
         methods: Only these, by their names in the table.
         device: As `fit` takes it.
         data_dir: Where datasets are looked for first.
-        keep: Also write experiments/PAPER/results/WHAT-SCALE.json.
+        keep: Also write experiments/PAPER/results/WHAT-SCALE.json, with the rows that were there
+            and have no run in this call.
         progress: Show progress on standard error.
         watch: Shows progress instead.
     """
@@ -123,7 +126,10 @@ def run(
     if stopped:
         raise Interrupted(f"Stopped by Ctrl-C; what was played is in {str(folder)!r}.", result)
     if keep:
-        save(facts, record_path(spec, scale))
+        path = record_path(spec, scale)
+        if path.exists():
+            facts = apply_spec(add_earlier_rows(record, load_record(path), full), full)
+        save(facts, path)
     return result
 
 

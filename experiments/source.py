@@ -66,6 +66,8 @@ class ExperimentSource:
         callbacks: list[Callback] = []
         if model_size(model) <= COORDINATES or "solution" in words:
             callbacks.append(CoordinateLogger(words.get("solution")))
+        if words.get("moves"):
+            callbacks.append(MoveLogger(parameters_to_vector(model.parameters()).detach()))
         config = RunConfig(seed=words["seed"], device=self.device).replace(
             method=named.make(words["method"], words["set"]), **options
         )
@@ -140,6 +142,24 @@ class CoordinateLogger:
         if self._solution is not None:
             goal = event.output.new_tensor(self._solution)
             event.row["distance"] = float((event.output - goal).norm())
+
+
+class MoveLogger:
+    """A callback that logs how far the server's model moves.
+
+    Args:
+        start: Where it begins.
+    """
+
+    def __init__(self, start: Tensor) -> None:
+        self._start = self._last = start
+
+    def __call__(self, event: Event) -> None:
+        """Add `move`, the length of the round's step, and `moved`, the distance from the start."""
+        x = event.x.detach().to(self._start, copy=True)
+        event.row["move"] = float((x - self._last).norm())
+        event.row["moved"] = float((x - self._start).norm())
+        self._last = x
 
 
 def make_network(words: Mapping[str, Any], data: Dataset) -> nn.Module:

@@ -1,5 +1,6 @@
 """Kept results whose settings are no longer those of their specification."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,8 @@ NESTED = ("model_args", "data_args")
 def describe_changes(kept: Record, row: Record, found: Experiment) -> str:
     """Return how the settings of a kept row differ from its specification; "" if they do not.
 
-    A row may also say itself that it is superseded, for example by a correction of its method.
+    A row may also say itself that it is superseded, for example by a correction of its method. One
+    of an earlier call is compared at the rounds of the record's own call.
 
     Args:
         kept: A record, perhaps of an older specification.
@@ -26,7 +28,8 @@ def describe_changes(kept: Record, row: Record, found: Experiment) -> str:
     now = next((r for r in found.rows if (r.task, r.label) == (row["task"], row["label"])), None)
     if now is None:
         return "the specification has no such row"
-    was = next(t["words"] for t in kept["tasks"] if t["name"] == row["task"])
+    made = row.get("made", {})  # by an earlier call
+    was = made.get("words") or next(t["words"] for t in kept["tasks"] if t["name"] == row["task"])
     is_now = found.of(row["task"]).words
     point = row["chosen"] or {}
     before = _flatten(was, row.get("words", now.words), row["set"], point, row["method"])
@@ -35,7 +38,7 @@ def describe_changes(kept: Record, row: Record, found: Experiment) -> str:
         point = dict.fromkeys(now.points[0], "a value of its grid") if several else now.points[0]
     after = _flatten(is_now, now.words, now.set, point, now.method)
     if "--rounds" in kept["narrowed"]:
-        after["rounds"] = before["rounds"]
+        after["rounds"] = _read_rounds(kept["narrowed"]) if made else before["rounds"]
     search = row["search"]
     if search and len(now.points) > 1:
         rounds = short_rounds(found, before["rounds"])
@@ -46,6 +49,16 @@ def describe_changes(kept: Record, row: Record, found: Experiment) -> str:
         for key in dict.fromkeys([*before, *after])
         if before.get(key) != after.get(key)
     )
+
+
+def _read_rounds(narrowed: str) -> int:
+    """Return the number of rounds that a call was given.
+
+    >>> _read_rounds("--rounds 20 --tasks 'a task'")
+    20
+    """
+    words = shlex.split(narrowed)
+    return int(words[words.index("--rounds") + 1])
 
 
 def _flatten(

@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.keep import current_command, describe_machine
 
+from tunefree.core.files import to_json
 from tunefree.study import measures, tables
 
 from .record import Record
@@ -200,11 +201,43 @@ def remarks(kept: Record) -> list[str]:
     for changes, labels in changed.items():
         of = "all rows" if len(labels) == len(kept["rows"]) else "; ".join(labels)
         out.append(f"Made with other settings than the specification has now ({of}): {changes}.")
+    out += _describe_earlier(kept)
     for other in kept.get("elsewhere", ()):
         made = f"{other['runs']} run{'s were' if other['runs'] > 1 else ' was'} made elsewhere"
         out.append(f"{made}: {describe_machine(other)}.")
     out += [f"{t['label']}: {t['skipped']}" for t in kept["tasks"] if t["skipped"]]
     return out
+
+
+def _describe_earlier(kept: Record) -> list[str]:
+    """Return a sentence for each earlier call of which rows are shown."""
+    calls: dict[str, list[Record]] = {}
+    for row in kept["rows"]:
+        if "made" in row:
+            facts = {k: v for k, v in row["made"].items() if k != "words"}
+            calls.setdefault(to_json([facts, len(row["status"])]), []).append(row)
+    out = []
+    for rows in calls.values():
+        made, seeds = rows[0]["made"], len(rows[0]["status"])
+        places = [made, *made.get("elsewhere", ())]
+        where = "; ".join(dict.fromkeys(describe_machine(one) for one in places))
+        out.append(
+            f"Of an earlier call, {current_command(made['command'])}, with "
+            f"{seeds} seed{'s' if seeds > 1 else ''} ({_name_rows(rows, kept)}): {where}; "
+            f"{made['date']}."
+        )
+    return out
+
+
+def _name_rows(rows: Sequence[Record], kept: Record) -> str:
+    """Return the names of rows; of a task that has no others, its name alone."""
+    several, out = len(kept["tasks"]) > 1, []
+    for task in dict.fromkeys(row["task"] for row in rows):
+        labels = [row["label"] for row in rows if row["task"] == task]
+        every = [row["label"] for row in kept["rows"] if row["task"] == task]
+        names = f": {', '.join(labels)}" if labels != every else ""
+        out.append(f"{task}{names}" if several else ", ".join(labels))
+    return "; ".join(out)
 
 
 def describe_origin(kept: Record) -> str:

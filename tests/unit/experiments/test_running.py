@@ -111,6 +111,83 @@ def test_a_second_call_plays_nothing_and_a_third_what_is_missing(first):
     assert more.record["rows"][0]["values"]["last"][:2] == found.record["rows"][1]["values"]["last"]
 
 
+TWO = SPEC.replace(
+    "[[method]]",
+    '[[task]]\nname = "T2"\ndata = "digits"\nsplit = "iid"\nclients = 4\nmodel = "linear"\n'
+    "steps = 3\n"
+    "[[method]]",
+    1,
+).replace("grid = { lr = [1e-6, 0.3, 1e12] }", "set = { lr = 0.3 }")
+
+
+def test_keeping_a_part_leaves_the_other_rows_as_they_were(tmp_path):
+    path = write(tmp_path, TWO)
+    kept_at = path.parent / "results" / "table1-small.json"
+    play(path, tmp_path / "whole", keep=True, seeds=1)
+    before = read(kept_at)
+    kept_at.write_text(kept_at.read_text().replace(before["date"], "2001-01-01"))
+    found, watch = play(path, tmp_path / "part", keep=True, tasks=["T1"], methods=["Auto"])
+    assert watch.played == ["T1: Auto 0", "T1: Auto 1"]
+    now = read(kept_at)
+    assert [task["name"] for task in now["tasks"]] == ["T1", "T2"]
+    played = [(row["task"], row["label"], len(row["status"])) for row in now["rows"]]
+    assert played == [
+        ("T1", "FedAvg", 1),
+        ("T1", "Auto", 2),
+        ("T2", "FedAvg", 1),
+        ("T2", "Auto", 1),
+    ]
+    assert now["rows"][1] == json.loads(json.dumps(found.record["rows"][0]))
+    made = {k: v for k, v in before.items() if k in ("command", "narrowed", "machine", "versions")}
+    for old, new in zip(before["rows"], now["rows"], strict=True):
+        if "made" in new:
+            words = next(t["words"] for t in before["tasks"] if t["name"] == old["task"])
+            assert new == {**old, "made": {**made, "date": "2001-01-01", "words": words}}
+    assert ["made" in row for row in now["rows"]] == [True, False, True, True]
+    said = [line for line in remarks(now) if line.startswith("Of an earlier call")]
+    assert len(said) == 1
+    command = "python -m experiments PX-table1 --scale small --seeds 1"
+    assert f"{command}, with 1 seed (T1: FedAvg; T2): " in said[0]
+    assert said[0].endswith("; 2001-01-01.")
+    pairs = {claim["task"]: claim["pairs"][0] for claim in now["claims"]}
+    assert {task: pair["seeds"] for task, pair in pairs.items()} == {"T1": 1, "T2": 1}
+    again, watch = play(path, tmp_path / "nothing", keep=True, tasks=["T1"], methods=["FedAvg"])
+    assert len(watch.played) == 2
+    third = read(kept_at)
+    assert third["rows"][2:] == now["rows"][2:]  # who is kept twice says when it was played
+    assert third["rows"][0] == json.loads(json.dumps(again.record["rows"][0]))
+
+
+def test_keeping_without_runs_leaves_what_was_kept(tmp_path):
+    path = write(tmp_path, TWO)
+    kept_at = path.parent / "results" / "table1-small.json"
+    play(path, tmp_path / "whole", keep=True)
+    before = read(kept_at)
+    run(path, out=tmp_path / "empty", jobs=0, device="cpu", keep=True, watch=Counter())
+    now = read(kept_at)
+    assert [{k: v for k, v in row.items() if k != "made"} for row in now["rows"]] == before["rows"]
+    assert now["claims"] == before["claims"]
+    assert [task["skipped"] for task in now["tasks"]] == ["", ""]
+
+
+def test_rows_that_stay_are_compared_by_their_own_settings(tmp_path):
+    path = write(tmp_path, TWO)
+    play(path, tmp_path / "whole", keep=True)
+    changed = TWO.replace("steps = 3\nbatch = 16", "steps = 4\nbatch = 16")
+    path = write(tmp_path, changed)
+    play(path, tmp_path / "part", keep=True, methods=["Auto"], tasks=["T1"])
+    now = read(path.parent / "results" / "table1-small.json")
+    assert [row["changes"] for row in now["rows"]] == ["steps 3 instead of 4", "", "", ""]
+    verdicts = {claim["task"]: claim["verdict"] for claim in now["claims"]}
+    assert verdicts["T1"] == "not tested"
+    assert verdicts["T2"] != "not tested"
+    found, _ = play(path, tmp_path / "short", keep=True, rounds=2, tasks=["T2"], methods=["Auto"])
+    assert found.record["rows"][0]["changes"] == ""
+    now = read(path.parent / "results" / "table1-small.json")
+    assert now["rows"][2]["changes"] == "rounds 3 instead of 2"  # the call's rows are shorter
+    assert {c["task"]: c["verdict"] for c in now["claims"]}["T2"] == "not tested"
+
+
 def test_new_words_need_no_new_run(first):
     path, _, found, _ = first
     text = SPEC.replace("Auto beats FedAvg", "Auto is about FedAvg").replace(
@@ -358,6 +435,21 @@ def test_the_cost_of_a_proximal_map(tmp_path):
     assert sizes == [1000, 109386]
     assert all(v > 0 for row in found.record["rows"] for v in row["values"]["ms"])
     assert cells(found.record)[1]["ms paper"] == "1"
+
+
+def test_how_far_the_model_moves(tmp_path):
+    text = SPEC.replace('method = "auto"', 'method = "parfrefl"\nset = { server_lr = 0.1 }')
+    text = text.replace("steps = 3", "steps = 3\nmoves = true").replace(
+        'show = ["best", "last"]', 'show = ["best", "last", "move sum", "moved last"]'
+    )
+    found, _ = play(write(tmp_path, text), tmp_path, seeds=1, methods=["Auto"])
+    history = found.groups["Auto"][0].history
+    assert [row["move"] for row in history] == pytest.approx([0.1] * 3, rel=1e-3)
+    assert history[0]["moved"] == history[0]["move"]  # from the first model
+    assert 0 < history[-1]["moved"] < 0.3  # the way is not straight
+    values = found.record["rows"][0]["values"]
+    assert values["move sum"] == [pytest.approx(0.3, rel=1e-3)]
+    assert values["moved last"] == [pytest.approx(history[-1]["moved"], rel=1e-5)]
 
 
 def test_standardised():
