@@ -214,7 +214,7 @@ def test_the_squared_length_is_that_of_what_arrives():
     class Watch(tf.server.Server):
         needs = ("delta", "delta_sq")
 
-        def step(self, x, mean, state, t, ask):
+        def step(self, x, mean, state, t, query):
             seen.append((mean["delta"].square().sum(), mean["delta_sq"]))
             return x + mean["delta"], state, {}
 
