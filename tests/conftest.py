@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from contextlib import suppress
 
 import pytest
@@ -44,12 +45,20 @@ def pytest_collection():
         gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def no_recording(request, monkeypatch):
-    """Record no graphs of steps in short runs."""
-    name = request.node.nodeid
-    if name.startswith(SHORT) and not any(part in name for part in RECORDED):
-        monkeypatch.setattr("tunefree.models.batched.TRACE_AFTER", 10**9)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Record no graphs of steps in short runs.
+
+    This is a hook, as a fixture of every test would take as long as the shortest of them.
+    """
+    module, name = sys.modules.get("tunefree.models.batched"), item.nodeid
+    if module is None or not name.startswith(SHORT) or any(part in name for part in RECORDED):
+        return (yield)
+    before, module.TRACE_AFTER = module.TRACE_AFTER, 10**9
+    try:
+        return (yield)
+    finally:
+        module.TRACE_AFTER = before
 
 
 @pytest.fixture

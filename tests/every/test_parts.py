@@ -301,8 +301,8 @@ def test_steps_are_pure(name):
     scratch = pure(part.begin, y, down)
     for k in range(3):
         share = torch.full((M,), 0.5, dtype=torch.float64)
-        tick = StepContext(k, ROUND, ROUND.factor, share, WORK.steps, phi, down)
-        new, lr, after = pure(part.take, y, 2 * (y - centre), tick, scratch)
+        context = StepContext(k, ROUND, ROUND.factor, share, WORK.steps, phi, down)
+        new, lr, after = pure(part.take, y, 2 * (y - centre), context, scratch)
         assert (new.shape, lr.shape) == ((M, D), (M,))
         assert new.dtype == lr.dtype == y.dtype
         assert after.keys() == scratch.keys()

@@ -63,7 +63,7 @@ def undocumented(cls):
 
 def test_a_method_without_a_docstring_is_found():
     class Silent(tf.server.Server):
-        def step(self, x, mean, state, t, ask):
+        def step(self, x, mean, state, t, query):
             return x, state, {}
 
         def added(self):

@@ -55,9 +55,9 @@ METHODS = {  # of each family, and those that ask clients in the middle of a rou
 class Asks(Average):
     """A server rule that asks for the loss after the training."""
 
-    def step(self, x, mean, state, t, ask):
-        ask("loss", [x + mean["delta"]])
-        return super().step(x, mean, state, t, ask)
+    def step(self, x, mean, state, t, query):
+        query("loss", [x + mean["delta"]])
+        return super().step(x, mean, state, t, query)
 
 
 def method(name):

@@ -94,7 +94,7 @@ def test_feddua_never_moves_further_than_its_longest(rounds, eps, most, rule):
         x = new
 
 
-def tick(k, phi, down):
+def context(k, phi, down):
     one = torch.ones(M, dtype=torch.float64)
     return StepContext(k, Round(PLAN, 0), 1.0, one, one, phi, down)
 
@@ -113,7 +113,7 @@ def test_no_live_step_is_longer_than_r(directions, weighted, r, v):
     scratch, before = step.begin(y, down), torch.full((M,), float("inf"), dtype=torch.float64)
     phi = LocalObjective(torch.zeros(M), lambda z: 0.0, lambda z: z.sum(1), y)
     for k, d in enumerate([first, *others]):
-        new, lr, scratch = step.take(y, d, tick(k, phi, down), scratch)
+        new, lr, scratch = step.take(y, d, context(k, phi, down), scratch)
         assert bool((lr * d.norm(dim=1) <= r * (1 + 1e-9)).all())
         assert bool((lr > 0).all() and (lr <= before).all())  # gradients only add up
         close(new, y - lr[:, None] * d)
@@ -141,7 +141,7 @@ def test_armijo_on_bowls(c, backtrack, max_lr, curvature, y):
     step = Armijo(c=c, backtrack=backtrack, max_lr=max_lr, max_backtracks=1000)
     d = curvature * y
     phi = LocalObjective(value(y), lambda z: 0.0, value, y)
-    new, lr, _ = step.take(y, d, tick(0, phi, {}), step.begin(y, {}))
+    new, lr, _ = step.take(y, d, context(0, phi, {}), step.begin(y, {}))
     moving = d.square().sum(1).sqrt() >= 1e-8
     assert bool((value(new) <= value(y) - c * lr * d.square().sum(1)).all() | ~moving.all())
     bound = backtrack * min(2 * (1 - c) / curvature, max_lr)

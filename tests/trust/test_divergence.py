@@ -161,7 +161,7 @@ class Late(tf.server.Server):
     def init(self, x, plan):
         return {"m": torch.ones_like(x)}
 
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         broken = float("inf") if t.index == 2 else 1.0
         return x + mean["delta"], {"m": state["m"] * broken}, {}
 

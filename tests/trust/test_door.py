@@ -140,7 +140,7 @@ class Mine(tf.clients.Step):
     def __init__(self, lr):
         self.lr = lr
 
-    def take(self, y, d, tick, scratch):
+    def take(self, y, d, context, scratch):
         return y - self.lr * d, y.new_full(y.shape[:1], self.lr), scratch
 
 

@@ -397,7 +397,7 @@ def test_a_resumed_run_has_the_late_uploads(tmp_path, stop):
 class Late(tf.server.Server):
     """A server rule that breaks in its sixth round."""
 
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         return (x + mean["delta"]) * (float("inf") if t.index == 5 else 1.0), state, {}
 
 

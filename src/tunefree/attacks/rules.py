@@ -63,10 +63,10 @@ class LargeNorm(Attack):
 
 @dataclass(frozen=True)
 class Gaussian(Attack):
-    """Sends Gaussian noise.
+    """Sends Gaussian noise, about `scale` times as long as the honest upload.
 
     Args:
-        scale: Norm in units of the honest upload, > 0.
+        scale: Length of the noise in units of the honest upload, > 0.
     """
 
     scale: Positive = 10.0

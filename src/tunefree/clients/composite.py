@@ -52,7 +52,6 @@ class FedMiD(Direction):
         self.penalty.check(self.lr, "FedMiD")
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Apply the proximal map after each step."""
         alpha = self.lr * t.factor
         return LocalProblem(project=_make_map(self.penalty, self.project, t.plan, alpha))
 
@@ -97,7 +96,6 @@ class DualAverage(Direction):
         return self.server_lr * self.lr * plan.steps
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Take gradients at the primal point."""
         tau = self.round_length(t.plan) * t.index
         return LocalProblem(grad_at=_make_map(self.penalty, self.primal, t.plan, tau))
 
@@ -118,7 +116,8 @@ class FastFedDA(Direction):
         up: mean gradient and mean point of the round
         server:  S <- S + K mean_i (mean gradient - (mu/2) mean point),   n <- n + K,   x = w(S, n)
 
-    where S starts at -x / lr and n at 0.
+    S is the dual sum, the gradients so far; it starts at -x / lr. n is the number of steps before
+    the round.
 
     Differences from the paper: every gradient's point is counted once (the released code counts one
     more a round, which shifts the fixed point by (mu / 2K) w); clients send means over their own
@@ -167,11 +166,10 @@ class FastFedDA(Direction):
         """Return w at S = -y / lr, after n steps before this round."""
         return self.primal(y / -self.lr, n + k, plan)
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the mean gradient and the mean point."""
-        assert work.grad_mean is not None
-        assert work.point_mean is not None
-        return {"grad": work.grad_mean, "point": work.point_mean}, own
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        assert result.grad_mean is not None
+        assert result.point_mean is not None
+        return {"grad": result.grad_mean, "point": result.point_mean}, own
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,8 @@ class ZA1(Direction):
         up: zh,     x <- a + server_lr mean_i (zh_i - a)
         c_i <- (a - x) / E - (1/K) sum_k g_i(z)
 
-    The client completes c_i when the next x arrives.
+    zh is the client's iterate before its proximal map, z the point after it, and c_i a control
+    variate, which the client completes when the next x arrives.
 
     Differences from the paper: where K_i differ, c_i moves by its own change (zh - a) / (lr K) in
     place of the mean gradient, which keeps sum_i c_i = 0.
@@ -223,7 +222,6 @@ class ZA1(Direction):
         return {"half": x / self.round_length(plan)}, {}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Start at prox(x) and take gradients at proximal points."""
         start = self.penalty.prox(x, self.round_length(t.plan), t.plan.layout)
         return LocalProblem(
             shift=own["half"] - x / self.round_length(t.plan),
@@ -235,11 +233,10 @@ class ZA1(Direction):
         """Return z, which is zh at first."""
         return self.penalty.prox(y, k * self.lr, plan.layout)
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        """Send the move."""
-        start = work.y - work.delta
-        return {"delta": work.delta}, {
-            "half": own["half"] + (start - work.x) / self.round_length(t.plan)
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        start = result.y - result.delta
+        return {"delta": result.delta}, {
+            "half": own["half"] + (start - result.x) / self.round_length(t.plan)
         }
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
@@ -256,6 +253,8 @@ class Canon(Direction):
         y   <- y - lr (g_i(y) + c_i),    delta_i = y - x
         c_i <- c_i + (delta_i - mean_j delta_j) / (lr K)          the mean comes back to the clients
         II:  x <- prox_{alpha h}(x + (alpha / (lr K)) mean_j delta_j)   on every client's own copy
+
+    In I the server takes the proximal step (its rule `Proximal`).
 
     Differences from the paper: defined there for full participation; with a cohort, only its
     members renew c_i, by the cohort's mean, which keeps sum_i c_i = 0 (experimental). Where K_i
@@ -289,18 +288,16 @@ class Canon(Direction):
         return self.copy
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return c_i = 0."""
         zero = {"control": torch.zeros_like(x)}
         return zero | ({"x": x} if self.copy else {}), {}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
-        """Shift the gradient by c_i."""
         return LocalProblem(shift=own["control"], start=own["x"] if self.copy else None)
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Send the move, as if it had taken K steps."""
-        ratio = (t.plan.steps / work.steps)[:, None]
-        return {"delta": work.delta * ratio}, own
+        ratio = (t.plan.steps / result.steps)[:, None]
+        return {"delta": result.delta * ratio}, own
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Update c_i by the distance of the client's move from the mean move."""

@@ -50,17 +50,17 @@ class AdaAlter(Step):
     def begin(self, y: Rows, down: Channels) -> State:
         return {"squares": torch.zeros_like(y)}
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        lr = self.lr * tick.factor
-        root = (tick.down["squares"] + (tick.index + 1) * self.eps**2).sqrt()
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
+        lr = self.lr * context.factor
+        root = (context.down["squares"] + (context.index + 1) * self.eps**2).sqrt()
         after = {"squares": torch.addcmul(scratch["squares"], d, d)}
         each = per_client(y, lr)
         if isinstance(lr, Tensor):
             return y - lr * (d / root), each, after
         return torch.addcdiv(y, d, root, value=-lr), each, after
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        return {"squares": work.scratch["squares"]}, own
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        return {"squares": result.scratch["squares"]}, own
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         return {"squares": shared["squares"] + mean["squares"]}
@@ -139,11 +139,11 @@ class DoG(Step):
         shared = {"z": torch.zeros_like(x), "r": r, "v": torch.zeros_like(r)}
         return {}, shared | {"lr": torch.zeros_like(r), "steps": torch.full_like(r, plan.steps)}
 
-    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
+    def start_round(self, x: Vector, shared: State, t: Round, query: Query) -> State:
         """Ask for the first gradient norms if `asked`: in round 0, or later if nobody answered."""
         if not self.asked or shared["v"] > 0:
             return shared
-        (q,) = ask("grad_sq", [x])
+        (q,) = query("grad_sq", [x])
         r = shared["r"]
         v = self._omega(r) * shared["steps"] * (q + 1e-8)
         return shared | {"v": v, "lr": self._lr(r, v)}
@@ -156,17 +156,17 @@ class DoG(Step):
     def begin(self, y: Rows, down: Channels) -> State:
         return {"v": down["v"].expand(y.shape[:1])} if self.live else {}
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
         if not self.live:
-            lr = (tick.factor * tick.down["lr"]).expand(y.shape[:1])
+            lr = (context.factor * context.down["lr"]).expand(y.shape[:1])
             return descend(y, d, lr), lr, scratch
-        v = scratch["v"] + self._omega(tick.down["r"]) * row_sq(d)
-        lr = tick.factor * self._lr(tick.down["r"], v)  # (m,)
+        v = scratch["v"] + self._omega(context.down["r"]) * row_sq(d)
+        lr = context.factor * self._lr(context.down["r"], v)  # (m,)
         return descend(y, d, lr), lr, {"v": v}
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        assert work.grad_sq is not None
-        return {"grad_sq": work.grad_sq}, own
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        assert result.grad_sq is not None
+        return {"grad_sq": result.grad_sq}, own
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         z = shared["z"] + mean["delta"]

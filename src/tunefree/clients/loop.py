@@ -155,13 +155,13 @@ def run_local_steps(
         point = y if problem.grad_at is None else problem.grad_at(y, k)
         loss, g = transform.gradient(losses, point, batch, reuse_buffer)
         at_ref = None if ref is None else transform.gradient(losses, ref, batch)[1]
-        phi = _evaluated_objective(y, loss, batch, losses, problem, transform, at_ref)
-        tick = StepContext(k, t, t.factor, batches.share[:, k], counts, phi, down)
-        new, lr, after = step.take(y, problem.correct(g, point, at_ref), tick, scratch)
+        objective = _evaluated_objective(y, loss, batch, losses, problem, transform, at_ref)
+        context = StepContext(k, t, t.factor, batches.share[:, k], counts, objective, down)
+        new, lr, after = step.take(y, problem.correct(g, point, at_ref), context, scratch)
         if problem.project is not None:
             new = problem.project(new, k)
         parts = {"loss": loss, "lr": lr, **_recorded(records, g, point)}
-        del g, phi, tick  # so that their memory serves the next step
+        del g, objective, context  # so that their memory serves the next step
         if k < shortest and "done" not in scratch:
             y, scratch = new, after
         else:
@@ -236,9 +236,10 @@ class FusedStep:
         point = self.map("grad_at", y, state, constants)
         loss, g = self.gradient(evaluate, point)
         at_ref = None if problem.ref is None else self.gradient(evaluate, problem.ref)[1]
-        d, phi = problem.correct(g, point, at_ref), self.objective(loss, y, problem, at_ref)
-        tick, scratch = self.tick(state, constants, phi), select_prefix(state, "scratch")
-        new, lr, after = self.step.take(y, d, tick, scratch)
+        d, scratch = problem.correct(g, point, at_ref), select_prefix(state, "scratch")
+        objective = self.objective(loss, y, problem, at_ref)
+        context = self.context(state, constants, objective)
+        new, lr, after = self.step.take(y, d, context, scratch)
         new = self.map("project", new, state, constants)
         parts = {"loss": loss, "lr": lr, "taken": torch.ones_like(lr)}
         parts |= _recorded(self.records, g, point)
@@ -260,10 +261,11 @@ class FusedStep:
         loss, g = evaluate(point)
         return loss, self.transform.transform(g, point)
 
-    def tick(self, state: Named, constants: Named, phi: LocalObjective) -> StepContext:
+    def context(self, state: Named, constants: Named, objective: LocalObjective) -> StepContext:
         """Return the context of the step."""
         now, down = (state["index"], Round(self.plan, 0)), select_prefix(constants, "down")
-        return StepContext(*now, constants["factor"], state["share"], state["steps"], phi, down)
+        numbers = constants["factor"], state["share"], state["steps"]
+        return StepContext(*now, *numbers, objective, down)
 
     def objective(
         self,
@@ -273,7 +275,7 @@ class FusedStep:
         at_ref: Rows | None,
         evaluate: Evaluate | None = None,
     ) -> LocalObjective:
-        """Return phi; without `evaluate` it is known at y only."""
+        """Return the objective; without `evaluate` it is known at y only."""
 
         def value(z: Rows) -> Rows:
             if evaluate is None:
@@ -301,9 +303,10 @@ class SearchPart(FusedStep):
         if self.part == "gradient":
             loss, g = self.gradient(evaluate, y)
             changed["d"] = d = problem.correct(g, y)
-            phi = self.objective(loss, y, problem, None)
-            tick, scratch = self.tick(state, constants, phi), select_prefix(state, "scratch")
-            search = step.start_search(row_sq(d), phi.here(), tick, scratch)
+            objective = self.objective(loss, y, problem, None)
+            context = self.context(state, constants, objective)
+            scratch = select_prefix(state, "scratch")
+            search = step.start_search(row_sq(d), objective.here(), context, scratch)
             search["open"] = search["open"] & (state["index"] < state["steps"])
             parts = {"loss": loss} | _recorded(self.records, g, y)
         if self.part == "move":
@@ -313,8 +316,8 @@ class SearchPart(FusedStep):
             parts = {"lr": lr * moving, "taken": torch.ones_like(lr)}
             return _next(state, changed, parts) | {"index": state["index"] + 1}
         if step.most_trials:
-            phi = self.objective(search["here"], y, problem, None, evaluate)
-            search = step.judge(phi.at(descend(y, d, search["lr"])), search)
+            objective = self.objective(search["here"], y, problem, None, evaluate)
+            search = step.judge(objective.at(descend(y, d, search["lr"])), search)
         changed |= {f"search.{n}": v for n, v in search.items()}
         return changed | _next(state, {}, parts)
 
@@ -368,8 +371,9 @@ def _run_fused(
     if isinstance(step, LineSearch):
         shared = {f.name: getattr(update, f.name) for f in fields_of(update)}
         updates = tuple(SearchPart(**shared, part=p) for p in ("gradient", "trial", "move"))
-        phi = update.objective(nothing, start, problem, None)
-        search = step.start_search(nothing, nothing, update.tick(state, constants, phi), scratch)
+        objective = update.objective(nothing, start, problem, None)
+        context = update.context(state, constants, objective)
+        search = step.start_search(nothing, nothing, context, scratch)
         state |= {"d": nothing[:, None].expand_as(start)}
         state |= {f"search.{name}": v for name, v in search.items()}
     fused = losses.fuse(updates, state, constants, batches.fetch(0))

@@ -42,9 +42,9 @@ class Polyak(Step):
     fusible: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
         sq = row_sq(d)
-        gap = (tick.phi.here() - self.lower).clamp(min=0)
+        gap = (context.objective.here() - self.lower).clamp(min=0)
         some = (gap > 0) & (sq > 0)  # of a tiny gradient even c |d|^2 may be 0
         lr = torch.where(some, gap / (self.c * sq), 0.0).clamp(max=self.max_lr)
         return descend(y, d, lr), lr, scratch
@@ -98,21 +98,21 @@ class Armijo(LineSearch):
         """One more than the backtracks: the last trial's size is 1e-6."""
         return self.max_backtracks + 1 if self.max_backtracks else 0
 
-    def _first(self, last: Rows, tick: StepContext) -> Rows:
+    def _first(self, last: Rows, context: StepContext) -> Rows:
         longest, grown = torch.full_like(last, self.max_lr), last
         if self.reset == "reset":
             return longest
         if self.reset == "grow":
-            grown = (last * self.growth ** tick.share.to(last.dtype)).clamp(max=self.max_lr)
-        if isinstance(tick.index, Tensor):
-            return torch.where(tick.index == 0, longest, grown)
-        return longest if tick.index == 0 else grown
+            grown = (last * self.growth ** context.share.to(last.dtype)).clamp(max=self.max_lr)
+        if isinstance(context.index, Tensor):
+            return torch.where(context.index == 0, longest, grown)
+        return longest if context.index == 0 else grown
 
-    def start_search(self, sq: Rows, here: Rows, tick: StepContext, scratch: State) -> State:
+    def start_search(self, sq: Rows, here: Rows, context: StepContext, scratch: State) -> State:
         moving = sq.sqrt() >= 1e-8
         left = torch.full_like(sq, self.max_backtracks)
         search = {"sq": sq, "here": here, "open": moving, "moving": moving, "left": left}
-        return search | {"lr": self._first(scratch["lr"], tick), "trials": scratch["trials"]}
+        return search | {"lr": self._first(scratch["lr"], context), "trials": scratch["trials"]}
 
     def judge(self, value: Rows, search: State) -> State:
         lr, left = search["lr"], search["left"]

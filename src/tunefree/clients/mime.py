@@ -37,8 +37,8 @@ class Mime(Direction):
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         return {}, {"m": torch.zeros_like(x)}
 
-    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
-        (grad,) = ask("grad", [x])
+    def start_round(self, x: Vector, shared: State, t: Round, query: Query) -> State:
+        (grad,) = query("grad", [x])
         return shared | {"grad": grad}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
@@ -80,9 +80,9 @@ class MimeLite(Direction):
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         return LocalProblem(scale=1 - self.momentum, shift=self.momentum * down["m"])
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        assert work.grad_full is not None
-        return {"grad": work.grad_full}, own
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        assert result.grad_full is not None
+        return {"grad": result.grad_full}, own
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         return {"m": torch.lerp(shared["m"], mean["grad"], 1 - self.momentum)}
@@ -105,8 +105,8 @@ class FedLin(Direction):
     needs_full_grad: ClassVar[bool] = True
     sends: ClassVar[tuple[str, ...]] = ("grad",)
 
-    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
-        (grad,) = ask("grad", [x])
+    def start_round(self, x: Vector, shared: State, t: Round, query: Query) -> State:
+        (grad,) = query("grad", [x])
         return {"grad": grad}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:

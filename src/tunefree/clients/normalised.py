@@ -101,9 +101,9 @@ class Normalised(Step):
     consumes_grad: ClassVar[bool] = True
     fusible: ClassVar[bool] = True
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
         norm = row_sq(d).sqrt()
-        length = self.rates.lr_at(tick.round.plan)
+        length = self.rates.lr_at(context.round.plan)
         lr = torch.where(norm > 0, length / norm, 0.0)
         return descend(y, d, lr), torch.full_like(lr, length), scratch
 
@@ -146,10 +146,10 @@ class ParFreFL(Direction):
         beta = self.rates.beta_at(t.plan)
         return LocalProblem(scale=beta, shift=(1 - beta) * own["momentum"])
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        assert work.grad_mean is not None
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        assert result.grad_mean is not None
         beta = 1.0 if t.preparing else self.rates.beta_at(t.plan)
-        m = (1 - beta) * own["momentum"] + beta * work.grad_mean
+        m = (1 - beta) * own["momentum"] + beta * result.grad_mean
         return {"innovation": m - own["control"]}, {"momentum": m, "control": own["control"]}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
@@ -205,9 +205,9 @@ class PAdaMFed(Direction):
             return LocalProblem(shift=shift, ref=down["before"], ref_scale=1 - beta)
         return LocalProblem(scale=beta, shift=shift)
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        assert work.grad_mean is not None
-        return {"control": work.grad_mean - own["control"]}, own | {"new": work.grad_mean}
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        assert result.grad_mean is not None
+        return {"control": result.grad_mean - own["control"]}, own | {"new": result.grad_mean}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
         return {"control": up.apply("control", own["control"], own["new"])}

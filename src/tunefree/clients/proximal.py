@@ -63,9 +63,9 @@ class Moreau(Proximal):
     reports: ClassVar[tuple[str, ...]] = ("envelope",)
     records: ClassVar[tuple[str, ...]] = ("loss_end",)
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        assert work.loss_end is not None
-        return {"envelope": work.loss_end + (self.mu / 2) * row_sq(work.delta)}, own
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        assert result.loss_end is not None
+        return {"envelope": result.loss_end + (self.mu / 2) * row_sq(result.delta)}, own
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ class Pull(Direction):
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         return LocalProblem(mu=down["mu"], anchor=x)
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        assert work.loss_end is not None
-        return {"loss": work.loss_end}, own
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        assert result.loss_end is not None
+        return {"loss": result.loss_end}, own
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,14 @@ class Follow(Step):
         """What q_i is made of."""
         return ("grad_end",) if self.printed else ("grad_sq",)
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        lr = tick.down["lr"]
-        step = lr / (1 + lr * tick.down["mu"]) if self.implicit else lr
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
+        lr = context.down["lr"]
+        step = lr / (1 + lr * context.down["mu"]) if self.implicit else lr
         return descend(y, d, step.expand(y.shape[:1])), lr.expand(y.shape[:1]), scratch
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         if self.printed:
-            assert work.grad_end is not None
-            return {"grad_sq": row_sq(work.grad_end)}, own
-        assert work.grad_sq is not None
-        return {"grad_sq": work.grad_sq}, own
+            assert result.grad_end is not None
+            return {"grad_sq": row_sq(result.grad_end)}, own
+        assert result.grad_sq is not None
+        return {"grad_sq": result.grad_sq}, own

@@ -25,7 +25,7 @@ from .local_problem import StepMap as StepMap
 
 @dataclass(frozen=True)
 class LocalObjective:
-    """The batch loss of a step as the direction modifies it; evaluated only on request."""
+    """phi, the batch loss of a step as the direction modifies it; evaluated only on request."""
 
     loss: Rows  # the scaled batch loss at y (m,)
     extra: Callable[[Rows], Rows | float]  # what direction and weight decay add at a point
@@ -51,7 +51,7 @@ class StepContext:
     factor: float | Tensor  # the schedule's in this round; a scalar tensor in a fused step
     share: Rows  # (m,) batch size over the client's samples
     steps: Rows  # (m,) local steps of each client
-    phi: LocalObjective
+    objective: LocalObjective
     down: Channels
 
 
@@ -146,8 +146,8 @@ class ClientPart(Checked):
         """Return one client's first memory, and the first shared state."""
         return {}, {}
 
-    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
-        """Start a round on the server; may ask the clients.
+    def start_round(self, x: Vector, shared: State, t: Round, query: Query) -> State:
+        """Start a round on the server; may query the clients.
 
         Names that `init` lacks last for the round: `update_shared` drops them.
         """
@@ -157,7 +157,7 @@ class ClientPart(Checked):
         """Return what the server sends along with x: by default, what `sends` names."""
         return {name: shared[name] for name in self.sends}
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
         """Return what each client sends along with delta, and its memory from now on.
 
         A channel called "delta" replaces the plain move.
@@ -206,7 +206,7 @@ class Direction(ClientPart, ABC):
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         """Return the problem that clients solve in this local phase."""
 
-    def between_phases(self, work: LocalResult, own: State, t: Round) -> State:
+    def between_phases(self, result: LocalResult, own: State, t: Round) -> State:
         """Return the memory for the next phase; names that `init` lacks last for the round."""
         return own
 
@@ -216,13 +216,14 @@ class Step(ClientPart, ABC):
 
     Class attributes:
         sets_lr: Whether the step chooses its own size, so that a schedule has no effect.
-        exact: Whether the step relies on `d` being the gradient of `phi`; clipping would break it.
-        consumes_grad: Whether `take` keeps no reference to `d` and evaluates no gradient of `phi`;
-            the engine then does not copy `d` out of its own memory.
+        exact: Whether the step relies on `d` being the gradient of the objective; clipping would
+            break it.
+        consumes_grad: Whether `take` keeps no reference to `d` and evaluates no gradient of the
+            objective; the engine then does not copy `d` out of its own memory.
         fusible: Whether `take` can be compiled together with the gradient: it consists of
-            elementwise operations and sums over rows, has no branch on a tensor, evaluates phi at
-            y only, and of `tick` reads anything but share and the round beside its plan. Holds for
-            the class that defines `take`, not for subclasses that define their own.
+            elementwise operations and sums over rows, has no branch on a tensor, evaluates the
+            objective at y only, and of `context` reads anything but share and the round beside its
+            plan. Holds for the class that defines `take`, not for subclasses that define their own.
     """
 
     sets_lr: ClassVar[bool] = False
@@ -266,7 +267,7 @@ class Step(ClientPart, ABC):
         return {}
 
     @abstractmethod
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
         """Return the next y (m, d), the step sizes used (m,) and the scratch memory."""
 
 
@@ -276,7 +277,7 @@ class LineSearch(Step):
     A search is a dict of (m,) tensors. These have a meaning: "lr", the size of the next trial and
     in the end the one found; "open", the clients that still search; "moving", those that move.
     The hooks are elementwise functions of such tensors, without a branch on one, so that a step
-    can be compiled; `tick` is as in a fusible step and has `share` too.
+    can be compiled; `context` is as in a fusible step and has `share` too.
     """
 
     fusible: ClassVar[bool] = True
@@ -287,7 +288,7 @@ class LineSearch(Step):
         """Most trials of a step; 0 takes the first size without one."""
 
     @abstractmethod
-    def start_search(self, sq: Rows, here: Rows, tick: StepContext, scratch: State) -> State:
+    def start_search(self, sq: Rows, here: Rows, context: StepContext, scratch: State) -> State:
         """Return the search before its first trial, from |d|^2 and phi(y)."""
 
     @abstractmethod
@@ -298,11 +299,11 @@ class LineSearch(Step):
     def finish(self, search: State) -> State:
         """Return the scratch memory after a step."""
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
         """Search until each client's trial is accepted, and go there."""
-        search = self.start_search(row_sq(d), tick.phi.here(), tick, scratch)
+        search = self.start_search(row_sq(d), context.objective.here(), context, scratch)
         for _ in range(self.most_trials):
-            search = self.judge(tick.phi.at(descend(y, d, search["lr"])), search)
+            search = self.judge(context.objective.at(descend(y, d, search["lr"])), search)
             if not bool(search["open"].any()):
                 break
         lr, moving = search["lr"], search["moving"]

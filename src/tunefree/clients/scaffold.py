@@ -23,8 +23,8 @@ class _Controls(Direction):
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         return {"control": torch.zeros_like(x)}, {"control": torch.zeros_like(x)}
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        new = work.grad_mean if "grad_mean" in self.records else work.grad_full
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        new = result.grad_mean if "grad_mean" in self.records else result.grad_full
         assert new is not None
         return {"control": new - own["control"]}, own | {"new": new}
 
@@ -154,9 +154,9 @@ class Scafcom(Direction):
         shift = (1 - self.beta) * own["momentum"] - own["control"] + down["control"]
         return LocalProblem(scale=self.beta, shift=shift)
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        assert work.grad_mean is not None
-        v = (1 - self.beta) * own["momentum"] + self.beta * work.grad_mean
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        assert result.grad_mean is not None
+        v = (1 - self.beta) * own["momentum"] + self.beta * result.grad_mean
         return {"innovation": v - own["control"]}, {"momentum": v, "control": own["control"]}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
@@ -217,8 +217,8 @@ class Scaffnew(Direction):
         """Shift the gradient by e_i, now that x is known."""
         return LocalProblem(shift=own["half"] - self._pull(t.plan) * x)
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        return {"delta": work.delta}, own
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        return {"delta": result.delta}, own
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
         """Add the move as the server received it; the next x completes e_i."""

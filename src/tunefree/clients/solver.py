@@ -34,8 +34,8 @@ LOOSE = 0.1  # of the first slope along a direction: above it, the direction is 
 FARTHER = 4.0  # times the last step: the longest that the secant may ask for
 
 
-def _first_length(d: Rows, length: Rows, tick: StepContext, scratch: State) -> Rows:
-    return length.clamp(min=1) if tick.index == 0 else scratch["first"]
+def _first_length(d: Rows, length: Rows, context: StepContext, scratch: State) -> Rows:
+    return length.clamp(min=1) if context.index == 0 else scratch["first"]
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,17 @@ class ConjugateGradient(Step):
         numbers = dict.fromkeys(("slopes", "a", "slope", "first_slope"), torch.zeros_like(one))
         return {"p": zero, "d": zero, "first": one, "done": one < 0} | numbers
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
         """Go to the lowest point along a conjugate direction, or nearer to it."""
-        assert tick.phi.slope is not None
+        assert context.objective.slope is not None
         length, tiny = row_sq(d).sqrt(), torch.finfo(y.dtype).tiny
-        first = _first_length(d, length, tick, scratch)
+        first = _first_length(d, length, context, scratch)
         going = length > self.tol * first
         p, old, last = scratch["p"], scratch["d"], scratch["slope"]
         slope = (p * d).sum(-1)
         secant = (slope - last) / scratch["a"]
         again = (slope.abs() > LOOSE * scratch["first_slope"].abs()) & (secant > 0)
-        if tick.index:
+        if context.index:
             factor = ((d * (d - old)).sum(-1) / row_sq(old).clamp(min=tiny)).clamp(min=0)
             new = factor[:, None] * p - d
             uphill = (new * d).sum(-1) >= 0  # rounding has spoilt the directions: start again
@@ -80,7 +80,7 @@ class ConjugateGradient(Step):
             p = -d
         slope = (p * d).sum(-1)
         s = 1 / row_sq(p).sqrt().clamp(min=tiny)
-        ahead = (p * (tick.phi.slope(y + s[:, None] * p) - d)).sum(-1) / s
+        ahead = (p * (context.objective.slope(y + s[:, None] * p) - d)).sum(-1) / s
         curve = torch.where(again, secant, ahead)
         going = going & (curve > 0)
         a = torch.where(going, -slope / curve, 0.0)
@@ -126,12 +126,12 @@ class Until(Step):
         one = y.new_ones(y.shape[:1])
         return self.step.begin(y, down) | {"first": one, "done": one < 0}
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
         length = row_sq(d).sqrt()
-        first = _first_length(d, length, tick, scratch)
+        first = _first_length(d, length, context, scratch)
         going = length > self.tol * first
         inner = {n: v for n, v in scratch.items() if n not in ("first", "done")}
-        new, lr, after = self.step.take(y, d, tick, inner)
+        new, lr, after = self.step.take(y, d, context, inner)
         y = torch.where(going[:, None], new, y)
         return y, torch.where(going, lr, 0.0), after | {"first": first, "done": ~going}
 

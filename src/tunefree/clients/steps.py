@@ -35,11 +35,11 @@ class Constant(Step):
         other = self.balanced or type(self).take is not Constant.take
         return None if other else self.lr * factor
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        lr = self.lr * tick.factor
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
+        lr = self.lr * context.factor
         each = per_client(y, lr)
         if self.balanced:
-            each = each * (tick.round.plan.steps / tick.steps)
+            each = each * (context.round.plan.steps / context.steps)
         return descend(y, d, each if self.balanced else lr), each, scratch
 
 
@@ -69,12 +69,12 @@ class ServerRate(Step):
         """Return a constant step of size 1, and the round with the size sent as its factor."""
         return _DESCENT, replace(t, factor=float(down["lr"]))
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        step, this = self.resolve(tick.down, tick.round)
-        return step.take(y, d, replace(tick, factor=this.factor), scratch)
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
+        step, this = self.resolve(context.down, context.round)
+        return step.take(y, d, replace(context, factor=this.factor), scratch)
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        return {"train_loss": work.loss}, own
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        return {"train_loss": result.loss}, own
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Momentum(Step):
     def begin(self, y: Rows, down: Channels) -> State:
         return {"v": torch.zeros_like(y)}
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        lr = per_client(y, self.lr * tick.factor)
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
+        lr = per_client(y, self.lr * context.factor)
         v = self.momentum * scratch["v"] + d
         return descend(y, v, lr), lr, {"v": v}
 
@@ -132,8 +132,8 @@ class Adam(Step):
     def begin(self, y: Rows, down: Channels) -> State:
         return {"m": torch.zeros_like(y), "s": torch.zeros_like(y)}
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        lr, k = per_client(y, self.lr * tick.factor), tick.index + 1
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
+        lr, k = per_client(y, self.lr * context.factor), context.index + 1
         m = self.beta1 * scratch["m"] + (1 - self.beta1) * d
         s = self.beta2 * scratch["s"] + (1 - self.beta2) * d.square()
         move = (m / (1 - self.beta1**k)) / ((s / (1 - self.beta2**k)).sqrt() + self.eps)

@@ -40,8 +40,8 @@ class FedDyn(Direction):
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         return LocalProblem(mu=self.mu, anchor=x - own["drift"])
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        return {"delta": work.delta}, own
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        return {"delta": result.delta}, own
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
         return {"drift": own["drift"] + up.arrived["delta"]}
@@ -81,11 +81,11 @@ class FedDC(Direction):
         shift = down["control"] - own["control"]
         return LocalProblem(shift=shift, mu=self.mu, anchor=x - own["drift"])
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        mean = work.delta / (-self.lr * t.factor * work.steps[:, None])
-        change = mean - work.down["control"]
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        mean = result.delta / (-self.lr * t.factor * result.steps[:, None])
+        change = mean - result.down["control"]
         new = own["control"] + change
-        return {"delta": work.delta, "control": change}, own | {"new": new}
+        return {"delta": result.delta, "control": change}, own | {"new": new}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
         c = up.apply("control", own["control"], own["new"])
@@ -129,8 +129,8 @@ class FedDR(Direction):
         check_between("FedDR", "relax", self.relax, 0, 2)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return y_i = x_i = x and the server's copy of r_i."""
-        return {"y": x, "x": x, "told": x}, {}
+        """Return y_i = x_i = x, and the r_i that the server has received."""
+        return {"y": x, "x": x, "received": x}, {}
 
     def _anchor(self, x: Vector, own: State) -> Vector:
         return own["y"] + self.relax * (x - own["x"])
@@ -138,14 +138,14 @@ class FedDR(Direction):
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         return LocalProblem(mu=self.mu, anchor=self._anchor(x, own), start=own["x"])
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        y = self._anchor(work.x, own)
-        new = 2 * work.y - y
-        return {"reflected": new - own["told"]}, own | {"y": y, "x": work.y, "new": new}
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        y = self._anchor(result.x, own)
+        new = 2 * result.y - y
+        return {"reflected": new - own["received"]}, own | {"y": y, "x": result.y, "new": new}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
-        told = up.apply("reflected", own["told"], own["new"])
-        return {"y": own["y"], "x": own["x"], "told": told}
+        received = up.apply("reflected", own["received"], own["new"])
+        return {"y": own["y"], "x": own["x"], "received": received}
 
 
 @dataclass(frozen=True)
@@ -172,20 +172,20 @@ class FedADMM(Direction):
     sets: ClassVar[tuple[str, ...]] = ("start",)
 
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
-        """Return z_i = 0, x_i = x and the server's copy of r_i."""
-        return {"dual": torch.zeros_like(x), "x": x, "told": x}, {}
+        """Return z_i = 0, x_i = x, and the r_i that the server has received."""
+        return {"dual": torch.zeros_like(x), "x": x, "received": x}, {}
 
     def local_problem(self, x: Vector, down: Channels, own: State, t: Round) -> LocalProblem:
         return LocalProblem(shift=own["dual"], mu=self.mu, anchor=x, start=own["x"])
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        dual = own["dual"] + self.mu * (work.y - work.x)
-        new = work.y + dual / self.mu
-        return {"reflected": new - own["told"]}, own | {"dual": dual, "x": work.y, "new": new}
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        dual = own["dual"] + self.mu * (result.y - result.x)
+        new = result.y + dual / self.mu
+        return {"reflected": new - own["received"]}, own | {"dual": dual, "x": result.y, "new": new}
 
     def update_memory(self, up: Upload, own: State, t: Round) -> State:
-        told = up.apply("reflected", own["told"], own["new"])
-        return {"dual": own["dual"], "x": own["x"], "told": told}
+        received = up.apply("reflected", own["received"], own["new"])
+        return {"dual": own["dual"], "x": own["x"], "received": received}
 
 
 @dataclass(frozen=True)
@@ -227,10 +227,10 @@ class FedPD(Direction):
             shift=own["dual"], mu=self.mu, anchor=own.get("anchor", x), start=own["x"]
         )
 
-    def between_phases(self, work: LocalResult, own: State, t: Round) -> State:
-        dual = own["dual"] + self.mu * (work.y - own.get("anchor", work.x))
-        return {"dual": dual, "x": work.y, "anchor": work.y + dual / self.mu}
+    def between_phases(self, result: LocalResult, own: State, t: Round) -> State:
+        dual = own["dual"] + self.mu * (result.y - own.get("anchor", result.x))
+        return {"dual": dual, "x": result.y, "anchor": result.y + dual / self.mu}
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        after = self.between_phases(work, own, t)
-        return {"delta": after.pop("anchor") - work.x}, after
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        after = self.between_phases(result, own, t)
+        return {"delta": after.pop("anchor") - result.x}, after

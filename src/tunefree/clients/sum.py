@@ -96,8 +96,8 @@ class Sum(Direction):
         both = [p.init(x, plan) for p in self.parts]
         return _pack([own for own, _ in both]), _pack([shared for _, shared in both])
 
-    def start_round(self, x: Vector, shared: State, t: Round, ask: Query) -> State:
-        return _pack([p.start_round(x, mine, t, ask) for p, mine in self._split(shared)])
+    def start_round(self, x: Vector, shared: State, t: Round, query: Query) -> State:
+        return _pack([p.start_round(x, mine, t, query) for p, mine in self._split(shared)])
 
     def down(self, shared: State) -> Channels:
         return _pack([p.down(mine) for p, mine in self._split(shared)])
@@ -110,12 +110,12 @@ class Sum(Direction):
         each = zip(self._split(own), self._down(down), strict=True)
         return reduce(add, [p.local_problem(x, sent, mine, t) for (p, mine), sent in each])
 
-    def between_phases(self, work: LocalResult, own: State, t: Round) -> State:
-        each = zip(self._split(own), self._works(work), strict=True)
+    def between_phases(self, result: LocalResult, own: State, t: Round) -> State:
+        each = zip(self._split(own), self._works(result), strict=True)
         return _pack([p.between_phases(part, mine, t) for (p, mine), part in each])
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        each = zip(self._split(own), self._works(work), strict=True)
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        each = zip(self._split(own), self._works(result), strict=True)
         pairs = [p.upload(part, mine, t) for (p, mine), part in each]
         return {k: v for sent, _ in pairs for k, v in sent.items()}, _pack([o for _, o in pairs])
 
@@ -134,5 +134,5 @@ class Sum(Direction):
         common = {name: v for name, v in down.items() if not name.partition(".")[0].isdigit()}
         return [common | mine for _, mine in self._split(down)]
 
-    def _works(self, work: LocalResult) -> list[LocalResult]:
-        return [replace(work, down=down) for down in self._down(work.down)]
+    def _works(self, result: LocalResult) -> list[LocalResult]:
+        return [replace(result, down=down) for down in self._down(result.down)]

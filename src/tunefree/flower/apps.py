@@ -80,7 +80,6 @@ class FlowerTransport(Transport):
         return list(self.grid.get_node_ids())
 
     def exchange(self, payloads: dict[int, Payload], seconds: float) -> dict[int, Payload | str]:
-        """Return the first answer of each node, or an error message; late nodes are left out."""
         waiting = self._push(payloads)
         replies: dict[int, Payload | str] = {}
         began = time.monotonic()

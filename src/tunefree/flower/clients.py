@@ -93,14 +93,12 @@ class FlowerClients(ClientPool):
         self._sent: tuple[Ledger | None, Counter[str]] = (None, Counter())
 
     def sample_cohort(self, t: int) -> Tensor:
-        """Return the cohort of round t, the same as in a simulation."""
         return cohort(self.plan.seed, t, self.plan.clients, self.plan.cohort)
 
     def weight_of(self, ids: Tensor) -> float:
         return float(self._shares[ids].sum())
 
     def query(self, request: QueryRequest, ledger: Ledger) -> list[Tensor]:
-        """Return the mean of `request.what` at each point over the clients that answer."""
         t, what, at = request.t, request.what, request.at
         if request.who == "held":
             if self._held is None:

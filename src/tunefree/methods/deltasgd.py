@@ -55,13 +55,13 @@ class DeltaSGD(Step):
         start = {"last": y, "lr": self.lr * one, "theta": self.theta * one}
         return start | {"slopes": torch.zeros_like(one)}
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        if tick.index == 0:
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
+        if context.index == 0:
             return descend(y, d, scratch["lr"]), scratch["lr"], scratch
-        assert tick.phi.slope is not None
+        assert context.objective.slope is not None
         last = scratch["last"]
         moved = row_sq(y - last).sqrt()  # (m,)
-        changed = row_sq(d - tick.phi.slope(last)).sqrt()
+        changed = row_sq(d - context.objective.slope(last)).sqrt()
         grown = (1 + self.delta * scratch["theta"]).sqrt() * scratch["lr"]
         known = (moved > 0) & (changed > 0)
         found = torch.where(known, self.gamma * moved / (2 * changed), grown)

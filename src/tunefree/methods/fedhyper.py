@@ -53,7 +53,7 @@ class GlobalHyper(Server):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"last": torch.zeros_like(x), "eta": x.new_ones(())}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         delta = mean["delta"]
         eta = state["eta"] + inner(delta, state["last"])
         eta = eta.clamp(1 / self.server_bound, self.server_bound)
@@ -89,8 +89,8 @@ class ServerSideHyper(_Hyper):
     def init(self, x: Vector, plan: Plan) -> tuple[State, State]:
         return {}, {"last": torch.zeros_like(x), "lr": x.new_tensor(self.lr)}
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        lr = tick.down["lr"].expand(y.shape[:1])
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
+        lr = context.down["lr"].expand(y.shape[:1])
         return descend(y, d, lr), lr, scratch
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
@@ -116,8 +116,10 @@ class ClientSideHyper(_Hyper):
         one = y.new_ones(y.shape[:1])
         return {"g": torch.zeros_like(y), "lr": self.lr * one, "later": torch.zeros_like(one)}
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        agree = (d * scratch["g"]).sum(-1) - (d * tick.down["last"]).sum(-1) / tick.steps  # (m,)
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
+        agree = (d * scratch["g"]).sum(-1) - (d * context.down["last"]).sum(
+            -1
+        ) / context.steps  # (m,)
         lr = self._clip(scratch["lr"] + scratch["later"] * agree)
         return descend(y, d, lr), lr, {"g": d, "lr": lr, "later": torch.ones_like(lr)}
 

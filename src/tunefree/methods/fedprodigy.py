@@ -62,16 +62,16 @@ class Prodigy(Step):
         zero = y.new_zeros(y.shape[:1])
         return {"q": zero, "path": zero.clone()}
 
-    def take(self, y: Rows, d: Rows, tick: StepContext, scratch: State) -> StepResult:
-        far, sq = tick.down["d"], row_sq(d)  # (), (m,)
+    def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
+        far, sq = context.down["d"], row_sq(d)  # (), (m,)
         q = scratch["q"] + sq
-        seen = tick.down["v"] + far.square() * q
+        seen = context.down["v"] + far.square() * q
         lr = torch.where(seen > 0, far.square() / seen.sqrt(), 0.0)  # no gradient, no step
         return descend(y, d, lr), lr, {"q": q, "path": scratch["path"] + lr.square() * sq}
 
-    def upload(self, work: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        along = (row_sq(work.delta) - work.scratch["path"]) / 2
-        return {"grad_sq": work.scratch["q"], "along": along}, own
+    def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
+        along = (row_sq(result.delta) - result.scratch["path"]) / 2
+        return {"grad_sq": result.scratch["q"], "along": along}, own
 
     def update_shared(self, mean: Channels, shared: State, t: Round) -> State:
         n = shared["n"] + mean["along"] + inner(mean["delta"], shared["z"])

@@ -96,17 +96,17 @@ def _parts(method: Method) -> tuple[tuple[str, ClientPart], ...]:
 
 
 def _add_full_measures(
-    work: LocalResult, x: Vector, task: ClientTask, records: frozenset[str]
+    result: LocalResult, x: Vector, task: ClientTask, records: frozenset[str]
 ) -> LocalResult:
     """Fill in the fields that are measured over all of a client's data."""
     if "grad_full" in records:
-        work = replace(work, grad_full=task.full_loss(x, True)[1])
+        result = replace(result, grad_full=task.full_loss(x, True)[1])
     if "grad_end" in records:
-        losses, grads = task.full_loss(work.y, True)
-        return replace(work, loss_end=losses, grad_end=grads)
+        losses, grads = task.full_loss(result.y, True)
+        return replace(result, loss_end=losses, grad_end=grads)
     if "loss_end" in records:
-        return replace(work, loss_end=task.full_loss(work.y, False)[0])
-    return work
+        return replace(result, loss_end=task.full_loss(result.y, False)[0])
+    return result
 
 
 def wire_for_round(method: Method, name: str, t: Round) -> Wire:

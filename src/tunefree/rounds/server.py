@@ -199,15 +199,15 @@ def exchange_moments(
     """
     everyone = torch.arange(clients)
 
-    def ask(shift: Tensor, sent: dict[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def query(shift: Tensor, sent: dict[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         request = QueryRequest(everyone, -1, "moments", [shift], "all", sent)
         (found,) = pool.query(request, ledger)
         first, second = (found[1:] / found[0]).chunk(2)
         return shift + first, second - first.square()
 
-    mean, variance = ask(torch.zeros_like(like[0], dtype=torch.float64), {})
+    mean, variance = query(torch.zeros_like(like[0], dtype=torch.float64), {})
     if not once and bool((variance <= UNSAFE * mean.square()).any()):
-        mean, variance = ask(mean)
+        mean, variance = query(mean)
     deviation = variance.clamp(min=0).sqrt()
     rounding = 8 * torch.finfo(like.dtype).eps * mean.abs()
     varies = (deviation > rounding) & torch.isfinite(deviation)

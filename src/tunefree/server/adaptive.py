@@ -62,7 +62,7 @@ class Adaptive(Server):
         sq = delta.square()
         return torch.addcmul(s, sq, (s - sq).sign_(), value=self.beta2 - 1)
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         delta = mean["delta"]
         s = self._squares(state["s"], delta)
         m = torch.lerp(state["m"], delta, 1 - self.beta1) if self.beta1 else delta
@@ -96,7 +96,7 @@ class AMSGrad(Server):
     def init(self, x: Vector, plan: Plan) -> State:
         return {name: torch.zeros_like(x) for name in ("m", "s", "top")}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         delta = mean["delta"]
         m = torch.lerp(state["m"], delta, 1 - self.beta1)
         s = torch.lerp(state["s"], delta.square(), 1 - self.beta2)

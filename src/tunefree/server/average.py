@@ -29,7 +29,7 @@ class Average(Server):
 
     server_lr: Positive = 1.0
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         eta = x.new_tensor(self.server_lr)
         return torch.add(x, mean["delta"], alpha=self.server_lr), state, {"server_step": eta}
 
@@ -55,7 +55,7 @@ class Momentum(Server):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"v": torch.zeros_like(x)}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         v = torch.add(mean["delta"], state["v"], alpha=self.momentum)
         x = torch.add(x, v, alpha=self.server_lr)
         return x, {"v": v}, {"server_step": x.new_tensor(self.server_lr)}
@@ -84,7 +84,7 @@ class ClientMomentum(Server):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"momentum": torch.zeros_like(x)}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         delta = mean["delta"]
         p = delta * (-1 / (self.lr * t.factor * t.plan.steps))
         x = torch.add(x, delta, alpha=self.server_lr)
@@ -116,7 +116,7 @@ class Scafcom(Server):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"control": torch.zeros_like(x)}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         q, c = mean["innovation"], state["control"]
         length = self.server_lr * self.lr * t.factor * t.plan.steps
         x = torch.add(x, c + q, alpha=-length)
@@ -141,6 +141,6 @@ class Drift(Server):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"drift": torch.zeros_like(x)}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         h = torch.add(state["drift"], mean["delta"], alpha=t.fraction)
         return (x + mean["delta"]).add_(h), {"drift": h}, {"server_step": x.new_ones(())}

@@ -70,8 +70,8 @@ class Proximal(Server):
     def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
         return self.inner.prepare(x, mean, state, t)
 
-    def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
-        return self.inner.start_round(x, state, t, ask)
+    def start_round(self, x: Vector, state: State, t: Round, query: Query) -> State:
+        return self.inner.start_round(x, state, t, query)
 
     def alpha_at(self, plan: Plan) -> float:
         """Return the proximal step under this plan, for a server step of 1."""
@@ -88,9 +88,9 @@ class Proximal(Server):
     def down(self, x: Vector, state: State, t: Round) -> Channels:
         return {} if self.silent else self.inner.down(x, state, t)
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         alpha, usual = self.alpha_at(t.plan), self.lr * t.plan.steps
-        moved, state, trace = self.inner.step(x, mean, state, t, ask)
+        moved, state, trace = self.inner.step(x, mean, state, t, query)
         if alpha != usual:
             moved = torch.lerp(x, moved, alpha / usual)
         eta = trace["server_step"] * (alpha / usual)
@@ -122,7 +122,7 @@ class DualAverage(Server):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"x": x, "tau": x.new_zeros(())}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         eta = x.new_tensor(self.direction.server_lr)
         z = torch.add(x, mean["delta"], alpha=self.direction.server_lr)
         tau = self.direction.round_length(t.plan) * (t.index + 1)
@@ -158,7 +158,7 @@ class FastFedDA(Server):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"dual": x / -self.direction.lr}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         K = t.plan.steps
         moved = torch.sub(mean["grad"], mean["point"], alpha=self.direction.mu / 2)
         dual = moved.mul_(K).add_(state["dual"])
@@ -189,7 +189,7 @@ class ZA1(Server):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"x": self.direction.penalty.prox(x, self.direction.round_length(plan), plan.layout)}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         eta = x.new_tensor(self.direction.server_lr)
         x = torch.add(state["x"], mean["delta"], alpha=self.direction.server_lr)
         model = self.direction.penalty.prox(x, self.direction.round_length(t.plan), t.plan.layout)
@@ -229,7 +229,7 @@ class Splitting(Server):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"z": x}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         z = torch.add(state["z"], mean["reflected"], alpha=t.fraction)
         x = self.penalty.prox(z, 1 / self.mu, t.plan.layout)
         return x, {"z": z}, {"server_step": x.new_ones(()), "proxes": x.new_ones(())}

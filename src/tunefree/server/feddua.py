@@ -69,7 +69,7 @@ class FedDuAdagrad(_Diagonal):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"s": torch.zeros_like(x)}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         delta, q = mean["delta"], mean["delta_sq"]
         s = torch.addcmul(state["s"], delta, delta)
         x, trace = self._move(x, delta, q / 2, s, q)
@@ -94,7 +94,7 @@ class FedDuAdam(_Diagonal):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"s": torch.zeros_like(x), "v": torch.zeros_like(x), "m": x.new_zeros(())}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         delta, q = mean["delta"], mean["delta_sq"]
         s = (self.beta2 * state["s"]).addcmul_(delta, delta, value=1 - self.beta2)
         v = torch.lerp(state["v"], delta, 1 - self.beta1)

@@ -40,7 +40,7 @@ class FedExP(Server):
     max_server_step: AtLeastOne | None = None
     eps_decay: Fraction = 1.0
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         delta, q = mean["delta"], mean["delta_sq"]  # (d,), ()
         length = 2 * (inner(delta, delta) + self.eps * self.eps_decay**t.index)
         eta = torch.where(length == 0, 1.0, q / length)  # moves that cancel, or no move
@@ -72,7 +72,7 @@ class FedExPM(Server):
     def init(self, x: Vector, plan: Plan) -> State:
         return {"v": torch.zeros_like(x), "q": x.new_zeros(())}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         v = torch.add(mean["delta"], state["v"], alpha=self.momentum)
         q = mean["delta_sq"] + (self.momentum / 2) * state["q"]
         length = 2 * (inner(v, v) + self.eps)
@@ -120,7 +120,7 @@ class Extrapolate(Server):
         more = {"grads": ("delta_sq",), "stops": ("envelope",)}
         return ("delta", *(more[self.by] if isinstance(self.by, str) else ()))
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         delta = mean["delta"]
         if not isinstance(self.by, str):
             a = x.new_tensor(self.by)

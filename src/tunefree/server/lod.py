@@ -91,11 +91,11 @@ class LoD(Server):
             state |= {"out": x, "best": x, "w2": zero, "accept": zero}
         return state if self.exact else state | {"v": zero, "lr": zero}
 
-    def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
+    def start_round(self, x: Vector, state: State, t: Round, query: Query) -> State:
         """Ask for the first gradient norms, once: in round 0, or later if nobody answered in it."""
         if self.exact or state["v"] > 0:
             return state
-        (q,) = ask("grad_sq", [x])
+        (q,) = query("grad_sq", [x])
         count = 1 if self.reading == "printed" else t.plan.steps
         v = self._omega(state["r"]) * count * (q + 1e-8)
         return state | {"v": v, "lr": self._rho(state["r"]) / v.sqrt()}
@@ -111,11 +111,11 @@ class LoD(Server):
         names = (*self.sends, "accept") if self.merge else self.sends
         return {name: state[name] for name in names}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         who: Who = "held" if self.global_loss == "server" else "cohort"
         mu, r = state["mu"], state["r"]
         x = x + mean["delta"]
-        (value,) = ask("loss", [x], who)
+        (value,) = query("loss", [x], who)
         moved = x - state["x0"]
         new_r = torch.maximum(r, inner(moved, moved).sqrt())
         gap = value - mean["loss"] - (mu / 2) * mean["delta_sq"]
@@ -128,7 +128,7 @@ class LoD(Server):
         trace |= {"distance": new_r, "global_loss": value}
         if not self.merge:
             return x, after, trace
-        after |= self._merged(x, state, after, t, ask, who)
+        after |= self._merged(x, state, after, t, query, who)
         trace["merged"] = after["accept"]
         return (after["best"] if self._from_best else x), after, trace
 
@@ -137,7 +137,7 @@ class LoD(Server):
         return self.exact or self.reading == "printed"
 
     def _merged(
-        self, x: Vector, state: State, after: State, t: Round, ask: Query, who: Who
+        self, x: Vector, state: State, after: State, t: Round, query: Query, who: Who
     ) -> State:
         """Return the weighted mean of the iterates and the best of them."""
         if self.merge_weights == "theorem":
@@ -149,7 +149,7 @@ class LoD(Server):
         sent: Channels | None = {"w1": w1, "w2": w2} if self._is_known(t) else None
         if sent is None and self._from_best:
             sent = {"out": out}  # the cohort started at best
-        value, lowest = ask("loss", [out, best], who, sent)
+        value, lowest = query("loss", [out, best], who, sent)
         better = value < lowest
         best = torch.where(better, out, best)
         return {"out": out, "best": best, "w2": w2, "accept": better.to(x.dtype)}

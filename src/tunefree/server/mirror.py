@@ -165,7 +165,7 @@ class FedDuA(Server):
         self.mirror.check(x)
         return {"v": torch.zeros_like(x), "m": x.new_zeros(())} if self.beta1 else {}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         v, m = mean["delta"], mean["delta_sq"] / 2
         if self.beta1:
             v = torch.lerp(state["v"], v, 1 - self.beta1)

@@ -39,7 +39,7 @@ class ParFreFL(Server):
     def prepare(self, x: Vector, mean: Channels, state: State, t: Round) -> tuple[Vector, State]:
         return x, {"control": state["control"] + mean["innovation"]}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         q, c = mean["innovation"], state["control"]
         g = c + q
         norm = inner(g, g).sqrt()
@@ -88,7 +88,7 @@ class PAdaMFed(Server):
         sent = {"x": x, "momentum": blend}
         return sent | ({"before": state["before"]} if self.rates.reduces_variance else {})
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         change, beta = mean["control"], self.rates.beta_at(t.plan)
         eta = self.rates.server_lr_at(t.plan) / (self.rates.lr_at(t.plan) * t.plan.steps)
         after = {

@@ -91,25 +91,25 @@ class Race(Server):
         done = t.index - int(c.began)
         return (0 if c.failed else done % arm_rounds(t.plan)) if c.racing else t.index
 
-    def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
+    def start_round(self, x: Vector, state: State, t: Round, query: Query) -> State:
         """Judge an arm that has ended and begin the next one, or the run."""
         c = _unpack(state)
         if not c.lr:  # in round 0, or later if nobody answered in it
-            c.start, longest = _search(x, ask)
+            c.start, longest = _search(x, query)
             c.began = float(t.index)
             c.lr = c.first = max(FIRST * longest, min(longest, USUAL))
             c.racing, c.lowest = float(race_rounds(t.plan) > 0), c.start
             if c.racing:
-                c.panel_start = float(ask("loss", [x], "panel")[0])
+                c.panel_start = float(query("loss", [x], "panel")[0])
         elif c.racing and (c.failed or t.index - c.began >= arm_rounds(t.plan)):
-            state = self._judge(state, c, t, ask)
+            state = self._judge(state, c, t, query)
         return state | {"control": _pack(c, x)}
 
-    def _judge(self, state: State, c: _Control, t: Round, ask: Query) -> State:
+    def _judge(self, state: State, c: _Control, t: Round, query: Query) -> State:
         """Compare the arm that ended with the best so far; set up what comes next."""
         is_better = False
         if not c.failed:
-            value = float(ask("loss", [state["mean"]], "panel")[0])
+            value = float(query("loss", [state["mean"]], "panel")[0])
             is_better = value < _threshold(c)
         if is_better:
             c.best_lr, c.best_value = c.lr, value
@@ -127,10 +127,10 @@ class Race(Server):
     def down(self, x: Vector, state: State, t: Round) -> Channels:
         return {"x": state["point"], "lr": x.new_tensor(_decayed(_unpack(state), t))}
 
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         """Move by the inner rule; end a failed arm, restart a failed run."""
         c, inner = _unpack(state), select_prefix(state, "inner")
-        x, inner, trace = self.inner.step(state["point"], mean, inner, t, ask)
+        x, inner, trace = self.inner.step(state["point"], mean, inner, t, query)
         state = state | {f"inner.{n}": v for n, v in inner.items()}
         trace = trace | {"lr": x.new_tensor(_decayed(c, t))}
         trace |= {"arm": x.new_tensor(c.arms)} if c.racing else {}
@@ -214,20 +214,20 @@ def _choose_arm(c: _Control, is_better: bool) -> bool:
     return True
 
 
-def _search(x: Vector, ask: Query) -> tuple[float, float]:
+def _search(x: Vector, query: Query) -> tuple[float, float]:
     """Return f(x) and the power of 3 along -grad f(x) that lowers f most.
 
     Powers from -9 to 6 are tried first; lower ones while all of them raise f, and higher ones while
     the highest is the best, so that the units of f do not matter.
     """
-    (g,) = ask("grad", [x])
-    (start,) = ask("loss", [x], "cohort", {})
+    (g,) = query("grad", [x])
+    (start,) = query("loss", [x], "cohort", {})
     found: dict[int, float] = {}
 
     def look(*powers: int) -> int:
         for k in powers:
             sent = ({} if found else {"direction": g}) | {"eta": x.new_tensor(FACTOR**k)}
-            (value,) = ask("loss", [x - FACTOR**k * g], "cohort", sent)
+            (value,) = query("loss", [x - FACTOR**k * g], "cohort", sent)
             found[k] = float(value) if math.isfinite(value) else math.inf
         return min(found, key=lambda k: (found[k], k))
 

@@ -43,8 +43,8 @@ class Server(Checked, ABC):
         """Return the index of the cohort that takes part; another round's gives its clients."""
         return t.index
 
-    def start_round(self, x: Vector, state: State, t: Round, ask: Query) -> State:
-        """Start a round; may ask the clients."""
+    def start_round(self, x: Vector, state: State, t: Round, query: Query) -> State:
+        """Start a round; may query the clients."""
         return state
 
     def down(self, x: Vector, state: State, t: Round) -> Channels:
@@ -52,7 +52,7 @@ class Server(Checked, ABC):
         return {"x": x} | {name: state[name] for name in self.sends}
 
     @abstractmethod
-    def step(self, x: Vector, mean: Channels, state: State, t: Round, ask: Query) -> ServerUpdate:
+    def step(self, x: Vector, mean: Channels, state: State, t: Round, query: Query) -> ServerUpdate:
         """Return the next x, the memory from now on, and numbers for the history."""
 
     def recover(self, x: Vector, state: State, t: Round) -> tuple[Vector, State] | None:

@@ -161,11 +161,11 @@ def select_clients(
     return each[0], each[1], each[2], [_select_work(work, places) for work in works]
 
 
-def _select_work(work: LocalResult, places: Tensor) -> LocalResult:
-    rows = {f.name: getattr(work, f.name) for f in fields(work) if f.name != "x"}
+def _select_work(result: LocalResult, places: Tensor) -> LocalResult:
+    rows = {f.name: getattr(result, f.name) for f in fields(result) if f.name != "x"}
     kept: dict[str, Any] = {n: _at(v, places) for n, v in rows.items() if isinstance(v, Tensor)}
-    scratch = {n: _at(v, places) for n, v in work.scratch.items()}
-    return replace(work, **kept, scratch=scratch)
+    scratch = {n: _at(v, places) for n, v in result.scratch.items()}
+    return replace(result, **kept, scratch=scratch)
 
 
 def _at(rows: Rows, places: Tensor) -> Rows:

@@ -80,12 +80,12 @@ class ClientContext:
         return grads if what == "grad" else row_sq(grads)
 
 
-def count_work(work: LocalResult) -> Tensor:
+def count_work(result: LocalResult) -> Tensor:
     """Return the sums over clients of `WORK_COUNTS`."""
-    zero = torch.zeros_like(work.steps)
-    done = work.scratch.get("done")
+    zero = torch.zeros_like(result.steps)
+    done = result.scratch.get("done")
     unsolved = zero if done is None else (~done).to(zero.dtype)
-    each = (work.steps, work.trials, work.scratch.get("slopes", zero), unsolved)
+    each = (result.steps, result.trials, result.scratch.get("slopes", zero), unsolved)
     return torch.stack([v.double().sum() for v in each])
 
 

@@ -4,7 +4,6 @@ import gc
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..attacks import Attack
+from ..core.errors import first_line
 from ..core.plan import Plan
 from ..core.ranks import Ranks
 from ..core.types import Vector
@@ -120,11 +120,11 @@ def choose_engine(config: SimulationConfig, batches: BatchSource) -> tuple[Losse
     if config.chunk is not None:
         chunk = min(config.chunk, chunk)
     elif problem.device.type == "cuda":
-        chunk = in_memory(problem, batches, chunk, config.engine != "loop")
+        chunk = fit_gpu_memory(problem, batches, chunk, config.engine != "loop")
     elif compile and turns:
-        chunk = fitting(chunk, FEW) if bytes <= TOO_LARGE else 1
+        chunk = find_divisor(chunk, FEW) if bytes <= TOO_LARGE else 1
     elif compile:
-        chunk = in_cache(chunk, problem.start.nbytes)
+        chunk = fit_cache(chunk, problem.start.nbytes)
     everyone = torch.arange(chunk)
     probe = batches.probe(everyone) if on_cpu else batches.order(everyone)
     steps: StepKind = "other"
@@ -161,60 +161,66 @@ def is_small(config: SimulationConfig, batches: BatchSource) -> bool:
     return batches.activation_bytes * plan.cohort <= SMALL_BYTES
 
 
-def in_cache(cohort: int, row: int) -> int:
-    """Return how many clients with rows of `row` bytes fit into the cache together.
+def fit_cache(cohort: int, row: int) -> int:
+    """Return the chunk size for which clients with rows of `row` bytes fit into a CPU's cache.
 
     At least `FEW` if there are as many: several clients take a thread each, while the threads share
     the products of a single one, which is slower.
 
-    >>> in_cache(20, 1 << 30), in_cache(20, 1)
+    >>> fit_cache(20, 1 << 30), fit_cache(20, 1)
     (4, 20)
     """
-    return fitting(cohort, max(FEW, CACHE // row))
+    return find_divisor(cohort, max(FEW, CACHE // row))
 
 
-def fitting(cohort: int, most: int) -> int:
+def find_divisor(cohort: int, most: int) -> int:
     """Return a chunk size up to `most`: a divisor of the cohort above most / 2, else `most`.
 
     Without a divisor, the last chunk is smaller and is not compiled.
 
-    >>> [fitting(c, 4) for c in (1, 6, 10, 19, 20)]
+    >>> [find_divisor(c, 4) for c in (1, 6, 10, 19, 20)]
     [1, 3, 4, 4, 4]
     """
     most = min(most, cohort)
     return max((c for c in range(most // 2 + 1, most + 1) if cohort % c == 0), default=most)
 
 
-def in_memory(problem: Problem, batches: BatchSource, cohort: int, batched: bool) -> int:
+def fit_gpu_memory(problem: Problem, batches: BatchSource, cohort: int, batched: bool) -> int:
     """Return the chunk size for which clients fit into the GPU's free memory, in even chunks.
 
-    If they are `batched` in one call, each needs memory for its activations.
+    If they are `batched` in one call, each needs memory for its activations, which is measured with
+    two clients. If these do not fit, it is 1.
     """
     each = ROWS * problem.start.nbytes
     if batched:
-        with suppress(Exception):  # if it cannot be batched, choose() says so
-            each += max(0, _peak(problem, batches, 2) - _peak(problem, batches, 1))
-    return evenly(cohort, max(1, int(PART * free(problem.device)) // each))
+        try:
+            each += max(0, _measure_peak(problem, batches, 2) - _measure_peak(problem, batches, 1))
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return 1
+        except Exception as error:  # the model cannot be batched, as `select_engine` will report
+            log.debug("Activations are not counted: %s.", first_line(error))
+    return balance_chunks(cohort, max(1, int(PART * _measure_free(problem.device)) // each))
 
 
-def evenly(cohort: int, most: int) -> int:
+def balance_chunks(cohort: int, most: int) -> int:
     """Return the smallest chunk size with the fewest chunks of at most `most` clients.
 
-    >>> evenly(50, 30)
+    >>> balance_chunks(50, 30)
     25
     """
     chunks = -(-cohort // most)
     return -(-cohort // chunks)
 
 
-def free(device: torch.device) -> int:
+def _measure_free(device: torch.device) -> int:
     """Return the bytes that can still be allocated on a GPU."""
     gc.collect()  # earlier runs of this process may hold memory in reference cycles
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + unused
 
 
-def _peak(problem: Problem, batches: BatchSource, m: int) -> int:
+def _measure_peak(problem: Problem, batches: BatchSource, m: int) -> int:
     """Return the peak memory in bytes of a batched step of m clients."""
     y = problem.start.expand(m, -1).contiguous()
     batch = batches.probe(torch.arange(m) % batches.fed.clients)

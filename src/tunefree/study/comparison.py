@@ -81,7 +81,6 @@ class Comparison(tables.StudyResult):
 
     @property
     def columns(self) -> dict[str, str]:
-        """The headings of the table as text, by key."""
         columns = COLUMNS | {"final": self.measure.removeprefix("test_").replace("_", " ")}
         return columns if self.tunings else {k: v for k, v in columns.items() if k != "tuning"}
 
@@ -180,7 +179,6 @@ class Comparison(tables.StudyResult):
         return super()._repr_html_() + (page.render_frame(runs, **self._facts()) if runs else "")
 
     def json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
         own = {"target": self.goal, "header": self.header, "tunings": self.tunings}
         return super().json() | own
 

@@ -96,7 +96,6 @@ class Tuning(tables.StudyResult):
 
     @property
     def measure(self) -> str:
-        """The measure that settings are ranked by."""
         accuracy, loss = CRITERIA[self.by]
         rows = (row for point in self.points for run in point.runs for row in run.history)
         return accuracy if any(row.get(accuracy) is not None for row in rows) else loss
@@ -194,7 +193,6 @@ class Tuning(tables.StudyResult):
 
     @property
     def columns(self) -> dict[str, str]:
-        """The headings of the table as text, by key."""
         names = dict.fromkeys(k for p in self.points for k in p.settings)
         return {
             "chosen": "",
@@ -256,7 +254,6 @@ class Tuning(tables.StudyResult):
         return out
 
     def json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
         return {**self.summary, **super().json()}
 
     def report(self, path: str | os.PathLike[str], title: str | None = None) -> Path:

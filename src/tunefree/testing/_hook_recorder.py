@@ -95,10 +95,10 @@ def _copied(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Exchange:
-    """An `ask` that is answered and counted once, however often a hook is called."""
+    """A query that is answered and counted once, however often a hook is called."""
 
-    def __init__(self, ask: Callable[..., Any], count: Callable[[str, int, str], None]) -> None:
-        self._ask, self._count = ask, count
+    def __init__(self, query: Callable[..., Any], count: Callable[[str, int, str], None]) -> None:
+        self._query, self._count = query, count
         self._answers: list[list[Tensor]] = []
         self.spot = 0
 
@@ -107,7 +107,7 @@ class _Exchange:
     ) -> list[Tensor]:
         if self.spot == len(self._answers):
             self._count(what, len(at), who)
-            self._answers.append(self._ask(what, at, who, sent))
+            self._answers.append(self._query(what, at, who, sent))
         self.spot += 1
         return list(self._answers[self.spot - 1])
 

@@ -21,7 +21,7 @@ from tunefree.core.layout import Layout
 from tunefree.core.vectors import row_sq
 
 
-def tick(phi, k=0, factor=1.0, share=1.0, down=None):
+def context(phi, k=0, factor=1.0, share=1.0, down=None):
     now = Round(PLAN, 0, factor=factor)
     every = torch.full(phi.y.shape[:1], share, dtype=torch.float64)
     return StepContext(k, now, factor, every, torch.full_like(every, 3), phi, down or {})
@@ -38,7 +38,7 @@ def close(a, b, rtol=1e-12):
 
 def test_constant():
     y, d = tensor([1.0, 2.0]), tensor([10.0, -10.0])
-    new, lr, _ = Constant(0.1).take(y, d, tick(nowhere(y), factor=0.5), {})
+    new, lr, _ = Constant(0.1).take(y, d, context(nowhere(y), factor=0.5), {})
     close(new, tensor([0.5, 2.5]))
     close(lr, tensor(0.05))
 
@@ -47,13 +47,13 @@ def test_momentum():
     step, y = Momentum(lr=0.1, momentum=0.5), tensor([1.0])
     scratch = step.begin(y, {})
     for k, expected in enumerate([0.9, 0.75, 0.575]):  # v = 1, 1.5, 1.75
-        y, _, scratch = step.take(y, tensor([1.0]), tick(nowhere(y), k), scratch)
+        y, _, scratch = step.take(y, tensor([1.0]), context(nowhere(y), k), scratch)
         close(y, tensor([expected]))
 
 
 def test_momentum_takes_the_schedule():
     step, y = Momentum(lr=0.1, momentum=0.5), tensor([1.0])
-    new, lr, _ = step.take(y, tensor([2.0]), tick(nowhere(y), factor=0.5), step.begin(y, {}))
+    new, lr, _ = step.take(y, tensor([2.0]), context(nowhere(y), factor=0.5), step.begin(y, {}))
     close(new, tensor([0.9]))
     close(lr, tensor(0.05))
 
@@ -61,9 +61,9 @@ def test_momentum_takes_the_schedule():
 def test_adam_by_hand():
     step, y = Adam(lr=0.1, beta1=0.5, beta2=0.75, eps=1.0), tensor([0.0])
     scratch = step.begin(y, {})
-    y, _, scratch = step.take(y, tensor([1.0]), tick(nowhere(y), 0), scratch)
+    y, _, scratch = step.take(y, tensor([1.0]), context(nowhere(y), 0), scratch)
     close(y, tensor([-0.1 * 1 / (1 + 1)]))  # bias correction undoes both betas
-    y, _, scratch = step.take(y, tensor([3.0]), tick(nowhere(y), 1), scratch)
+    y, _, scratch = step.take(y, tensor([3.0]), context(nowhere(y), 1), scratch)
     m, s = 0.5 * 0.5 + 0.5 * 3, 0.75 * 0.25 + 0.25 * 9
     move = (m / (1 - 0.25)) / (math.sqrt(s / (1 - 0.5625)) + 1)
     close(y, tensor([-0.05 - 0.1 * move]))
@@ -78,7 +78,7 @@ def test_adam_is_torch_adam():
         d = (y * 2 + math.sin(k)).detach()
         theirs.grad = d[0].clone()
         optimiser.step()
-        y, _, scratch = step.take(y, d, tick(nowhere(y), k), scratch)
+        y, _, scratch = step.take(y, d, context(nowhere(y), k), scratch)
         close(y[0], theirs.detach())
 
 
@@ -104,7 +104,7 @@ def test_dog_by_hand(weighted):
     close(step.down(shared)["lr"], tensor(lr)[0])
 
     y = tensor([1.0, 1.0], [2.0, 2.0])
-    new, used, _ = step.take(y, y, tick(nowhere(y), factor=0.1, down=step.down(shared)), {})
+    new, used, _ = step.take(y, y, context(nowhere(y), factor=0.1, down=step.down(shared)), {})
     close(new, (1 - 0.1 * lr) * y)  # the schedule's factor
     close(used, tensor(0.1 * lr, 0.1 * lr))
 
@@ -146,7 +146,7 @@ def bowls(curvature, y):
 def test_armijo_backtracks_each_client_for_itself():
     step, y = Armijo(c=0.1, backtrack=0.5, max_lr=1.0), tensor([1.0], [1.0], [1.0])
     d, phi = bowls((1.0, 10.0, 0.5), y)
-    new, lr, scratch = step.take(y, d, tick(phi), step.begin(y, {}))
+    new, lr, scratch = step.take(y, d, context(phi), step.begin(y, {}))
     close(lr, tensor(0.5, 0.0625, 1.0))  # 0.9, 0.09 and 1.8 are the limits
     close(new, tensor([0.0], [1 - 1.25], [0.0]))
     close(scratch["trials"], tensor(2.0, 5.0, 1.0))
@@ -167,10 +167,10 @@ def test_armijo_resets(reset, share, first):
     step, y = Armijo(reset=reset, backtrack=0.5), tensor([1.0])
     d, phi = bowls((1e-3,), y)
     scratch = {"lr": tensor(0.25), "trials": tensor(3.0)}
-    _, lr, after = step.take(y, d, tick(phi, 1, share=share), scratch)
+    _, lr, after = step.take(y, d, context(phi, 1, share=share), scratch)
     close(lr, tensor(first))
     close(after["trials"], tensor(4.0))
-    _, lr, _ = step.take(y, d, tick(phi, 0, share=share), scratch)
+    _, lr, _ = step.take(y, d, context(phi, 0, share=share), scratch)
     close(lr, tensor(1.0))  # a round begins at max_lr
 
 
@@ -178,7 +178,7 @@ def test_armijo_gives_up():
     y = tensor([1.0], [1.0])
     d, phi = bowls((10.0, 1.0), y)
     step = Armijo(backtrack=0.5, max_backtracks=2)
-    new, lr, scratch = step.take(y, d, tick(phi), step.begin(y, {}))
+    new, lr, scratch = step.take(y, d, context(phi), step.begin(y, {}))
     close(lr, tensor(1e-6, 0.5))
     close(new, tensor([1 - 2e-5], [0.0]))
     close(scratch["trials"], tensor(3.0, 2.0))
@@ -188,7 +188,7 @@ def test_armijo_without_backtracks_takes_the_first_trial():
     y = tensor([1.0])
     d, phi = bowls((10.0,), y)
     step = Armijo(max_lr=0.7, max_backtracks=0)
-    new, lr, scratch = step.take(y, d, tick(phi), step.begin(y, {}))
+    new, lr, scratch = step.take(y, d, context(phi), step.begin(y, {}))
     close(lr, tensor(0.7))
     close(new, tensor([1 - 14.0]))
     close(scratch["trials"], tensor(0.0))
@@ -198,7 +198,7 @@ def test_armijo_does_not_follow_a_vanishing_gradient():
     y = tensor([1e-9], [1.0])
     d, phi = bowls((1.0, 0.5), y)
     step = Armijo()
-    new, lr, scratch = step.take(y, d, tick(phi), step.begin(y, {}))
+    new, lr, scratch = step.take(y, d, context(phi), step.begin(y, {}))
     close(new, tensor([1e-9], [0.0]))
     close(lr, tensor(0.0, 1.0))
     close(scratch["trials"], tensor(0.0, 1.0))
@@ -212,7 +212,7 @@ def test_armijo_refuses_trials_that_are_not_finite():
 
     phi = LocalObjective(loss=value(y), extra=lambda z: 0.0, value=value, y=y)
     step = Armijo(backtrack=0.5)
-    new, lr, _ = step.take(y, 2 * y, tick(phi), step.begin(y, {}))
+    new, lr, _ = step.take(y, 2 * y, context(phi), step.begin(y, {}))
     close(lr, tensor(0.5))
     close(new, tensor([0.0]))
 
@@ -224,5 +224,5 @@ def test_a_polyak_step_of_a_tiny_gradient_is_a_number(loss):
     assert row_sq(d) > 0
     assert 0.1 * row_sq(d) == 0
     phi = LocalObjective(torch.tensor([loss]), lambda z: 0.0, lambda z: torch.tensor([loss]), y)
-    _, lr, _ = Polyak(c=0.1).take(y, d, tick(phi), {})
+    _, lr, _ = Polyak(c=0.1).take(y, d, context(phi), {})
     assert lr.item() == (1.0 if loss else 0.0)

@@ -260,8 +260,8 @@ def test_accepted_steps_meet_armijo(c):
     d = (hessian @ y[:, :, None])[:, :, 0]
     phi = LocalObjective(value(y), lambda z: 0.0, value, y)
     one = torch.ones(2000, dtype=torch.float64)
-    tick = StepContext(0, Round(PLAN, 0), 1.0, one, one, phi, {})
-    new, lr, _ = step.take(y, d, tick, step.begin(y, {}))
+    context = StepContext(0, Round(PLAN, 0), 1.0, one, one, phi, {})
+    new, lr, _ = step.take(y, d, context, step.begin(y, {}))
     assert bool((value(new) <= value(y) - c * lr * d.square().sum(1) + 1e-12).all())
     bound = 0.7 * (2 * (1 - c) / smooth).clamp(max=1.5)
     assert bool((lr >= bound * (1 - 1e-9)).all())

@@ -100,7 +100,7 @@ def test_the_server_knows_the_mean_drift(name, wire):
 @pytest.mark.parametrize("name", ["feddr", "fedadmm"])
 def test_the_server_knows_the_mean_of_the_reflected_points(name, wire):
     for now, _, own, p in rounds(get(name, wire=wire)):
-        close(mean(p, own["direction.told"]), now.server["z"])
+        close(mean(p, own["direction.received"]), now.server["z"])
 
 
 @pytest.mark.parametrize("wire", ["dense", "topk:0.3", "qsgd:7"])
@@ -214,7 +214,7 @@ def test_the_squared_length_is_that_of_what_arrives():
     class Watch(tf.server.Server):
         needs = ("delta", "delta_sq")
 
-        def step(self, x, mean, state, t, ask):
+        def step(self, x, mean, state, t, query):
             seen.append((mean["delta"].square().sum(), mean["delta_sq"]))
             return x + mean["delta"], state, {}
 

@@ -92,11 +92,11 @@ class Twice(Direction):
     def local_problem(self, x, down, own, t):
         return LocalProblem(start=own["end"] if t.phase else None)
 
-    def between_phases(self, work, own, t):
-        return {"end": work.y}
+    def between_phases(self, result, own, t):
+        return {"end": result.y}
 
-    def upload(self, work, own, t):
-        return {"end": own["end"]}, {"end": work.y}
+    def upload(self, result, own, t):
+        return {"end": own["end"]}, {"end": result.y}
 
 
 def test_phases_follow_each_other():
@@ -124,8 +124,8 @@ class Undeclared(Direction):
     def local_problem(self, x, down, own, t):
         return LocalProblem()
 
-    def upload(self, work, own, t):
-        return {"secret": work.y}, own
+    def upload(self, result, own, t):
+        return {"secret": result.y}, own
 
 
 def test_a_channel_that_is_not_declared_is_refused():

@@ -71,10 +71,10 @@ class Asking(Average):
         super().__init__()
         object.__setattr__(self, "who", who)
 
-    def start_round(self, x, state, t, ask):
-        return {"answer": ask("grad", [x], self.who)[0]}
+    def start_round(self, x, state, t, query):
+        return {"answer": query("grad", [x], self.who)[0]}
 
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         return x + state["answer"], state, {"server_step": x.new_ones(())}
 
 
@@ -104,7 +104,7 @@ def test_a_round_without_answers_changes_nothing_but_its_number():
 
 
 class Fraction(Average):
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         return x, state, {"server_step": x.new_tensor(t.fraction)}
 
 

@@ -109,10 +109,10 @@ def test_loading(tmp_path):
 class Broken(tf.server.Average):
     """A server rule of a user's own that breaks in the second round."""
 
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         if t.index == 1:
             raise RuntimeError("my rule <is> broken\nand more")
-        return super().step(x, mean, state, t, ask)
+        return super().step(x, mean, state, t, query)
 
 
 def test_one_that_fails_stops_nobody(tmp_path):

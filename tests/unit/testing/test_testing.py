@@ -49,8 +49,8 @@ class Remembers(Direction):
     def local_problem(self, x, down, own, t):
         return LocalProblem(shift=self.pull * (down["mean"] - own["last"]))
 
-    def upload(self, work, own, t):
-        return {"moved": work.delta}, {"last": work.delta}
+    def upload(self, result, own, t):
+        return {"moved": result.delta}, {"last": result.delta}
 
     def update_shared(self, mean, shared, t):
         return {"mean": mean["moved"]}
@@ -65,14 +65,14 @@ class ChangesMemory(Remembers):
 
 @broken("rules_are_pure", "ChangesDict.upload changes its argument own.last")
 class ChangesDict(Remembers):
-    def upload(self, work, own, t):
-        own["last"] = work.delta
-        return {"moved": work.delta}, own
+    def upload(self, result, own, t):
+        own["last"] = result.delta
+        return {"moved": result.delta}, own
 
 
 @broken("rules_are_pure", "ChangesX.step changes its argument x")
 class ChangesX(Average):
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         return x.add_(mean["delta"]), state, {}
 
 
@@ -86,20 +86,20 @@ class ChangesInMap(Plain):
 
 @broken("global_state_is_untouched", "Noisy.take changes torch's global generator")
 class Noisy(Constant):
-    def take(self, y, d, tick, scratch):
-        return super().take(y, d + 1e-3 * torch.randn_like(d), tick, scratch)
+    def take(self, y, d, context, scratch):
+        return super().take(y, d + 1e-3 * torch.randn_like(d), context, scratch)
 
 
 @broken("global_state_is_untouched", "changes NumPy's global generator; draw with tf.random")
 class NumpyNoise(Constant):
-    def take(self, y, d, tick, scratch):
-        return super().take(y, d * (1 + 1e-3 * np.random.rand()), tick, scratch)
+    def take(self, y, d, context, scratch):
+        return super().take(y, d * (1 + 1e-3 * np.random.rand()), context, scratch)
 
 
 @broken("global_state_is_untouched", "changes Python's global generator")
 class PythonNoise(Constant):
-    def take(self, y, d, tick, scratch):
-        return super().take(y, d * (1 + 1e-3 * random.random()), tick, scratch)
+    def take(self, y, d, context, scratch):
+        return super().take(y, d * (1 + 1e-3 * random.random()), context, scratch)
 
 
 @broken("global_state_is_untouched", "SetsDtype.init changes torch's default dtype; leave")
@@ -123,7 +123,7 @@ class Hides(Server):
     def __init__(self):
         self.v = 0.0
 
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         self.v = 0.9 * self.v + mean["delta"]
         return x + self.v, state, {}
 
@@ -132,7 +132,7 @@ class Hides(Server):
 class HidesWell(Average):
     """The same, careful about being called twice."""
 
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         kept = getattr(self, "kept", {-1: torch.zeros_like(x)})
         v = 0.9 * kept.get(t.index - 1, 0.0) + mean["delta"]
         object.__setattr__(self, "kept", kept | {t.index: v})
@@ -156,9 +156,9 @@ class Misshapen(Remembers):
 
 @broken("memory_keeps_its_form", "Grows.upload returns {'last': (4, 57), 'more': (4, 57)}, where")
 class Grows(Remembers):
-    def upload(self, work, own, t):
-        sent, memory = super().upload(work, own, t)
-        return sent, memory | {"more": work.delta}
+    def upload(self, result, own, t):
+        sent, memory = super().upload(result, own, t)
+        return sent, memory | {"more": result.delta}
 
 
 @broken("memory_keeps_its_form", "Forgets.update_shared returns {}, where {'mean': (57,)} is due")
@@ -172,13 +172,13 @@ class LosesState(Average):
     def init(self, x, plan):
         return {"v": torch.zeros_like(x)}
 
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         return x + mean["delta"], {"v": state["v"].sum()}, {}
 
 
 @broken("memory_keeps_its_form", "OneStepForAll.take returns {'y': (4, 57), 'lr': ()}")
 class OneStepForAll(Constant):
-    def take(self, y, d, tick, scratch):
+    def take(self, y, d, context, scratch):
         return y - self.lr * d, torch.tensor(self.lr, dtype=y.dtype), scratch
 
 
@@ -194,7 +194,7 @@ class Single(Remembers):
 
 @broken("dtype_and_device_are_kept", "SingleServer.step returns torch.float32")
 class SingleServer(Average):
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         return (x + mean["delta"]).float(), state, {}
 
 
@@ -219,9 +219,9 @@ class ByPlace(Plain):
     def local_problem(self, x, down, own, t):
         return LocalProblem(mu=0.5, anchor=x)
 
-    def upload(self, work, own, t):
-        place = torch.arange(len(work.y), dtype=work.y.dtype)[:, None]
-        return {"delta": work.delta * (1 + place)}, own
+    def upload(self, result, own, t):
+        place = torch.arange(len(result.y), dtype=result.y.dtype)[:, None]
+        return {"delta": result.delta * (1 + place)}, own
 
     uploads = ("delta",)
 
@@ -230,9 +230,9 @@ class ByPlace(Plain):
 class Chaotic(Constant):
     """Turns the last bits of a gradient into its length."""
 
-    def take(self, y, d, tick, scratch):
+    def take(self, y, d, context, scratch):
         last = torch.frac(d.abs().sum(1) * 1e14)[:, None]
-        return super().take(y, d * last, tick, scratch)
+        return super().take(y, d * last, context, scratch)
 
 
 @broken(
@@ -247,9 +247,9 @@ class HandsOut(Remembers):
             object.__setattr__(self, "first", torch.zeros_like(x))
         return {"last": self.first}, {"mean": torch.zeros_like(x)}
 
-    def upload(self, work, own, t):
+    def upload(self, result, own, t):
         self.first.add_(1)
-        return super().upload(work, own, t)
+        return super().upload(result, own, t)
 
 
 @broken("bytes_are_real", "Cheap.pack counts 912 bytes, where encode writes 1824")
@@ -295,13 +295,13 @@ class Unbounded(Average):
 
 @broken("history", "The history has ratio = nan in round 0")
 class TracesNaN(Average):
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         return x + mean["delta"], state, {"ratio": x.new_tensor(float("nan"))}
 
 
 @broken("history", "ends diverged after 0")
 class BlowsUp(Average):
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         return x / 0, state, {}
 
 
@@ -309,7 +309,7 @@ class BlowsUp(Average):
 class Fixed(Average):
     """Goes its way whatever the clients say."""
 
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         return x + 1, state, {}
 
 
@@ -337,8 +337,8 @@ def test_sound_parts_pass():
     class Slots(Constant):
         times: tuple[float, ...] = (1.0, 0.5)
 
-        def take(self, y, d, tick, scratch):
-            rate = self.lr * self.times[tick.index % 2]
+        def take(self, y, d, context, scratch):
+            rate = self.lr * self.times[context.index % 2]
             return y - rate * d, y.new_full(y.shape[:1], rate), scratch
 
     class Bare(Server):
@@ -351,7 +351,7 @@ def test_sound_parts_pass():
         def output(self, x, state):
             return x
 
-        def step(self, x, mean, state, t, ask):
+        def step(self, x, mean, state, t, query):
             x = self.output(x=x, state=state)
             return x + self.rate * mean["delta"], state, {"rate": 0.5}
 
@@ -363,8 +363,8 @@ def test_sound_parts_pass():
 
 def test_bytes_of_a_panel_are_counted():
     class AsksPanel(Average):
-        def start_round(self, x, state, t, ask):
-            ask("loss", [x], "panel")
+        def start_round(self, x, state, t, query):
+            query("loss", [x], "panel")
             return state
 
     found = testing.check_method(M(server=AsksPanel()), checks=[testing.check_bytes_are_real])

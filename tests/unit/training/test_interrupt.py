@@ -49,13 +49,13 @@ class Pressing(tf.server.Average):
         super().__init__()
         object.__setattr__(self, "calls", {"at": at, "then": then})
 
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         if self.calls["at"] == t.index:
             self.calls["at"] = None
             press()
             if self.calls["then"] is not None:
                 raise self.calls["then"]
-        return super().step(x, mean, state, t, ask)
+        return super().step(x, mean, state, t, query)
 
 
 def pressing(at, then=None):

@@ -61,7 +61,7 @@ def test_a_loss_that_is_no_number_is_called_diverged(name):
 class Late(tf.server.Server):
     """A server rule that breaks in its third round."""
 
-    def step(self, x, mean, state, t, ask):
+    def step(self, x, mean, state, t, query):
         return (x + mean["delta"]) * (float("inf") if t.index == 2 else 1.0), state, {}
 
 
@@ -214,7 +214,7 @@ class Mine(Step):
     def __init__(self, lr):
         self.lr = lr
 
-    def take(self, y, d, tick, scratch):
+    def take(self, y, d, context, scratch):
         return y - self.lr * d, y.new_full(y.shape[:1], self.lr), scratch
 
 
@@ -286,8 +286,8 @@ def test_numpy_numbers_are_numbers(tmp_path):
 class Whispers(tf.clients.Plain):
     """A direction that sends what it does not declare."""
 
-    def upload(self, work, own, t):
-        return {"secret": work.loss}, own
+    def upload(self, result, own, t):
+        return {"secret": result.loss}, own
 
 
 def test_an_undeclared_channel_is_refused():

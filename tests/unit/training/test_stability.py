@@ -85,7 +85,7 @@ def test_a_run_that_swings_is_unstable():
 
         needs = ("delta",)
 
-        def step(self, x, mean, state, t, ask):
+        def step(self, x, mean, state, t, query):
             away = {2: 1e3, 3: -1e3}.get(t.index, 0.0)
             return x + mean["delta"] + away, state, {}
 

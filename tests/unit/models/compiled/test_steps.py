@@ -229,8 +229,8 @@ def test_compiled_maps(name, penalty, fused):
 class Early(clients.Constant):
     """A step whose branch depends on its index; it inherits `fusible` but not the promise."""
 
-    def take(self, y, d, tick, scratch):
-        return super().take(y, d if tick.index < 2 else 0 * d, tick, scratch)
+    def take(self, y, d, context, scratch):
+        return super().take(y, d if context.index < 2 else 0 * d, context, scratch)
 
 
 class Sorted(clients.Constant):
@@ -238,9 +238,9 @@ class Sorted(clients.Constant):
 
     fusible = True
 
-    def take(self, y, d, tick, scratch):
+    def take(self, y, d, context, scratch):
         lengths = d.abs().sort(dim=1).values[:, -1]
-        return super().take(y, d / lengths[:, None], tick, scratch)
+        return super().take(y, d / lengths[:, None], context, scratch)
 
 
 def test_an_own_step_runs_in_the_local_loop(fused, uncompiled):
