@@ -1,11 +1,9 @@
 """Settings for all tests."""
 
-import faulthandler
 import gc
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
 
 import pytest
@@ -31,39 +29,6 @@ def pytest_configure():
     os.environ["COLUMNS"] = "100"
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-class Watchdog:
-    """Ends the process, with all stacks, if a test takes longer than the limit.
-
-    pytest's own limit starts a thread for each test and waits for its end, which can take longer
-    than a short test. This one is set again at the first test after a twentieth of the limit.
-    """
-
-    def __init__(self, limit):
-        self.limit, self.since = limit, float("-inf")
-        self.stderr = os.dup(sys.__stderr__.fileno())  # pytest captures what is written to 2
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self):
-        now = time.monotonic()
-        if now - self.since > self.limit / 20:
-            self.since = now
-            faulthandler.dump_traceback_later(self.limit, exit=True, file=self.stderr)
-        return (yield)
-
-    def pytest_sessionfinish(self):
-        faulthandler.cancel_dump_traceback_later()
-
-    pytest_enter_pdb = pytest_sessionfinish
-
-
-def pytest_sessionstart(session):
-    """Take over the limit of `faulthandler_timeout`."""
-    limit, plugins = session.config.getini("faulthandler_timeout"), session.config.pluginmanager
-    if float(limit or 0) > 0 and plugins.has_plugin("faulthandler"):
-        plugins.unregister(name="faulthandler")
-        plugins.register(Watchdog(float(limit)))
 
 
 @pytest.hookimpl(wrapper=True)
