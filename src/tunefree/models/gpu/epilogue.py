@@ -1,0 +1,564 @@
+"""Products that are computed by the kernel that uses them, so that they are never written.
+
+A gradient of a large layer is a product with a short sum (the batch): as large as the weights, and
+cheap to compute. What a local step does with it is elementwise: it shifts it, moves the weights,
+adds to a sum. `extract` takes such operations, the epilogue of a product, out of the graph of a
+step, up to the buffers that they change. The graph then returns the product's factors, and a kernel
+computes product and epilogue tile by tile (`kernels.update`). Sums over a client's numbers become
+calls of `sum_products` inside the graph, since what follows depends on them.
+
+An epilogue remains with the compiler if it has any other operation, or another result.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule
+
+from . import kernels
+from .graphs import (
+    GraphNode,
+    add_call,
+    aten,
+    canonical_strides,
+    finish,
+    mutated_nodes,
+    output_node,
+    placeholders,
+    storage_node,
+    traced_shape,
+)
+from .rewrite import FACTOR_DTYPES, MIN_FACTORED
+
+Printer = Callable[..., str]
+
+
+@dataclass(frozen=True, eq=False)
+class Epilogue:
+    """Elementwise operations on products (m, o, i) and other operands.
+
+    Args:
+        graph: (*products, *longs, *each) -> [value, ...].
+        products: Number of products.
+        own: For each long operand, whether each client has its own: (m, o, i), else (1, o, i).
+        tests: For each operand with one number per client (m, 1, 1) or one for all, whether it is a
+            truth value.
+    """
+
+    graph: GraphModule
+    products: int
+    own: tuple[bool, ...]
+    tests: tuple[bool, ...]
+
+    @cached_property
+    def lines(self) -> tuple[list[str], list[str]]:
+        """The operations as statements of a Triton kernel, and the names of the values."""
+        names: dict[GraphNode, str] = {}
+        given = [f"product{k}" for k in range(self.products)]
+        given += [f"long{k}" for k in range(len(self.own))]
+        given += [f"each{k}" for k in range(len(self.tests))]
+        made = []
+
+        for node in self.graph.graph.nodes:
+            if node.op == "placeholder":
+                names[node] = given[len(names)]
+            elif node.op == "call_function":
+                names[node] = f"value{len(made)}"
+                made.append(f"{names[node]} = {_print(node, names.__getitem__)}")
+        return made, [names[value] for value in output_node(self.graph).args[0]]
+
+    @cached_property
+    def key(self) -> str:
+        """A name that is the same for equal epilogues, in any process."""
+        text = f"{self.graph.code} {self.products} {self.own} {self.tests}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def __call__(
+        self, products: Iterable[Tensor], longs: Iterable[Tensor], each: Iterable[Tensor]
+    ) -> list[Tensor]:
+        """Return the values, computed by PyTorch."""
+        values: list[Tensor] = self.graph(*products, *longs, *each)
+        return values
+
+
+@dataclass(frozen=True)
+class Update:
+    """An epilogue that changes arguments of a graph, after the graph has been called.
+
+    Args:
+        epilogue: What is written, in the order of `targets`.
+        targets: Indices of the graph's arguments that are changed.
+        longs: Indices of the arguments that are read.
+        start: Index of its first number among the graph's results: the factors, then `each`.
+    """
+
+    epilogue: Epilogue
+    targets: tuple[int, ...]
+    longs: tuple[int, ...]
+    start: int
+
+    def __call__(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Change the targets among the graph's arguments, with the results of its call."""
+        count, some = self.epilogue.products, list(results[self.start :])
+        factors, each = some[: 2 * count], some[2 * count : 2 * count + len(self.epilogue.tests)]
+        pairs = list(zip(factors[::2], factors[1::2], strict=True))
+        longs = [given[k] for k in self.longs]
+        kernels.update([given[k] for k in self.targets], self.epilogue, pairs, longs, each)
+
+
+_SUMS: dict[str, Epilogue] = {}  # of `sum_products`, by key
+
+
+@torch.library.custom_op("tunefree::sum_products", mutates_args=())
+def sum_products(
+    key: str, factors: list[Tensor], longs: list[Tensor], each: list[Tensor]
+) -> Tensor:
+    """Return the sums (m,) over each client's numbers of an epilogue with one value."""
+    pairs = list(zip(factors[::2], factors[1::2], strict=True))
+    return kernels.sum_products(_SUMS[key], pairs, longs, each)
+
+
+@sum_products.register_fake
+def _(key: str, factors: list[Tensor], *_: object) -> Tensor:
+    return factors[0].new_empty(len(factors[0]), dtype=torch.float32)
+
+
+def extract(graph: GraphModule, max_terms: int) -> list[Update]:
+    """Take the epilogues of large products out of the graph of a step.
+
+    Args:
+        graph: Takes and returns a list of tensors; changed in place. What is taken out is returned
+            as updates, and the tensors that these need are added to the results.
+        max_terms: Largest number of terms of a product's sums.
+
+    Returns:
+        The updates, which are to follow each call of the graph in this order.
+    """
+    ends = _find_products(graph, max_terms)
+    order = {node: k for k, node in enumerate(graph.graph.nodes)}
+    taken: set[GraphNode] = set()
+    updates, results = [], [r for r in output_node(graph).args[0] if r is not None]
+    for end in ends:
+        if end in taken:
+            continue
+        region = _Region(graph, ends, order, traced_shape(end))
+        try:
+            region.grow(end)
+            region.check()
+        except _NotFusible:
+            continue
+        if region.long_arguments & {s for u in updates for s in u[1]}:
+            continue
+        taken |= region.products
+        updates.append((region, region.targets))
+    if not updates:
+        return []
+    given = {node: k for k, node in enumerate(placeholders(graph))}
+    made = []
+    for region, targets in updates:
+        for node in region.sums:
+            region.replace_sum(node)
+        slice_ = region.slice([copy.args[1] for copy in region.copies])
+        made.append(
+            Update(
+                slice_.epilogue,
+                tuple(given[t] for t in targets),
+                tuple(given[v] for v in slice_.longs),
+                len(results),
+            )
+        )
+        results += [*slice_.factors, *(region.keep(e) for e in slice_.each)]
+    for region, _ in updates:
+        for copy in reversed(region.copies):
+            graph.graph.erase_node(copy)
+    output_node(graph).args = (results,)
+    finish(graph)
+    return made
+
+
+class _NotFusible(Exception):
+    """A product has a use that no epilogue has."""
+
+
+@dataclass
+class _Slice:
+    """An epilogue and the nodes of the whole graph that are its operands."""
+
+    epilogue: Epilogue
+    factors: list[GraphNode]
+    longs: list[GraphNode]
+    each: list[GraphNode]
+
+
+def _find_products(
+    graph: GraphModule, max_terms: int
+) -> dict[GraphNode, tuple[GraphNode, GraphNode, bool]]:
+    """Return the large products with short sums: (left, right, transposed), by their last node."""
+    found = {}
+    changed = mutated_nodes(graph)
+    for node in graph.graph.nodes:
+        if node.target is not aten.bmm.default or prod(traced_shape(node)[1:]) < MIN_FACTORED:
+            continue
+        if traced_shape(node.args[0])[2] > max_terms:
+            continue
+        if any(side.meta["tensor_meta"].dtype not in FACTOR_DTYPES for side in node.args):
+            continue
+        if changed & {storage_node(side) for side in node.args}:
+            continue
+        end, transposed = node, False
+        while len(end.users) == 1:
+            (user,) = end.users
+            if user.target is aten.transpose.int and sorted(d % 3 for d in user.args[1:]) == [1, 2]:
+                transposed = not transposed
+            elif user.target is not aten._to_copy.default:
+                break
+            end = user
+        if end.meta["tensor_meta"].dtype == torch.float32:
+            found[end] = (*node.args, transposed)
+    return found
+
+
+@dataclass
+class _Region:
+    """Products, the operations that depend on them, and what those read and change."""
+
+    graph: GraphModule
+    ends: dict[GraphNode, tuple[GraphNode, GraphNode, bool]]
+    order: dict[GraphNode, int]
+    shape: tuple[int, ...]
+    products: set[GraphNode] = field(default_factory=set)
+    members: set[GraphNode] = field(default_factory=set)  # operations that are taken out
+    longs: set[GraphNode] = field(default_factory=set)  # arguments that are read
+    copies: list[GraphNode] = field(default_factory=list)  # what changes arguments
+    sums: list[GraphNode] = field(default_factory=list)
+
+    @property
+    def targets(self) -> list[GraphNode]:
+        """The arguments that are changed."""
+        return [copy.args[0] for copy in self.copies]
+
+    @property
+    def long_arguments(self) -> set[GraphNode]:
+        """All arguments that are read or changed."""
+        return self.longs | set(self.targets)
+
+    def grow(self, end: GraphNode) -> None:
+        """Add a product and all that depends on it, or raise `_NotFusible`."""
+        todo = [end]
+        self.products.add(end)
+        while todo:
+            node = todo.pop()
+            for user in node.users:
+                if user.target is aten.copy_.default:
+                    self._add_copy(user)
+                elif _is_long_sum(user):
+                    self.sums += [user] if user not in self.sums else []
+                elif user not in self.members:
+                    self._check_member(user)
+                    self.members.add(user)
+                    todo.append(user)
+            for before in node.all_input_nodes if node in self.members else ():
+                todo += self._add_operand(before)
+
+    def _add_copy(self, copy: GraphNode) -> None:
+        """Add a change of an argument, and those that read it afterwards: copies in bfloat16."""
+        target, shape = copy.args[0], traced_shape(copy.args[0])
+        if target.op != "placeholder" or shape != self.shape or not _is_contiguous(target):
+            raise _NotFusible
+        if copy not in self.copies:
+            self.copies.append(copy)
+        for after in copy.users:
+            if after.target is not aten.copy_.default or after.args[1] is not copy:
+                raise _NotFusible
+            self._add_copy(after)
+
+    def _check_member(self, node: GraphNode) -> None:
+        """Raise `_NotFusible` unless a kernel has this operation."""
+        kinds = (torch.float32,) if node.target in _FLOATS else (torch.float32, torch.bool)
+        if node.target not in _PRINTERS or _dtype(node) not in kinds:
+            raise _NotFusible
+        if node.target is aten._to_copy.default and _dtype(node.args[0]) is torch.bool:
+            raise _NotFusible
+        if node.target is not aten.scalar_tensor.default:
+            if traced_shape(node) not in (self.shape, (1, *self.shape[1:])):
+                raise _NotFusible
+        if not _print(node, lambda value: "x"):
+            raise _NotFusible
+
+    def _add_operand(self, node: GraphNode) -> list[GraphNode]:
+        """Add what an operation reads; return the products that are new, for `grow`."""
+        if node in self.members or node in self.products or node in self.longs:
+            return []
+        if node in self.ends:
+            if traced_shape(node) != self.shape:
+                raise _NotFusible
+            self.products.add(node)
+            return [node]
+        if self._is_each(node):
+            return []
+        if node.op == "placeholder":
+            if traced_shape(node) not in (self.shape, (1, *self.shape[1:])):
+                raise _NotFusible
+            if not _is_contiguous(node) or _dtype(node) is not torch.float32:
+                raise _NotFusible
+            self.longs.add(node)
+            return []
+        self._check_member(node)  # computed again, where others use it too
+        found = []
+        for before in node.all_input_nodes:
+            found += self._add_operand(before)
+        return found
+
+    def _is_each(self, node: GraphNode) -> bool:
+        """Return whether a node has one number per client, or one for all."""
+        if node.target is aten.scalar_tensor.default:
+            return False
+        shape, kind = traced_shape(node), _dtype(node)
+        fits = prod(shape) == 1 or (len(shape) == 3 and shape[1:] == (1, 1))
+        fits = fits and (kind.is_floating_point or kind is torch.bool)
+        return fits and _device(node) == _device(next(iter(self.products)))
+
+    def check(self) -> None:
+        """Raise `_NotFusible` unless the kernels may run after the graph, and the sums within."""
+        seen = -1
+        while seen != len(self.copies):  # what is read and changed in the graph is changed here
+            seen = len(self.copies)
+            for node in self.graph.graph.nodes:
+                if node.target is not aten.copy_.default or node in self.copies:
+                    continue
+                if node.args[0] in self.longs:
+                    self._add_copy(node)
+                    for product in self._add_operand(node.args[1]):
+                        self.grow(product)
+        if len(set(self.targets)) < len(self.copies):
+            raise _NotFusible
+        when = {copy.args[0]: self.order[copy] for copy in self.copies}
+        first = min(when.values(), default=0)
+        if any(self.order[node] > first for node in self.sums):
+            raise _NotFusible
+        for node in self.graph.graph.nodes:
+            if node.op != "call_function" or node in self.copies:
+                continue
+            for argument in node.all_input_nodes:
+                if self.order[node] > when.get(storage_node(argument), self.order[node]):
+                    raise _NotFusible  # it reads what is changed
+            schema = getattr(node.target, "_schema", None)
+            if schema is not None and schema.is_mutable:
+                if storage_node(node.args[0]) in self.long_arguments:
+                    raise _NotFusible
+
+    def slice(self, values: Sequence[GraphNode]) -> _Slice:
+        """Return the epilogue with these values."""
+        values = [self._skip_copies(value) for value in values]
+        needed: set[GraphNode] = set()
+        todo = list(values)
+        while todo:
+            node = todo.pop()
+            if node not in needed:
+                needed.add(node)
+                todo += [] if self._is_leaf(node) else node.all_input_nodes
+        some = sorted(needed, key=self.order.__getitem__)
+        products = [n for n in some if n in self.products]
+        longs = [n for n in some if n in self.longs]
+        each = [n for n in some if self._is_leaf(n) and n not in self.products | self.longs]
+        inner, here = Graph(), {}
+        for node in (*products, *longs, *each):
+            here[node] = inner.placeholder(f"arg{len(here)}")
+        for node in some:
+            if node not in here:
+                here[node] = inner.node_copy(node, here.__getitem__)
+        inner.output([here[value] for value in values])
+        own = tuple(traced_shape(n)[0] == self.shape[0] for n in longs)
+        whole = GraphModule({}, inner)
+        factors = [side for n in products for side in self._factors(n)]
+        tests = tuple(_dtype(n) is torch.bool for n in each)
+        return _Slice(Epilogue(whole, len(products), own, tests), factors, longs, each)
+
+    def _is_leaf(self, node: GraphNode) -> bool:
+        return node in self.products or node in self.longs or self._is_each(node)
+
+    def _skip_copies(self, value: GraphNode) -> GraphNode:
+        while value.target is aten.copy_.default:
+            value = value.args[1]
+        return value
+
+    def _factors(self, end: GraphNode) -> tuple[GraphNode, GraphNode]:
+        """Return the factors (m, o, k) and (m, k, i) of a product."""
+        left, right, transposed = self.ends[end]
+        if not transposed:
+            return left, right
+        with self.graph.graph.inserting_after(max(left, right, key=self.order.__getitem__)):
+            first = add_call(self.graph, aten.transpose.int, right, 1, 2)
+            return first, add_call(self.graph, aten.transpose.int, left, 1, 2)
+
+    def replace_sum(self, node: GraphNode) -> None:
+        """Compute a sum over each client's numbers by a call of `sum_products`."""
+        found = self.slice([node.args[0]])
+        _SUMS[found.epilogue.key] = found.epilogue
+        with self.graph.graph.inserting_before(node):
+            call = add_call(
+                self.graph,
+                torch.ops.tunefree.sum_products.default,
+                found.epilogue.key,
+                found.factors,
+                found.longs,
+                found.each,
+            )
+        call.meta = node.meta
+        self.order[call] = self.order[node]
+        node.replace_all_uses_with(call)
+
+    def keep(self, node: GraphNode) -> GraphNode:
+        """Return a node with the numbers of this one, which no later operation changes."""
+        if storage_node(node).op != "placeholder":
+            return node
+        after = placeholders(self.graph)[-1] if node.op == "placeholder" else node
+        with self.graph.graph.inserting_after(after):
+            return add_call(self.graph, aten.clone.default, node)
+
+
+def _device(node: GraphNode) -> torch.device | None:
+    value = node.meta.get("val")
+    return None if value is None else value.device
+
+
+def _dtype(node: GraphNode) -> Any:
+    return node.meta["tensor_meta"].dtype
+
+
+def _is_contiguous(node: GraphNode) -> bool:
+    meta = node.meta["tensor_meta"]
+    dense = [prod(meta.shape[k + 1 :]) for k in range(len(meta.shape))]
+    found: bool = canonical_strides(meta.shape, meta.stride) == canonical_strides(meta.shape, dense)
+    return found
+
+
+def _is_long_sum(node: GraphNode) -> bool:
+    """Return whether a node is the sum over all axes of (m, o, i) but the first."""
+    if node.target is not aten.sum.dim_IntList or node.kwargs or len(node.args) != 2:
+        return False
+    return sorted(d % 3 for d in node.args[1]) == [1, 2]
+
+
+# How operations are written in a kernel. An empty text is what a kernel does not have.
+
+
+def _binary(sign: str) -> Printer:
+    def text(a: str, b: str, alpha: float | str = 1) -> str:
+        return f"({a} {sign} {b})" if float(alpha) == 1 else f"({a} {sign} {float(alpha)!r} * {b})"
+
+    return text
+
+
+def _reversed_sub(a: str, b: str, alpha: float | str = 1) -> str:
+    return _binary("-")(b, a, alpha)
+
+
+def _add_product(sign: str) -> Printer:
+    def text(a: str, b: str, c: str, value: float = 1) -> str:
+        return f"({a} + {float(value)!r} * ({b} {sign} {c}))"
+
+    return text
+
+
+def _clamp(a: str, low: str | None = None, high: str | None = None) -> str:
+    a = a if low is None else _extreme("maximum")(a, low)
+    return a if high is None else _extreme("minimum")(a, high)
+
+
+def _extreme(name: str) -> Printer:
+    """Return the larger or smaller of two; NaN if one of them is, as in PyTorch."""
+
+    def text(a: str, b: str) -> str:
+        return f"tl.{name}({a}, {b}, propagate_nan=tl.PropagateNan.ALL)"
+
+    return text
+
+
+def _power(a: str, exponent: str) -> str:
+    known = {"2.0": f"({a} * {a})", "0.5": f"tl.sqrt({a})", "1.0": a}
+    return known.get(exponent, "")
+
+
+def _same(a: str, *_: object, **__: object) -> str:
+    return a
+
+
+def _constant(value: str) -> Printer:
+    def text(*_: object, **__: object) -> str:
+        return value
+
+    return text
+
+
+_PRINTERS: dict[Any, Printer] = {
+    aten.add.Tensor: _binary("+"),
+    aten.add.Scalar: _binary("+"),
+    aten.sub.Tensor: _binary("-"),
+    aten.sub.Scalar: _binary("-"),
+    aten.rsub.Scalar: _reversed_sub,
+    aten.mul.Tensor: _binary("*"),
+    aten.mul.Scalar: _binary("*"),
+    aten.div.Tensor: _binary("/"),
+    aten.div.Scalar: _binary("/"),
+    aten.addcmul.default: _add_product("*"),
+    aten.addcdiv.default: _add_product("/"),
+    aten.reciprocal.default: lambda a: f"(1.0 / {a})",
+    aten.neg.default: lambda a: f"(-{a})",
+    aten.abs.default: lambda a: f"tl.abs({a})",
+    aten.sign.default: lambda a: f"tl.where({a} > 0, 1.0, tl.where({a} < 0, -1.0, 0.0))",
+    aten.sqrt.default: lambda a: f"tl.sqrt({a})",
+    aten.rsqrt.default: lambda a: f"(1.0 / tl.sqrt({a}))",
+    aten.square.default: lambda a: f"({a} * {a})",
+    aten.pow.Tensor_Scalar: _power,
+    aten.clamp.default: _clamp,
+    aten.clamp.Tensor: _clamp,
+    aten.clamp_min.default: _extreme("maximum"),
+    aten.clamp_max.default: _extreme("minimum"),
+    aten.maximum.default: _extreme("maximum"),
+    aten.minimum.default: _extreme("minimum"),
+    aten.where.self: lambda at, a, b: f"tl.where({at}, {a}, {b})",
+    aten.logical_and.default: _binary("&"),
+    aten.logical_or.default: _binary("|"),
+    aten.bitwise_and.Tensor: _binary("&"),
+    aten.bitwise_or.Tensor: _binary("|"),
+    aten.zeros_like.default: _constant("0.0"),
+    aten.ones_like.default: _constant("1.0"),
+    aten.full_like.default: lambda _, value, **__: value,
+    aten.scalar_tensor.default: lambda value, *_, **__: value,
+    aten.expand.default: _same,
+    aten.view.default: _same,
+    aten.clone.default: _same,
+    aten.detach.default: _same,
+    aten.alias.default: _same,
+    aten._to_copy.default: _same,
+}
+for _name, _sign in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
+    for _kind in ("Tensor", "Scalar"):
+        _PRINTERS[getattr(getattr(aten, _name), _kind)] = _binary(_sign)
+
+
+_FLOATS = {  # which have no text for other types
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.full_like.default,
+    aten.scalar_tensor.default,
+    aten._to_copy.default,
+}
+
+
+def _print(node: GraphNode, name: Callable[[GraphNode], str]) -> str:
+    """Return an operation as text, or an empty text."""
+
+    def word(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return name(value)
+        return repr(float(value)) if isinstance(value, int | float) else value
+
+    return _PRINTERS[node.target](*map(word, node.args), **node.kwargs)
