@@ -12,7 +12,7 @@ An epilogue remains with the compiler if it has any other operation, or another 
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -143,7 +143,8 @@ def extract(graph: GraphModule, max_terms: int) -> list[Update]:
     ends = _find_products(graph, max_terms)
     order = {node: k for k, node in enumerate(graph.graph.nodes)}
     taken: set[GraphNode] = set()
-    updates, results = [], [r for r in output_node(graph).args[0] if r is not None]
+    regions: list[_Region] = []
+    results = [r for r in output_node(graph).args[0] if r is not None]
     for end in ends:
         if end in taken:
             continue
@@ -153,15 +154,16 @@ def extract(graph: GraphModule, max_terms: int) -> list[Update]:
             region.check()
         except _NotFusible:
             continue
-        if region.long_arguments & {s for u in updates for s in u[1]}:
+        region = region.with_neighbours()
+        changed = {target for other in regions for target in other.targets}
+        if changed & region.long_arguments:
             continue
         taken |= region.products
-        updates.append((region, region.targets))
-    if not updates:
-        return []
+        regions.append(region)
     given = {node: k for k, node in enumerate(placeholders(graph))}
     made = []
-    for region, targets in updates:
+    for region in regions:
+        targets = region.targets
         for node in region.sums:
             region.replace_sum(node)
         slice_ = region.slice([copy.args[1] for copy in region.copies])
@@ -174,11 +176,12 @@ def extract(graph: GraphModule, max_terms: int) -> list[Update]:
             )
         )
         results += [*slice_.factors, *(region.keep(e) for e in slice_.each)]
-    for region, _ in updates:
+    for region in regions:
         for copy in reversed(region.copies):
             graph.graph.erase_node(copy)
-    output_node(graph).args = (results,)
-    finish(graph)
+    if made:
+        output_node(graph).args = (results,)
+        finish(graph)
     return made
 
 
@@ -324,6 +327,35 @@ class _Region:
         fits = fits and (kind.is_floating_point or kind is torch.bool)
         return fits and _device(node) == _device(next(iter(self.products)))
 
+    def with_neighbours(self) -> "_Region":
+        """Return the region with other changes that read what it reads, where they can be added."""
+        region = self
+        for node in self.graph.graph.nodes:
+            if node.target is not aten.copy_.default or node in region.copies:
+                continue
+            wider = replace(
+                region,
+                products=set(region.products),
+                members=set(region.members),
+                longs=set(region.longs),
+                copies=list(region.copies),
+                sums=list(region.sums),
+            )
+            try:
+                wider.add_change(node)
+                wider.check()
+            except _NotFusible:
+                continue
+            if region.longs & set(wider.slice([node.args[1]]).longs):
+                region = wider
+        return region
+
+    def add_change(self, copy: GraphNode) -> None:
+        """Add a change of an argument and what it depends on, or raise `_NotFusible`."""
+        self._add_copy(copy)
+        for product in self._add_operand(copy.args[1]):
+            self.grow(product)
+
     def check(self) -> None:
         """Raise `_NotFusible` unless the kernels may run after the graph, and the sums within."""
         seen = -1
@@ -333,9 +365,7 @@ class _Region:
                 if node.target is not aten.copy_.default or node in self.copies:
                     continue
                 if node.args[0] in self.longs:
-                    self._add_copy(node)
-                    for product in self._add_operand(node.args[1]):
-                        self.grow(product)
+                    self.add_change(node)
         if len(set(self.targets)) < len(self.copies):
             raise _NotFusible
         when = {copy.args[0]: self.order[copy] for copy in self.copies}
