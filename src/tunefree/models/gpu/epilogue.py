@@ -4,17 +4,18 @@ A gradient of a large layer is a product with a short sum (the batch): as large 
 cheap to compute. What a local step does with it is elementwise: it shifts it, moves the weights,
 adds to a sum. `extract` takes such operations, the epilogue of a product, out of the graph of a
 step, up to the buffers that they change. The graph then returns the product's factors, and a kernel
-computes product and epilogue tile by tile (`kernels.update`). Sums over a client's numbers become
-calls of `sum_products` inside the graph, since what follows depends on them.
+computes product and epilogue tile by tile (`kernels.update`). Sums over a client's numbers, and
+values that other operations need as a whole, such as the trial point of a line search, become calls
+of `sum_products` and `write_products` inside the graph, since what follows depends on them.
 
-An epilogue remains with the compiler if it has any other operation, or another result.
+A product that is itself needed as a whole remains with the compiler.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import torch
@@ -112,7 +113,7 @@ class Update:
         kernels.update([given[k] for k in self.targets], self.epilogue, pairs, longs, each)
 
 
-_SUMS: dict[str, Epilogue] = {}  # of `sum_products`, by key
+_KNOWN: dict[str, Epilogue] = {}  # of the operations below, by key
 
 
 @torch.library.custom_op("tunefree::sum_products", mutates_args=())
@@ -121,12 +122,33 @@ def sum_products(
 ) -> Tensor:
     """Return the sums (m,) over each client's numbers of an epilogue with one value."""
     pairs = list(zip(factors[::2], factors[1::2], strict=True))
-    return kernels.sum_products(_SUMS[key], pairs, longs, each)
+    return kernels.sum_products(_KNOWN[key], pairs, longs, each)
 
 
 @sum_products.register_fake
 def _(key: str, factors: list[Tensor], *_: object) -> Tensor:
     return factors[0].new_empty(len(factors[0]), dtype=torch.float32)
+
+
+@torch.library.custom_op("tunefree::write_products", mutates_args=())
+def write_products(
+    key: str, factors: list[Tensor], longs: list[Tensor], each: list[Tensor], low: bool
+) -> Tensor:
+    """Return the only value (m, o, i) of an epilogue, in bfloat16 with `low`."""
+    pairs = list(zip(factors[::2], factors[1::2], strict=True))
+    out = _empty_product(factors, low)
+    kernels.update([out], _KNOWN[key], pairs, longs, each)
+    return out
+
+
+@write_products.register_fake
+def _(key: str, factors: list[Tensor], longs: object, each: object, low: bool) -> Tensor:
+    return _empty_product(factors, low)
+
+
+def _empty_product(factors: list[Tensor], low: bool) -> Tensor:
+    shape = (*factors[0].shape[:2], factors[1].shape[2])
+    return factors[0].new_empty(shape, dtype=torch.bfloat16 if low else torch.float32)
 
 
 def extract(graph: GraphModule, max_terms: int) -> list[Update]:
@@ -164,8 +186,8 @@ def extract(graph: GraphModule, max_terms: int) -> list[Update]:
     made = []
     for region in regions:
         targets = region.targets
-        for node in region.sums:
-            region.replace_sum(node)
+        for node in region.results:
+            region.replace(node)
         slice_ = region.slice([copy.args[1] for copy in region.copies])
         made.append(
             Update(
@@ -239,7 +261,7 @@ class _Region:
     members: set[GraphNode] = field(default_factory=set)  # operations that are taken out
     longs: set[GraphNode] = field(default_factory=set)  # arguments that are read
     copies: list[GraphNode] = field(default_factory=list)  # what changes arguments
-    sums: list[GraphNode] = field(default_factory=list)
+    results: list[GraphNode] = field(default_factory=list)  # of which the graph needs the value
 
     @property
     def targets(self) -> list[GraphNode]:
@@ -260,14 +282,29 @@ class _Region:
             for user in node.users:
                 if user.target is aten.copy_.default:
                     self._add_copy(user)
-                elif _is_long_sum(user):
-                    self.sums += [user] if user not in self.sums else []
+                elif _is_long_sum(user) or self._is_low(user):
+                    self._add_result(user)
                 elif user not in self.members:
-                    self._check_member(user)
-                    self.members.add(user)
-                    todo.append(user)
+                    try:
+                        self._check_member(user)
+                    except _NotFusible:
+                        self._add_result(node)
+                    else:
+                        self.members.add(user)
+                        todo.append(user)
             for before in node.all_input_nodes if node in self.members else ():
                 todo += self._add_operand(before)
+
+    def _add_result(self, node: GraphNode) -> None:
+        """Add a value that the graph needs; a product itself is none that is worth it."""
+        if node in self.products or _dtype(node) is torch.bool:
+            raise _NotFusible
+        if node not in self.results:
+            self.results.append(node)
+
+    def _is_low(self, node: GraphNode) -> bool:
+        """Return whether a node casts a value to bfloat16."""
+        return node.target is aten._to_copy.default and _dtype(node) is torch.bfloat16
 
     def _add_copy(self, copy: GraphNode) -> None:
         """Add a change of an argument, and those that read it afterwards: copies in bfloat16."""
@@ -339,7 +376,7 @@ class _Region:
                 members=set(region.members),
                 longs=set(region.longs),
                 copies=list(region.copies),
-                sums=list(region.sums),
+                results=list(region.results),
             )
             try:
                 wider.add_change(node)
@@ -357,7 +394,7 @@ class _Region:
             self.grow(product)
 
     def check(self) -> None:
-        """Raise `_NotFusible` unless the kernels may run after the graph, and the sums within."""
+        """Raise `_NotFusible` unless the kernels may run after the graph, and its results within."""
         seen = -1
         while seen != len(self.copies):  # what is read and changed in the graph is changed here
             seen = len(self.copies)
@@ -370,7 +407,7 @@ class _Region:
             raise _NotFusible
         when = {copy.args[0]: self.order[copy] for copy in self.copies}
         first = min(when.values(), default=0)
-        if any(self.order[node] > first for node in self.sums):
+        if any(self.order[node] > first for node in self.results):
             raise _NotFusible
         for node in self.graph.graph.nodes:
             if node.op != "call_function" or node in self.copies:
@@ -427,22 +464,22 @@ class _Region:
             first = add_call(self.graph, aten.transpose.int, right, 1, 2)
             return first, add_call(self.graph, aten.transpose.int, left, 1, 2)
 
-    def replace_sum(self, node: GraphNode) -> None:
-        """Compute a sum over each client's numbers by a call of `sum_products`."""
-        found = self.slice([node.args[0]])
-        _SUMS[found.epilogue.key] = found.epilogue
+    def replace(self, node: GraphNode) -> None:
+        """Compute a result by a call of `sum_products` or `write_products`."""
+        is_sum, is_low = _is_long_sum(node), self._is_low(node)
+        found = self.slice([node.args[0] if is_sum or is_low else node])
+        _KNOWN[found.epilogue.key] = found.epilogue
+        operands = (found.epilogue.key, found.factors, found.longs, found.each)
+        own = torch.ops.tunefree
         with self.graph.graph.inserting_before(node):
-            call = add_call(
-                self.graph,
-                torch.ops.tunefree.sum_products.default,
-                found.epilogue.key,
-                found.factors,
-                found.longs,
-                found.each,
-            )
+            if is_sum:
+                call = add_call(self.graph, own.sum_products.default, *operands)
+            else:
+                call = add_call(self.graph, own.write_products.default, *operands, is_low)
         call.meta = node.meta
         self.order[call] = self.order[node]
-        node.replace_all_uses_with(call)
+        inside = {*self.members, *self.results, *self.copies}
+        node.replace_all_uses_with(call, delete_user_cb=lambda user: user not in inside)
 
     def keep(self, node: GraphNode) -> GraphNode:
         """Return a node with the numbers of this one, which no later operation changes."""
@@ -554,10 +591,10 @@ _PRINTERS: dict[Any, Printer] = {
     aten.maximum.default: _extreme("maximum"),
     aten.minimum.default: _extreme("minimum"),
     aten.where.self: lambda at, a, b: f"tl.where({at}, {a}, {b})",
-    aten.logical_and.default: _binary("&"),
-    aten.logical_or.default: _binary("|"),
     aten.bitwise_and.Tensor: _binary("&"),
     aten.bitwise_or.Tensor: _binary("|"),
+    aten.bitwise_not.default: lambda a: f"({a} == 0)",
+    aten.logical_not.default: lambda a: f"({a} == 0)",
     aten.zeros_like.default: _constant("0.0"),
     aten.ones_like.default: _constant("1.0"),
     aten.full_like.default: lambda _, value, **__: value,
@@ -589,6 +626,8 @@ def _print(node: GraphNode, name: Callable[[GraphNode], str]) -> str:
     def word(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
             return name(value)
-        return repr(float(value)) if isinstance(value, int | float) else value
+        if not isinstance(value, int | float):
+            return value
+        return repr(float(value)) if isfinite(value) else f'float("{float(value)}")'
 
     return _PRINTERS[node.target](*map(word, node.args), **node.kwargs)
