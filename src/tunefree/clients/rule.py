@@ -222,7 +222,8 @@ class Step(ClientPart, ABC):
         fusible: Whether `take` can be compiled together with the gradient: it consists of
             elementwise operations and sums over rows, has no branch on a tensor, evaluates phi at
             y only and its slope anywhere, and of `tick` reads anything but share and the round
-            beside its plan. Holds for the class that defines `take`, not for subclasses that define their own.
+            beside its plan. Holds for the class that defines `take`, not for subclasses that define
+            their own.
     """
 
     sets_lr: ClassVar[bool] = False

@@ -3,8 +3,8 @@
 Steps of plain gradient descent are compiled by `descent`. Here the direction, the step and the sums
 that a method records are traced together with the gradient (`rows.TensorRows`), and the compiler
 fuses them. All state is updated in place, tensor by tensor; clients' rows are read and written only
-at the beginning and at the end of a local phase. On a GPU, gradients that are products with short sums are computed
-by the kernels that use them (`gpu.epilogue`).
+at the beginning and at the end of a local phase. On a GPU, gradients that are products with short
+sums are computed by the kernels that use them (`gpu.epilogue`).
 """
 
 from collections.abc import Callable, Mapping

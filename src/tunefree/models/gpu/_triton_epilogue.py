@@ -1,4 +1,5 @@
 # mypy: ignore-errors
+# ruff: noqa: ANN001, ANN202
 """Triton kernels that compute products with short sums and the epilogue of `epilogue.Epilogue`.
 
 Their source is written at run time; otherwise they are as `_triton.descend`. A program reads its
@@ -8,7 +9,7 @@ in any process, so that Triton finds the compiled kernel on disk.
 
 import hashlib
 import linecache
-from functools import lru_cache
+from functools import cache
 
 try:
     import triton
@@ -22,7 +23,7 @@ def kernel(epilogue, sums):
     return _load(source(epilogue, sums))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _load(text):
     """Return the kernel with this source."""
     name = f"<tunefree epilogue {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
@@ -69,9 +70,10 @@ def source(epilogue, sums):
         body += [
             f"k{k} = tl.arange(0, BK{k})",
             f"a_at{k} = client * LM{k} + rows[:, None] * LO{k} + k{k}[None, :] * LK{k}",
-            f"a{k} = tl.load(left{k} + a_at{k}, (rows < O)[:, None] & (k{k} < K{k})[None, :], 0.0)",
+            f"some{k} = k{k} < K{k}",
+            f"a{k} = tl.load(left{k} + a_at{k}, (rows < O)[:, None] & some{k}[None, :], 0.0)",
             f"b_at{k} = client * RM{k} + k{k}[:, None] * RK{k} + cols[None, :] * RI{k}",
-            f"b{k} = tl.load(right{k} + b_at{k}, (k{k} < K{k})[:, None] & (cols < I)[None, :], 0.0)",
+            f"b{k} = tl.load(right{k} + b_at{k}, some{k}[:, None] & (cols < I)[None, :], 0.0)",
             f"product{k} = tl.dot(a{k}, b{k}, input_precision=PRECISION)",
         ]
     body += made

@@ -162,6 +162,7 @@ def extract(graph: GraphModule, max_terms: int) -> list[Update]:
     Returns:
         The updates, which are to follow each call of the graph in this order.
     """
+    _replace_in_place(graph)
     ends = _find_products(graph, max_terms)
     order = {node: k for k, node in enumerate(graph.graph.nodes)}
     taken: set[GraphNode] = set()
@@ -174,7 +175,7 @@ def extract(graph: GraphModule, max_terms: int) -> list[Update]:
         try:
             region.grow(end)
             region.check()
-        except _NotFusible:
+        except _NotFusibleError:
             continue
         region = region.with_neighbours()
         changed = {target for other in regions for target in other.targets}
@@ -207,8 +208,33 @@ def extract(graph: GraphModule, max_terms: int) -> list[Update]:
     return made
 
 
-class _NotFusible(Exception):
+class _NotFusibleError(Exception):
     """A product has a use that no epilogue has."""
+
+
+def _replace_in_place(graph: GraphModule) -> None:
+    """Replace operations that change an intermediate result by those that return a new one."""
+    order = {node: k for k, node in enumerate(graph.graph.nodes)}
+    for node in graph.graph.nodes:
+        name, overload = _names(node.target)
+        plain = getattr(getattr(aten, name.removesuffix("_"), None), overload, None)
+        if not name.endswith("_") or plain not in _PRINTERS:
+            continue
+        changed = node.args[0]
+        if changed.op == "placeholder" or storage_node(changed) is not changed:
+            continue
+        aliases = [user for user in changed.users if user is not node]
+        if any(order[user] > order[node] or storage_node(user) is changed for user in aliases):
+            continue
+        node.target = plain
+
+
+def _names(target: Any) -> tuple[str, str]:
+    """Return the name and the overload of an operation of PyTorch, or empty texts."""
+    schema = getattr(target, "_schema", None)
+    if schema is None or not schema.name.startswith("aten::"):
+        return "", ""
+    return schema.name.removeprefix("aten::"), schema.overload_name or "default"
 
 
 @dataclass
@@ -274,7 +300,7 @@ class _Region:
         return self.longs | set(self.targets)
 
     def grow(self, end: GraphNode) -> None:
-        """Add a product and all that depends on it, or raise `_NotFusible`."""
+        """Add a product and all that depends on it, or raise `_NotFusibleError`."""
         todo = [end]
         self.products.add(end)
         while todo:
@@ -287,7 +313,7 @@ class _Region:
                 elif user not in self.members:
                     try:
                         self._check_member(user)
-                    except _NotFusible:
+                    except _NotFusibleError:
                         self._add_result(node)
                     else:
                         self.members.add(user)
@@ -298,7 +324,7 @@ class _Region:
     def _add_result(self, node: GraphNode) -> None:
         """Add a value that the graph needs; a product itself is none that is worth it."""
         if node in self.products or _dtype(node) is torch.bool:
-            raise _NotFusible
+            raise _NotFusibleError
         if node not in self.results:
             self.results.append(node)
 
@@ -310,26 +336,26 @@ class _Region:
         """Add a change of an argument, and those that read it afterwards: copies in bfloat16."""
         target, shape = copy.args[0], traced_shape(copy.args[0])
         if target.op != "placeholder" or shape != self.shape or not _is_contiguous(target):
-            raise _NotFusible
+            raise _NotFusibleError
         if copy not in self.copies:
             self.copies.append(copy)
         for after in copy.users:
             if after.target is not aten.copy_.default or after.args[1] is not copy:
-                raise _NotFusible
+                raise _NotFusibleError
             self._add_copy(after)
 
     def _check_member(self, node: GraphNode) -> None:
-        """Raise `_NotFusible` unless a kernel has this operation."""
+        """Raise `_NotFusibleError` unless a kernel has this operation."""
         kinds = (torch.float32,) if node.target in _FLOATS else (torch.float32, torch.bool)
         if node.target not in _PRINTERS or _dtype(node) not in kinds:
-            raise _NotFusible
+            raise _NotFusibleError
         if node.target is aten._to_copy.default and _dtype(node.args[0]) is torch.bool:
-            raise _NotFusible
-        if node.target is not aten.scalar_tensor.default:
-            if traced_shape(node) not in (self.shape, (1, *self.shape[1:])):
-                raise _NotFusible
+            raise _NotFusibleError
+        fits = traced_shape(node) in (self.shape, (1, *self.shape[1:]))
+        if not fits and node.target is not aten.scalar_tensor.default:
+            raise _NotFusibleError
         if not _print(node, lambda value: "x"):
-            raise _NotFusible
+            raise _NotFusibleError
 
     def _add_operand(self, node: GraphNode) -> list[GraphNode]:
         """Add what an operation reads; return the products that are new, for `grow`."""
@@ -337,16 +363,16 @@ class _Region:
             return []
         if node in self.ends:
             if traced_shape(node) != self.shape:
-                raise _NotFusible
+                raise _NotFusibleError
             self.products.add(node)
             return [node]
         if self._is_each(node):
             return []
         if node.op == "placeholder":
             if traced_shape(node) not in (self.shape, (1, *self.shape[1:])):
-                raise _NotFusible
+                raise _NotFusibleError
             if not _is_contiguous(node) or _dtype(node) is not torch.float32:
-                raise _NotFusible
+                raise _NotFusibleError
             self.longs.add(node)
             return []
         self._check_member(node)  # computed again, where others use it too
@@ -381,20 +407,20 @@ class _Region:
             try:
                 wider.add_change(node)
                 wider.check()
-            except _NotFusible:
+            except _NotFusibleError:
                 continue
             if region.longs & set(wider.slice([node.args[1]]).longs):
                 region = wider
         return region
 
     def add_change(self, copy: GraphNode) -> None:
-        """Add a change of an argument and what it depends on, or raise `_NotFusible`."""
+        """Add a change of an argument and what it depends on, or raise `_NotFusibleError`."""
         self._add_copy(copy)
         for product in self._add_operand(copy.args[1]):
             self.grow(product)
 
     def check(self) -> None:
-        """Raise `_NotFusible` unless the kernels may run after the graph, and its results within."""
+        """Raise `_NotFusibleError` unless the kernels may run after the graph, as they will."""
         seen = -1
         while seen != len(self.copies):  # what is read and changed in the graph is changed here
             seen = len(self.copies)
@@ -404,21 +430,21 @@ class _Region:
                 if node.args[0] in self.longs:
                     self.add_change(node)
         if len(set(self.targets)) < len(self.copies):
-            raise _NotFusible
+            raise _NotFusibleError
         when = {copy.args[0]: self.order[copy] for copy in self.copies}
         first = min(when.values(), default=0)
         if any(self.order[node] > first for node in self.results):
-            raise _NotFusible
+            raise _NotFusibleError
         for node in self.graph.graph.nodes:
             if node.op != "call_function" or node in self.copies:
                 continue
             for argument in node.all_input_nodes:
                 if self.order[node] > when.get(storage_node(argument), self.order[node]):
-                    raise _NotFusible  # it reads what is changed
+                    raise _NotFusibleError  # it reads what is changed
             schema = getattr(node.target, "_schema", None)
-            if schema is not None and schema.is_mutable:
-                if storage_node(node.args[0]) in self.long_arguments:
-                    raise _NotFusible
+            changes = schema is not None and schema.is_mutable
+            if changes and storage_node(node.args[0]) in self.long_arguments:
+                raise _NotFusibleError
 
     def slice(self, values: Sequence[GraphNode]) -> _Slice:
         """Return the epilogue with these values."""
@@ -553,6 +579,10 @@ def _power(a: str, exponent: str) -> str:
     return known.get(exponent, "")
 
 
+def _copy_sign(a: str, b: str) -> str:
+    return f"tl.where({b}.to(tl.int32, bitcast=True) < 0, -tl.abs({a}), tl.abs({a}))"
+
+
 def _same(a: str, *_: object, **__: object) -> str:
     return a
 
@@ -580,6 +610,7 @@ _PRINTERS: dict[Any, Printer] = {
     aten.neg.default: lambda a: f"(-{a})",
     aten.abs.default: lambda a: f"tl.abs({a})",
     aten.sign.default: lambda a: f"tl.where({a} > 0, 1.0, tl.where({a} < 0, -1.0, 0.0))",
+    aten.copysign.Tensor: _copy_sign,
     aten.sqrt.default: lambda a: f"tl.sqrt({a})",
     aten.rsqrt.default: lambda a: f"(1.0 / tl.sqrt({a}))",
     aten.square.default: lambda a: f"({a} * {a})",
