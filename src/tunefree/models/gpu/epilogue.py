@@ -64,7 +64,7 @@ class Epilogue:
         given = [f"product{k}" for k in range(self.products)]
         given += [f"long{k}" for k in range(len(self.own))]
         given += [f"each{k}" for k in range(len(self.tests))]
-        made = []
+        made: list[str] = []
 
         for node in self.graph.graph.nodes:
             if node.op == "placeholder":
@@ -189,20 +189,16 @@ def extract(graph: GraphModule, max_terms: int) -> list[Update]:
         targets = region.targets
         for node in region.results:
             region.replace(node)
-        slice_ = region.slice([copy.args[1] for copy in region.copies])
-        made.append(
-            Update(
-                slice_.epilogue,
-                tuple(given[t] for t in targets),
-                tuple(given[v] for v in slice_.longs),
-                len(results),
-            )
-        )
-        results += [*slice_.factors, *(region.keep(e) for e in slice_.each)]
+        if not region.copies:
+            continue
+        found = region.slice([copy.args[1] for copy in region.copies])
+        written, read = (tuple(given[node] for node in some) for some in (targets, found.longs))
+        made.append(Update(found.epilogue, written, read, len(results)))
+        results += [*found.factors, *(region.keep(e) for e in found.each)]
     for region in regions:
         for copy in reversed(region.copies):
             graph.graph.erase_node(copy)
-    if made:
+    if regions:
         output_node(graph).args = (results,)
         finish(graph)
     return made
@@ -223,6 +219,9 @@ def _replace_in_place(graph: GraphModule) -> None:
         changed = node.args[0]
         if changed.op == "placeholder" or storage_node(changed) is not changed:
             continue
+        kinds = {_dtype(n) for n in node.all_input_nodes if traced_shape(n)}
+        if kinds != {_dtype(changed)}:
+            continue  # the new one might have another type
         aliases = [user for user in changed.users if user is not node]
         if any(order[user] > order[node] or storage_node(user) is changed for user in aliases):
             continue
@@ -432,8 +431,7 @@ class _Region:
         if len(set(self.targets)) < len(self.copies):
             raise _NotFusibleError
         when = {copy.args[0]: self.order[copy] for copy in self.copies}
-        first = min(when.values(), default=0)
-        if any(self.order[node] > first for node in self.results):
+        if any(self.order[node] > at for node in self.results for at in when.values()):
             raise _NotFusibleError
         for node in self.graph.graph.nodes:
             if node.op != "call_function" or node in self.copies:
@@ -460,7 +458,7 @@ class _Region:
         products = [n for n in some if n in self.products]
         longs = [n for n in some if n in self.longs]
         each = [n for n in some if self._is_leaf(n) and n not in self.products | self.longs]
-        inner, here = Graph(), {}
+        inner, here = Graph(), dict[GraphNode, GraphNode]()
         for node in (*products, *longs, *each):
             here[node] = inner.placeholder(f"arg{len(here)}")
         for node in some:

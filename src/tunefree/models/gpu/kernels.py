@@ -9,8 +9,9 @@ v = ow s - p + kw d:
     grad_w[i, kh, kw, c, o] = sum over b, oh, ow of           x[i, b, h, v, c] g[i, b, oh, ow, o]
 
 Also sums over the pixels of images (`channel_sums`), descent along gradients that are products
-(`descend`), and other elementwise operations on products (`update`, `sum_products`). Channels come last. Tensors are float32 or bfloat16; sums are in float32, and so is
-grad_w. No sum depends on the order in which programs run: the same inputs give the same bits.
+(`descend`), and other elementwise operations on products (`update`, `sum_products`). Channels come
+last. Tensors are float32 or bfloat16; sums are in float32, and so is grad_w. No sum depends on the
+order in which programs run: the same inputs give the same bits.
 """
 
 import importlib.util
@@ -301,7 +302,7 @@ def _launch(
     """Run the kernel of an epilogue; return the sums (m, tiles) over tiles without targets."""
     from . import _triton_epilogue
 
-    (m, O, I), first = shape, factors[0][0]
+    (m, O, I), first = shape, (factors[0] if factors else longs)[0]
     for name, tensors in {"targets": targets or [], "longs": longs}.items():
         for t in tensors:
             if not t.is_contiguous():
@@ -320,7 +321,7 @@ def _launch(
         sizes += [K, *left.stride(), *right.stride()]
         blocks.append(_block_size(K, MAX_FACTOR_TERMS))
     sizes += [0 if e.numel() == 1 else e.stride(0) for e in each]
-    kernel = _triton_epilogue.kernel(epilogue, targets is None)
+    kernel = _triton_epilogue.kernel(epilogue, targets is None)  # type: ignore[no-untyped-call]
     kernel[(m * tiles,)](
         *(side for pair in factors for side in pair),
         *longs,
