@@ -167,7 +167,6 @@ def extract(graph: GraphModule, max_terms: int) -> list[Update]:
     order = {node: k for k, node in enumerate(graph.graph.nodes)}
     taken: set[GraphNode] = set()
     regions: list[_Region] = []
-    results = [r for r in output_node(graph).args[0] if r is not None]
     for end in ends:
         if end in taken:
             continue
@@ -184,15 +183,18 @@ def extract(graph: GraphModule, max_terms: int) -> list[Update]:
         taken |= region.products
         regions.append(region)
     given = {node: k for k, node in enumerate(placeholders(graph))}
-    made = []
     for region in regions:
-        targets = region.targets
         for node in region.results:
             region.replace(node)
+    made = []
+    results = [r for r in output_node(graph).args[0] if r is not None]
+    for region in regions:
         if not region.copies:
             continue
         found = region.slice([copy.args[1] for copy in region.copies])
-        written, read = (tuple(given[node] for node in some) for some in (targets, found.longs))
+        written, read = (
+            tuple(given[node] for node in some) for some in (region.targets, found.longs)
+        )
         made.append(Update(found.epilogue, written, read, len(results)))
         results += [*found.factors, *(region.keep(e) for e in found.each)]
     for region in regions:

@@ -193,6 +193,7 @@ def call(function, given):
 
 
 def check(function, given, tolerance, count=1):
+    """Assert that a step does the same after `count` epilogues were taken out of it."""
     expected = [t.clone() for t in given]
     results = function(*expected)
     updates, found = call(function, given)
