@@ -17,6 +17,7 @@ from tunefree.models.compiled import descent, gradient, steps
 from tunefree.models.compiled.steps import CompiledSteps
 from tunefree.models.gpu import epilogue, kernels
 from unit.models.compiled.test_steps import STEPS, one_of_each
+from unit.models.gpu import test_on_a_gpu
 from unit.models.gpu.plain_kernels import fake_kernels
 from unit.models.gpu.test_kernels import DEVICE, INTERPRETED, needs_triton
 
@@ -408,3 +409,43 @@ def test_strided_operands_and_long_sums_are_refused():
         kernels.update([y.mT], update.epilogue, [(left, right)], [], [])
     with pytest.raises(ArgumentError, match=r"at most 32 terms in each sum, got 33"):
         kernels.update([y], update.epilogue, [(left, right)], [], [])
+
+
+def dense():
+    """Large layers whose sides are no multiples of the kernels' tiles."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(300, 201), nn.ReLU(), nn.Linear(201, 131), nn.ReLU(),
+            nn.Linear(131, 4),
+        )  # fmt: skip
+
+
+LARGE = {test_on_a_gpu.wide: {(32, 640)}, dense: {(201, 300), (131, 201)}}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("model", LARGE)
+@pytest.mark.parametrize("name", one_of_each())
+def test_methods_on_a_gpu(name, model, precision, monkeypatch):
+    """Runs agree with those whose gradients are written, and have the same bits each time."""
+    method = tf.methods.get(name, weights="uniform")
+    words = {"model": model, "cohort": None if method.full else 4, "compile": True}
+    words |= {"steps": None, "epochs": 1, "rounds": 2, "engine": tf.Engine(precision=precision)}
+    updated, update = set(), kernels.update
+
+    def watched(targets, *rest):
+        updated.add(tuple(targets[0].shape[1:]))
+        update(targets, *rest)
+
+    monkeypatch.setattr(kernels, "update", watched)
+    fused, again = (test_on_a_gpu.fit(method=method, **words) for _ in range(2))
+    assert torch.equal(fused.x, again.x)
+    if name != "auto":  # which takes plain steps
+        assert updated == LARGE[model]
+    monkeypatch.setattr(epilogue, "extract", lambda *_: [])
+    apart = test_on_a_gpu.fit(method=method, **words)
+    assert fused.settings["engine"] == apart.settings["engine"] == "vmap, compiled"
+    error = float((fused.x - apart.x).norm() / (apart.x - apart.problem.start).norm())
+    assert error < (0.05 if precision == "tf32" else 0.3), f"{error:.1e}"
