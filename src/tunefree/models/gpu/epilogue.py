@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule
+from torch.fx.passes.shape_prop import TensorMetadata
 
 from . import kernels
 from .graphs import (
@@ -221,7 +222,7 @@ def _replace_in_place(graph: GraphModule) -> None:
         changed = node.args[0]
         if changed.op == "placeholder" or storage_node(changed) is not changed:
             continue
-        kinds = {_dtype(n) for n in node.all_input_nodes if traced_shape(n)}
+        kinds = {_dtype(n) for n in node.all_input_nodes if _shape(n) != ()}
         if kinds != {_dtype(changed)}:
             continue  # the new one might have another type
         aliases = [user for user in changed.users if user is not node]
@@ -335,7 +336,7 @@ class _Region:
 
     def _add_copy(self, copy: GraphNode) -> None:
         """Add a change of an argument, and those that read it afterwards: copies in bfloat16."""
-        target, shape = copy.args[0], traced_shape(copy.args[0])
+        target, shape = copy.args[0], _shape(copy.args[0])
         if target.op != "placeholder" or shape != self.shape or not _is_contiguous(target):
             raise _NotFusibleError
         if copy not in self.copies:
@@ -352,7 +353,7 @@ class _Region:
             raise _NotFusibleError
         if node.target is aten._to_copy.default and _dtype(node.args[0]) is torch.bool:
             raise _NotFusibleError
-        fits = traced_shape(node) in (self.shape, (1, *self.shape[1:]))
+        fits = _shape(node) in (self.shape, (1, *self.shape[1:]))
         if not fits and node.target is not aten.scalar_tensor.default:
             raise _NotFusibleError
         if not _print(node, lambda value: "x"):
@@ -363,14 +364,14 @@ class _Region:
         if node in self.members or node in self.products or node in self.longs:
             return []
         if node in self.ends:
-            if traced_shape(node) != self.shape:
+            if _shape(node) != self.shape:
                 raise _NotFusibleError
             self.products.add(node)
             return [node]
         if self._is_each(node):
             return []
         if node.op == "placeholder":
-            if traced_shape(node) not in (self.shape, (1, *self.shape[1:])):
+            if _shape(node) not in (self.shape, (1, *self.shape[1:])):
                 raise _NotFusibleError
             if not _is_contiguous(node) or _dtype(node) is not torch.float32:
                 raise _NotFusibleError
@@ -386,9 +387,10 @@ class _Region:
         """Return whether a node has one number per client, or one for all."""
         if node.target is aten.scalar_tensor.default:
             return False
-        shape, kind = traced_shape(node), _dtype(node)
+        shape, kind = _shape(node), _dtype(node)
+        if shape is None or not (kind.is_floating_point or kind is torch.bool):
+            return False
         fits = prod(shape) == 1 or (len(shape) == 3 and shape[1:] == (1, 1))
-        fits = fits and (kind.is_floating_point or kind is torch.bool)
         return fits and _device(node) == _device(next(iter(self.products)))
 
     def with_neighbours(self) -> "_Region":
@@ -521,8 +523,16 @@ def _device(node: GraphNode) -> torch.device | None:
     return None if value is None else value.device
 
 
+def _shape(node: GraphNode) -> tuple[int, ...] | None:
+    """Return the shape at tracing time, or None if it is unknown."""
+    meta = node.meta.get("tensor_meta")
+    return tuple(meta.shape) if isinstance(meta, TensorMetadata) else None
+
+
 def _dtype(node: GraphNode) -> Any:
-    return node.meta["tensor_meta"].dtype
+    """Return the type at tracing time, or None if it is unknown."""
+    meta = node.meta.get("tensor_meta")
+    return meta.dtype if isinstance(meta, TensorMetadata) else None
 
 
 def _is_contiguous(node: GraphNode) -> bool:

@@ -246,7 +246,7 @@ OPERATIONS = {
     "more tests": lambda g, y: torch.where((g < 0.5) & ((y >= 0) | (g == y)), torch.inf, y),
     "constants": lambda g, y: torch.where(g > 0, torch.zeros_like(g), torch.ones_like(g)) + y,
     "filled": lambda g, y: torch.full_like(g, -2.5) * g + y.clone(),
-    "one number": lambda g, y: g * y.new_tensor(0.5),
+    "one number": lambda g, y: g * y.new_full((), 0.5),
     "not a number": lambda g, y: (y - 1).sqrt().clamp(min=0.5) + torch.maximum(g, (y - 1).sqrt()),
 }
 
@@ -354,6 +354,7 @@ def test_what_the_kernel_reads_is_changed_by_it(monkeypatch):
     assert len(update.targets) == 2
 
 
+HALF = torch.full((2, 1, 1), 0.5, device=DEVICE)
 KEPT = {
     "the product is needed as a whole": lambda y, g, lr: (y.copy_(y - g), g.cumsum(1)),
     "its weights are read afterwards": lambda y, g, lr: (y.copy_(y - g), y.cumsum(1)),
@@ -363,6 +364,7 @@ KEPT = {
     "rows": lambda y, g, lr: y.copy_(y - g * torch.ones(y.shape[2], device=y.device)),
     "changed in place": lambda y, g, lr: y.sub_(g),
     "changed twice": lambda y, g, lr: (y.copy_(g), y.copy_(-g)),
+    "a constant of the graph": lambda y, g, lr: y.copy_(y - g * HALF),
     "a part of a buffer": lambda y, g, lr: y[:, :].mT.copy_(g.mT),
 }
 
