@@ -4,7 +4,7 @@ Steps of plain gradient descent are compiled by `descent`. Here the direction, t
 that a method records are traced together with the gradient (`rows.TensorRows`), and the compiler
 fuses them. All state is updated in place, tensor by tensor; clients' rows are read and written only
 at the beginning and at the end of a local phase. On a GPU, gradients that are products with short
-sums are computed by the kernels that use them (`gpu.epilogue`).
+sums are computed by the kernels that use them (`gpu.products`).
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
 from ...core.types import Rows
-from ..gpu import epilogue, kernels
+from ..gpu import kernels, products
 from ..gpu.capture import CudaGraphFunction, is_on_gpu
 from ..gpu.graphs import finish, flatten_signature, placeholders
 from ..losses import Batch, DeferredBatch, LocalUpdate
@@ -114,7 +114,7 @@ class CompiledSteps:
         flatten_signature(whole)
         held = tree_leaves([self._state, gradient.low, self._constants])
         is_gpu = is_on_gpu(self._problem)
-        after = epilogue.extract(whole, kernels.MAX_FACTOR_TERMS) if gradient.has_kernels else []
+        after = products.extract(whole, kernels.MAX_FACTOR_TERMS) if gradient.has_kernels else []
         fast = compile_graph(whole, self._problem.device)
 
         def run(first: Tensor, *args: Any) -> None:

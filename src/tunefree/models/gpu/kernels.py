@@ -18,16 +18,14 @@ import importlib.util
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...core.errors import ArgumentError
 from ..conv2d import Pair, output_size
-
-if TYPE_CHECKING:
-    from .epilogue import Epilogue
+from .epilogue import Epilogue
 
 MAX_FACTOR_TERMS = 32  # terms of the sums in a product that `descend` computes
 
@@ -260,7 +258,7 @@ def descend(part: Tensor, low: Tensor | None, left: Tensor, right: Tensor, lr: T
 
 def update(
     targets: Sequence[Tensor],
-    epilogue: "Epilogue",
+    epilogue: Epilogue,
     factors: Sequence[tuple[Tensor, Tensor]],
     longs: Sequence[Tensor],
     each: Sequence[Tensor],
@@ -278,7 +276,7 @@ def update(
 
 
 def sum_products(
-    epilogue: "Epilogue",
+    epilogue: Epilogue,
     factors: Sequence[tuple[Tensor, Tensor]],
     longs: Sequence[Tensor],
     each: Sequence[Tensor],
@@ -292,7 +290,7 @@ def sum_products(
 
 
 def _launch(
-    epilogue: "Epilogue",
+    epilogue: Epilogue,
     factors: Sequence[tuple[Tensor, Tensor]],
     longs: Sequence[Tensor],
     each: Sequence[Tensor],
