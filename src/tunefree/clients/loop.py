@@ -236,8 +236,12 @@ class FusedStep:
         point = self.map("grad_at", y, state, constants)
         loss, g = self.gradient(evaluate, point)
         at_ref = None if problem.ref is None else self.gradient(evaluate, problem.ref)[1]
+
+        def slope(z: Rows) -> Rows:
+            return problem.correct(self.gradient(evaluate, z)[1], z, at_ref)
+
         d, scratch = problem.correct(g, point, at_ref), select_prefix(state, "scratch")
-        objective = self.objective(loss, y, problem, at_ref)
+        objective = self.objective(loss, y, problem, at_ref, slope=slope)
         context = self.context(state, constants, objective)
         new, lr, after = self.step.take(y, d, context, scratch)
         new = self.map("project", new, state, constants)
@@ -274,15 +278,16 @@ class FusedStep:
         problem: LocalProblem,
         at_ref: Rows | None,
         evaluate: Evaluate | None = None,
+        slope: Callable[[Rows], Rows] | None = None,
     ) -> LocalObjective:
-        """Return the objective; without `evaluate` it is known at y only."""
+        """Return the objective; without `evaluate` its value is known at y only."""
 
         def value(z: Rows) -> Rows:
             if evaluate is None:
                 raise NotImplementedError("A fused step has the loss at its own iterate only.")
             return evaluate(z)[0]
 
-        return _objective(y, loss, value, problem, self.transform, at_ref)
+        return _objective(y, loss, value, problem, self.transform, at_ref, slope)
 
 
 @dataclass(frozen=True)

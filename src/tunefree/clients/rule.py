@@ -222,8 +222,9 @@ class Step(ClientPart, ABC):
             objective; the engine then does not copy `d` out of its own memory.
         fusible: Whether `take` can be compiled together with the gradient: it consists of
             elementwise operations and sums over rows, has no branch on a tensor, evaluates the
-            objective at y only, and of `context` reads anything but share and the round beside its
-            plan. Holds for the class that defines `take`, not for subclasses that define their own.
+            objective at y only and its slope anywhere, and of `context` reads anything but share
+            and the round beside its plan. Holds for the class that defines `take`, not for
+            subclasses that define their own.
     """
 
     sets_lr: ClassVar[bool] = False

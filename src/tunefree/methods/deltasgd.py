@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ..clients.rule import Step, StepContext, StepResult, descend
 from ..core.fields import NonNegative, Positive
@@ -46,6 +47,7 @@ class DeltaSGD(Step):
     lr: Positive = 0.2
     theta: Positive = 1.0
     sets_lr: ClassVar[bool] = True
+    fusible: ClassVar[bool] = True
 
     def extra_gradients(self, steps: float) -> float:
         return max(steps - 1, 0.0)
@@ -56,7 +58,8 @@ class DeltaSGD(Step):
         return start | {"slopes": torch.zeros_like(one)}
 
     def take(self, y: Rows, d: Rows, context: StepContext, scratch: State) -> StepResult:
-        if context.index == 0:
+        first = context.index == 0
+        if first is True:
             return descend(y, d, scratch["lr"]), scratch["lr"], scratch
         assert context.objective.slope is not None
         last = scratch["last"]
@@ -66,8 +69,11 @@ class DeltaSGD(Step):
         known = (moved > 0) & (changed > 0)
         found = torch.where(known, self.gamma * moved / (2 * changed), grown)
         lr = torch.minimum(found, grown)
-        after = {"last": y, "lr": lr, "theta": lr / scratch["lr"]}
-        return descend(y, d, lr), lr, after | {"slopes": scratch["slopes"] + 1}
+        after = {"lr": lr, "theta": lr / scratch["lr"], "slopes": scratch["slopes"] + 1}
+        if isinstance(first, Tensor):  # a fused step: the gradient at `last` is computed in vain
+            after = {name: torch.where(first, scratch[name], v) for name, v in after.items()}
+        lr = after["lr"]
+        return descend(y, d, lr), lr, after | {"last": y}
 
 
 @register_method("Kim 2024", arxiv="2306.11201")

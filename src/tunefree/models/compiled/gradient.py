@@ -41,6 +41,7 @@ class TensorGradient:
         cast: Indices of the copies that the graph reads.
         factored: Indices of the gradients that are returned as factors.
         looked_up: Indices of the gradients of embeddings that are returned as rows and tokens.
+        has_kernels: Whether large products may be left to kernels that also use them.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class TensorGradient:
         self._columns: dict[int, flatten.ColumnOrder] = {}  # of weights whose columns are reordered
         self.factored: list[int] = []
         self.looked_up: list[int] = []
+        self.has_kernels = False
         self.graph = self._trace(gradients, batch, samples_last=not on_gpu)
         self.cast = rewrite.use_cast_inputs(self.graph, len(self.low))
         if on_gpu:
@@ -69,8 +71,9 @@ class TensorGradient:
             rewrite.merge_copies(self.graph)
             rewrite.fuse_conv_relu(self.graph)
             self._columns = flatten.flatten_in_memory_order(self.graph, count, given)
-            fast = problem.precision in ("tf32", "bf16") and kernels.is_available(problem.device)
-            if factors and fast:
+            fast = problem.precision in ("tf32", "bf16")
+            self.has_kernels = fast and kernels.is_available(problem.device)
+            if factors and self.has_kernels:
                 self.factored = rewrite.return_factors(self.graph, given, kernels.MAX_FACTOR_TERMS)
         elif factors:
             self.looked_up = embedding.return_rows(self.graph)

@@ -3,7 +3,8 @@
 Steps of plain gradient descent are compiled by `descent`. Here the direction, the step and the sums
 that a method records are traced together with the gradient (`rows.TensorRows`), and the compiler
 fuses them. All state is updated in place, tensor by tensor; clients' rows are read and written only
-at the beginning and at the end of a local phase.
+at the beginning and at the end of a local phase. On a GPU, gradients that are products with short
+sums are computed by the kernels that use them (`gpu.products`).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
 from ...core.types import Rows
+from ..gpu import kernels, products
 from ..gpu.capture import CudaGraphFunction, is_on_gpu
 from ..gpu.graphs import finish, flatten_signature, placeholders
 from ..losses import Batch, DeferredBatch, LocalUpdate
@@ -108,15 +110,18 @@ class CompiledSteps:
         whole = trace_graph(step, self._state, gradient.low, self._constants, *batch)
         finish(whole)  # a trial of a line search reads no gradient
         self._used |= self._find_used(whole)
-        held: list[Any] = [self._state, gradient.low, self._constants]
+        # to find the tensors in every call takes a good part of a small step
+        flatten_signature(whole)
+        held = tree_leaves([self._state, gradient.low, self._constants])
         is_gpu = is_on_gpu(self._problem)
-        if not is_gpu:  # to find the tensors in every call takes a good part of a small step
-            flatten_signature(whole)
-            held = tree_leaves(held)
+        after = products.extract(whole, kernels.MAX_FACTOR_TERMS) if gradient.has_kernels else []
         fast = compile_graph(whole, self._problem.device)
 
-        def run(first: Tensor, *args: Any) -> Any:
-            return fast(*held, *(args if is_gpu else tree_leaves(args)))
+        def run(first: Tensor, *args: Any) -> None:
+            given = [*held, *tree_leaves(args)]
+            results = fast(*given)
+            for update in after:
+                update(given, results)
 
         run(gradient.parts[0], *batch)
         return CudaGraphFunction(run, gradient.parts[0], *batch) if is_gpu else run

@@ -8,13 +8,15 @@ v = ow s - p + kw d:
     grad_x[i, b, h, v, c]   = sum over oh, ow, kh, kw, o of   g[i, b, oh, ow, o] w[i, kh, kw, c, o]
     grad_w[i, kh, kw, c, o] = sum over b, oh, ow of           x[i, b, h, v, c] g[i, b, oh, ow, o]
 
-Also sums over the pixels of images (`channel_sums`), and descent along gradients that are products
-(`descend`). Channels come last. Tensors are float32 or bfloat16; sums are in float32, and so is
-grad_w. No sum depends on the order in which programs run: the same inputs give the same bits.
+Also sums over the pixels of images (`channel_sums`), descent along gradients that are products
+(`descend`), and other elementwise operations on products (`update`, `sum_products`). Channels come
+last. Tensors are float32 or bfloat16; sums are in float32, and so is grad_w. No sum depends on the
+order in which programs run: the same inputs give the same bits.
 """
 
 import importlib.util
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ from torch import Tensor
 
 from ...core.errors import ArgumentError
 from ..conv2d import Pair, output_size
+from .epilogue import Epilogue
 
 MAX_FACTOR_TERMS = 32  # terms of the sums in a product that `descend` computes
 
@@ -251,6 +254,87 @@ def descend(part: Tensor, low: Tensor | None, left: Tensor, right: Tensor, lr: T
         _block_size(K, MAX_FACTOR_TERMS),
         num_warps=2,
     )
+
+
+def update(
+    targets: Sequence[Tensor],
+    epilogue: Epilogue,
+    factors: Sequence[tuple[Tensor, Tensor]],
+    longs: Sequence[Tensor],
+    each: Sequence[Tensor],
+) -> None:
+    """Write the values of an epilogue to `targets` (m, O, I), which may be among `longs`.
+
+    Args:
+        targets: float32, or copies in bfloat16; contiguous.
+        epilogue: The operations on the products and the other operands.
+        factors: Factors (m, O, K) and (m, K, I) of each product, K <= MAX_FACTOR_TERMS.
+        longs: float32 (m, O, I) or (1, O, I), contiguous.
+        each: One number per client (m, 1, 1), or one for all.
+    """
+    _launch(epilogue, factors, longs, each, list(targets), tuple(targets[0].shape))
+
+
+def sum_products(
+    epilogue: Epilogue,
+    factors: Sequence[tuple[Tensor, Tensor]],
+    longs: Sequence[Tensor],
+    each: Sequence[Tensor],
+) -> Tensor:
+    """Return the sums (m,) over each client's numbers of an epilogue's only value.
+
+    The other arguments are as in `update`.
+    """
+    left, right = factors[0]
+    return _launch(epilogue, factors, longs, each, None, (*left.shape[:2], right.shape[2])).sum(1)
+
+
+def _launch(
+    epilogue: Epilogue,
+    factors: Sequence[tuple[Tensor, Tensor]],
+    longs: Sequence[Tensor],
+    each: Sequence[Tensor],
+    targets: list[Tensor] | None,
+    shape: tuple[int, ...],
+) -> Tensor:
+    """Run the kernel of an epilogue; return the sums (m, tiles) over tiles without targets."""
+    from . import _triton_epilogue
+
+    (m, O, I), first = shape, (factors[0] if factors else longs)[0]
+    for name, tensors in {"targets": targets or [], "longs": longs}.items():
+        for t in tensors:
+            if not t.is_contiguous():
+                raise ArgumentError(f"{name} of an epilogue must be contiguous, got {t.stride()}.")
+    rows, cols = (16, 128) if first.dtype == torch.bfloat16 else (32, 64)
+    tiles = _ceil_div(O, rows) * _ceil_div(I, cols)
+    sums = first.new_empty((m, tiles) if targets is None else (0, 0), dtype=torch.float32)
+    sizes: list[int] = []
+    blocks: list[int] = []
+    for left, right in factors:
+        K = left.shape[2]
+        if K > MAX_FACTOR_TERMS:
+            raise ArgumentError(
+                f"Factors must have at most {MAX_FACTOR_TERMS} terms in each sum, got {K}."
+            )
+        sizes += [K, *left.stride(), *right.stride()]
+        blocks.append(_block_size(K, MAX_FACTOR_TERMS))
+    sizes += [0 if e.numel() == 1 else e.stride(0) for e in each]
+    kernel = _triton_epilogue.kernel(epilogue, targets is None)  # type: ignore[no-untyped-call]
+    kernel[(m * tiles,)](
+        *(side for pair in factors for side in pair),
+        *longs,
+        *each,
+        *([sums] if targets is None else targets),
+        O,
+        I,
+        *sizes,
+        _precision(bool(torch.backends.cuda.matmul.allow_tf32)),
+        rows,
+        cols,
+        *blocks,
+        num_warps=2 if len(longs) + len(factors) <= 2 else 4,
+    )
+    return sums
 
 
 # The fastest on an H200 of a dozen choices for each layer of the reference networks.

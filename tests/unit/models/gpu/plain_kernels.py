@@ -35,6 +35,22 @@ def fake_kernels(monkeypatch):
         if low is not None:
             low.copy_(part)
 
+    def evaluate(epilogue, factors, longs, each):
+        products = [torch.bmm(left.float(), right.float()) for left, right in factors]
+        return epilogue(products, longs, each)
+
+    def update(targets, epilogue, factors, longs, each):
+        calls.append("update")
+        assert all(t.is_contiguous() for t in (*targets, *longs))
+        values = [v.clone() for v in evaluate(epilogue, factors, longs, each)]
+        for target, value in zip(targets, values, strict=True):
+            target.copy_(value)
+
+    def sum_products(epilogue, factors, longs, each):
+        calls.append("sum_products")
+        (value,) = evaluate(epilogue, factors, longs, each)
+        return value.sum((1, 2))
+
     def channel_sums(x, centre, g=None):
         calls.append("channel_sums")
         away = x.float() - centre[:, :, None, None]
@@ -45,6 +61,8 @@ def fake_kernels(monkeypatch):
         monkeypatch.setattr(kernels, name, plain_convolution(name))
     monkeypatch.setattr(kernels, "descend", descend)
     monkeypatch.setattr(kernels, "channel_sums", channel_sums)
+    monkeypatch.setattr(kernels, "update", update)
+    monkeypatch.setattr(kernels, "sum_products", sum_products)
     monkeypatch.setattr(kernels, "is_available", lambda device: True)
     monkeypatch.setattr(kernels, "weight_blocks", lambda *_: kernels.Blocks(16, 16, 16))
     monkeypatch.setattr(convolution, "_uses_kernels", lambda x: True)

@@ -59,7 +59,9 @@ class Squares(nn.Module):
 
 
 def fit(device="cuda", method="fedavg", model=net, **settings):
-    made = tf.methods.get(method, **({"lr": 0.1} if method in ("fedavg", "scaffold") else {}))
+    made = method
+    if isinstance(method, str):
+        made = tf.methods.get(method, **({"lr": 0.1} if method in ("fedavg", "scaffold") else {}))
     given = {"rounds": 6, "cohort": 4, "steps": 5, "batch": 6, "compile": False} | settings
     return tf.fit(model(), federation(), made, device=device, **given)
 
