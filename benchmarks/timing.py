@@ -9,6 +9,7 @@ side: engines compile or record graphs in them. Set-up is the time until the fir
 less one round as they are later.
 """
 
+import gc
 import json
 import os
 import resource
@@ -77,6 +78,7 @@ class PeakMemory:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         if device.type == "cuda":
+            gc.collect()  # what earlier runs left in reference cycles is not held any more
             torch.cuda.reset_peak_memory_stats(device)
             self._before = torch.cuda.memory_allocated(device)
 
