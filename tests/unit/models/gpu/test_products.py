@@ -450,7 +450,7 @@ def test_methods_on_a_gpu(name, model, precision, monkeypatch):
     apart = test_on_a_gpu.fit(method=method, **words)
     assert fused.settings["engine"] == apart.settings["engine"] == "vmap, compiled"
     error = float((fused.x - apart.x).norm() / (apart.x - apart.problem.start).norm())
-    # fedhyper's rates are inner products of updates: a start that differs by 3e-4 changes its run by
+    # fedhyper follows inner products of updates: a start that differs by 3e-4 changes its run by
     # up to 6e-2 (on a CPU in float64), those of the others by 2e-2
     bound = {"tf32": 0.15 if name == "fedhyper" else 0.05, "bf16": 0.3}[precision]
     assert error < bound, f"{error:.1e}"
