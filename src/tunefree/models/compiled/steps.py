@@ -114,7 +114,9 @@ class CompiledSteps:
         flatten_signature(whole)
         held = tree_leaves([self._state, gradient.low, self._constants])
         is_gpu = is_on_gpu(self._problem)
-        after = products.extract(whole, kernels.MAX_FACTOR_TERMS) if gradient.has_kernels else []
+        after = (
+            products.take_epilogues(whole, kernels.MAX_FACTOR_TERMS) if gradient.has_kernels else []
+        )
         fast = compile_graph(whole, self._problem.device)
 
         def run(first: Tensor, *args: Any) -> None:

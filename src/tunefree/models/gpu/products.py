@@ -2,11 +2,11 @@
 
 A gradient of a large layer is a product with a short sum (the batch): as large as the weights, and
 cheap to compute. What a local step does with it is elementwise: it shifts it, moves the weights,
-adds to a sum. `extract` takes such operations, the epilogue of a product, out of the graph of a
-step, up to the buffers that they change. The graph then returns the product's factors, and a kernel
-computes product and epilogue tile by tile (`kernels.update`). Sums over a client's numbers, and
-values that other operations need as a whole, such as the trial point of a line search, become calls
-of `sum_products` and `write_products` inside the graph, since what follows depends on them.
+adds to a sum. `take_epilogues` takes such operations, the epilogue of a product, out of the graph
+of a step, up to the buffers that they change. The graph then returns the product's factors, and a
+kernel computes product and epilogue tile by tile (`kernels.update`). Sums over a client's numbers,
+and values that other operations need as a whole, such as the trial point of a line search, become
+calls of `sum_products` and `write_products` inside the graph, since what follows depends on them.
 
 A product that is itself needed as a whole remains with the compiler.
 """
@@ -100,7 +100,7 @@ def _empty_product(factors: list[Tensor], low: bool) -> Tensor:
     return factors[0].new_empty(shape, dtype=torch.bfloat16 if low else torch.float32)
 
 
-def extract(graph: GraphModule, max_terms: int) -> list[Update]:
+def take_epilogues(graph: GraphModule, max_terms: int) -> list[Update]:
     """Take the epilogues of large products out of the graph of a step.
 
     Args:

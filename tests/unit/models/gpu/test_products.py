@@ -74,14 +74,14 @@ def as_on_a_gpu(request, monkeypatch):
 @pytest.fixture
 def updates(monkeypatch):
     """The updates that were found."""
-    found, extract = [], products.extract
+    found, take = [], products.take_epilogues
 
     def watched(*args):
-        out = extract(*args)
+        out = take(*args)
         found.extend(out)
         return out
 
-    monkeypatch.setattr(products, "extract", watched)
+    monkeypatch.setattr(products, "take_epilogues", watched)
     return found
 
 
@@ -186,7 +186,7 @@ def step(y, s, shared, low, lr, active, a, b, c, d):
 def call(function, given):
     """Run a step as a graph from which epilogues were taken; return updates and results."""
     graph = make_fx(function)(*[t.clone() for t in given])
-    updates = products.extract(graph, kernels.MAX_FACTOR_TERMS)
+    updates = products.take_epilogues(graph, kernels.MAX_FACTOR_TERMS)
     results = graph(*given)
     for update in updates:
         update(given, results)
@@ -399,13 +399,13 @@ def test_long_sums_small_layers_and_weights_remain_with_the_compiler(monkeypatch
 
 def test_equal_epilogues_have_equal_names():
     graphs = [make_fx(step)(*operands(2, 130, 150, terms)) for terms in (3, 7)]
-    (one,), (two,) = (products.extract(graph, 32) for graph in graphs)
+    (one,), (two,) = (products.take_epilogues(graph, 32) for graph in graphs)
     assert one.epilogue is not two.epilogue
     assert one.epilogue.key == two.epilogue.key
 
 
 def test_strided_operands_and_long_sums_are_refused():
-    (update,) = products.extract(make_fx(step)(*operands(2, 130, 150, 3)), 32)
+    (update,) = products.take_epilogues(make_fx(step)(*operands(2, 130, 150, 3)), 32)
     y, left, right = torch.zeros(2, 130, 150), torch.zeros(2, 130, 33), torch.zeros(2, 33, 150)
     with pytest.raises(ArgumentError, match=r"targets of an epilogue must be contiguous"):
         kernels.update([y.mT], update.epilogue, [(left, right)], [], [])
@@ -446,7 +446,7 @@ def test_methods_on_a_gpu(name, model, precision, monkeypatch):
     assert torch.equal(fused.x, again.x)
     if name != "auto":  # which takes plain steps
         assert updated == LARGE[model]
-    monkeypatch.setattr(products, "extract", lambda *_: [])
+    monkeypatch.setattr(products, "take_epilogues", lambda *_: [])
     apart = test_on_a_gpu.fit(method=method, **words)
     assert fused.settings["engine"] == apart.settings["engine"] == "vmap, compiled"
     error = float((fused.x - apart.x).norm() / (apart.x - apart.problem.start).norm())
