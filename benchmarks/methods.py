@@ -5,6 +5,7 @@ judged per gradient: a step of MIME takes two, and each trial of a line search c
 Losses that a server asks for between rounds (FedProxLoD) are in the time and are not counted.
 """
 
+import statistics
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -106,9 +107,10 @@ def _measure_method(
         engine=Engine(precision=precision),
     )
     check_finished(run.status)
-    last = run.history[-1]
-    gradients = last["gradients"] / (work.clients * work.steps)
-    trials = last.get("trials", 0.0)
+    counted = run.history[WARM:]
+    gradients = [row["gradients"] / (work.clients * work.steps) for row in counted]
+    trials = [row.get("trials", 0.0) for row in counted]
+    each = zip(watch.ours, gradients, trials, strict=True)
     ours = summarize("ours_ms", watch.ours, 1e3 / work.steps)
     return {
         "model": model,
@@ -118,9 +120,11 @@ def _measure_method(
         "precision": run.settings.get("precision", precision),
         "engine": run.settings.get("engine"),
         **ours,
-        "gradients": gradients,
-        "trials": trials,
-        "gradient_ms": ours["ours_ms"] / (gradients + TRIAL * trials),
+        "gradients": statistics.mean(gradients),
+        "trials": statistics.mean(trials),
+        "gradient_ms": statistics.median(
+            1e3 * t / work.steps / (g + TRIAL * n) for t, g, n in each
+        ),
         "setup_s": watch.setup,
         "memory": watch.memory,
     }
