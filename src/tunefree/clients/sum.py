@@ -111,11 +111,11 @@ class Sum(Direction):
         return reduce(add, [p.local_problem(x, sent, mine, t) for (p, mine), sent in each])
 
     def between_phases(self, result: LocalResult, own: State, t: Round) -> State:
-        each = zip(self._split(own), self._works(result), strict=True)
+        each = zip(self._split(own), self._results(result), strict=True)
         return _pack([p.between_phases(part, mine, t) for (p, mine), part in each])
 
     def upload(self, result: LocalResult, own: State, t: Round) -> tuple[Channels, State]:
-        each = zip(self._split(own), self._works(result), strict=True)
+        each = zip(self._split(own), self._results(result), strict=True)
         pairs = [p.upload(part, mine, t) for (p, mine), part in each]
         return {k: v for sent, _ in pairs for k, v in sent.items()}, _pack([o for _, o in pairs])
 
@@ -134,5 +134,5 @@ class Sum(Direction):
         common = {name: v for name, v in down.items() if not name.partition(".")[0].isdigit()}
         return [common | mine for _, mine in self._split(down)]
 
-    def _works(self, result: LocalResult) -> list[LocalResult]:
+    def _results(self, result: LocalResult) -> list[LocalResult]:
         return [replace(result, down=down) for down in self._down(result.down)]

@@ -122,7 +122,7 @@ def take_epilogues(graph: GraphModule, max_terms: int) -> list[Update]:
         region = _Region(graph, ends, order, traced_shape(end))
         try:
             region.grow(end)
-            region.check()
+            region.complete()
         except _NotFusibleError:
             continue
         region = region.with_neighbours()
@@ -350,7 +350,7 @@ class _Region:
             )
             try:
                 wider.add_change(node)
-                wider.check()
+                wider.complete()
             except _NotFusibleError:
                 continue
             if region.longs & set(wider.slice([node.args[1]]).longs):
@@ -363,10 +363,10 @@ class _Region:
         for product in self._add_operand(copy.args[1]):
             self.grow(product)
 
-    def check(self) -> None:
-        """Raise `_NotFusibleError` unless the kernels may run after the graph, as they will."""
+    def complete(self) -> None:
+        """Add the changes of what is read; raise unless the kernels may run after the graph."""
         seen = -1
-        while seen != len(self.copies):  # what is read and changed in the graph is changed here
+        while seen != len(self.copies):
             seen = len(self.copies)
             for node in self.graph.graph.nodes:
                 if node.target is not aten.copy_.default or node in self.copies:
