@@ -37,14 +37,14 @@ def _load(text):
 def source(epilogue, sums):
     """Return the source of the kernel `epilogue`."""
     made, values = epilogue.lines
-    products, longs, each = (
-        range(n) for n in (epilogue.products, len(epilogue.own), len(epilogue.tests))
+    products, matrices, scalars = (
+        range(n) for n in (epilogue.products, len(epilogue.per_client), len(epilogue.booleans))
     )
     outs = ["sums"] if sums else [f"out{k}" for k in range(len(values))]
     names = [f"{side}{k}" for k in products for side in ("left", "right")]
-    names += [f"many{k}" for k in longs] + [f"one{k}" for k in each] + outs + ["O", "I"]
+    names += [f"many{k}" for k in matrices] + [f"one{k}" for k in scalars] + outs + ["O", "I"]
     names += [f"{size}{k}" for k in products for size in ("K", "LM", "LO", "LK", "RM", "RK", "RI")]
-    names += [f"EM{k}" for k in each]
+    names += [f"EM{k}" for k in scalars]
     names += [
         f"{n}: tl.constexpr" for n in ("PRECISION", "BM", "BN", *(f"BK{k}" for k in products))
     ]
@@ -59,12 +59,11 @@ def source(epilogue, sums):
         "at = client * O * I + shared",
         "here = (rows < O)[:, None] & (cols < I)[None, :]",
     ]
-    for k in longs:
-        body.append(
-            f"long{k} = tl.load(many{k} + {'at' if epilogue.own[k] else 'shared'}, here, 0.0)"
-        )
-    for k in each:
-        kind = "" if epilogue.tests[k] else ".to(tl.float32)"
+    for k in matrices:
+        place = "at" if epilogue.per_client[k] else "shared"
+        body.append(f"long{k} = tl.load(many{k} + {place}, here, 0.0)")
+    for k in scalars:
+        kind = "" if epilogue.booleans[k] else ".to(tl.float32)"
         body.append(f"each{k} = tl.load(one{k} + client * EM{k}){kind}")
     for k in products:
         body += [

@@ -22,25 +22,26 @@ class Epilogue:
     """Elementwise operations on products (m, o, i) and other operands.
 
     Args:
-        graph: (*products, *longs, *each) -> [value, ...].
+        graph: (*products, *matrices, *scalars) -> [value, ...].
         products: Number of products.
-        own: For each long operand, whether each client has its own: (m, o, i), else (1, o, i).
-        tests: For each operand with one number per client (m, 1, 1) or one for all, whether it is a
-            truth value.
+        per_client: For each matrix operand, whether each client has its own: (m, o, i), else
+            (1, o, i).
+        booleans: For each scalar operand, one number per client (m, 1, 1) or one for all, whether
+            it is boolean.
     """
 
     graph: GraphModule
     products: int
-    own: tuple[bool, ...]
-    tests: tuple[bool, ...]
+    per_client: tuple[bool, ...]
+    booleans: tuple[bool, ...]
 
     @cached_property
     def lines(self) -> tuple[list[str], list[str]]:
         """The operations as statements of a Triton kernel, and the names of the values."""
         names: dict[GraphNode, str] = {}
         given = [f"product{k}" for k in range(self.products)]
-        given += [f"long{k}" for k in range(len(self.own))]
-        given += [f"each{k}" for k in range(len(self.tests))]
+        given += [f"long{k}" for k in range(len(self.per_client))]
+        given += [f"each{k}" for k in range(len(self.booleans))]
         made: list[str] = []
 
         for node in self.graph.graph.nodes:
@@ -54,14 +55,14 @@ class Epilogue:
     @cached_property
     def key(self) -> str:
         """A name that is the same for equal epilogues, in any process."""
-        text = f"{self.graph.code} {self.products} {self.own} {self.tests}"
+        text = f"{self.graph.code} {self.products} {self.per_client} {self.booleans}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def __call__(
-        self, products: Iterable[Tensor], longs: Iterable[Tensor], each: Iterable[Tensor]
+        self, products: Iterable[Tensor], matrices: Iterable[Tensor], scalars: Iterable[Tensor]
     ) -> list[Tensor]:
         """Return the values, computed by PyTorch."""
-        values: list[Tensor] = self.graph(*products, *longs, *each)
+        values: list[Tensor] = self.graph(*products, *matrices, *scalars)
         return values
 
 

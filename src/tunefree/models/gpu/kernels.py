@@ -260,48 +260,50 @@ def update(
     targets: Sequence[Tensor],
     epilogue: Epilogue,
     factors: Sequence[tuple[Tensor, Tensor]],
-    longs: Sequence[Tensor],
-    each: Sequence[Tensor],
+    matrices: Sequence[Tensor],
+    scalars: Sequence[Tensor],
 ) -> None:
-    """Write the values of an epilogue to `targets` (m, O, I), which may be among `longs`.
+    """Write the values of an epilogue to `targets` (m, O, I), which may be among `matrices`.
 
     Args:
         targets: float32, or copies in bfloat16; contiguous.
         epilogue: The operations on the products and the other operands.
         factors: Factors (m, O, K) and (m, K, I) of each product, K <= MAX_FACTOR_TERMS.
-        longs: float32 (m, O, I) or (1, O, I), contiguous.
-        each: One number per client (m, 1, 1), or one for all.
+        matrices: float32 (m, O, I) or (1, O, I), contiguous.
+        scalars: One number per client (m, 1, 1), or one for all.
     """
-    _launch(epilogue, factors, longs, each, list(targets), tuple(targets[0].shape))
+    _launch(epilogue, factors, matrices, scalars, list(targets), tuple(targets[0].shape))
 
 
 def sum_products(
     epilogue: Epilogue,
     factors: Sequence[tuple[Tensor, Tensor]],
-    longs: Sequence[Tensor],
-    each: Sequence[Tensor],
+    matrices: Sequence[Tensor],
+    scalars: Sequence[Tensor],
 ) -> Tensor:
     """Return the sums (m,) over each client's numbers of an epilogue's only value.
 
     The other arguments are as in `update`.
     """
     left, right = factors[0]
-    return _launch(epilogue, factors, longs, each, None, (*left.shape[:2], right.shape[2])).sum(1)
+    return _launch(
+        epilogue, factors, matrices, scalars, None, (*left.shape[:2], right.shape[2])
+    ).sum(1)
 
 
 def _launch(
     epilogue: Epilogue,
     factors: Sequence[tuple[Tensor, Tensor]],
-    longs: Sequence[Tensor],
-    each: Sequence[Tensor],
+    matrices: Sequence[Tensor],
+    scalars: Sequence[Tensor],
     targets: list[Tensor] | None,
     shape: tuple[int, ...],
 ) -> Tensor:
     """Run the kernel of an epilogue; return the sums (m, tiles) over tiles without targets."""
     from . import _triton_epilogue
 
-    (m, O, I), first = shape, (factors[0] if factors else longs)[0]
-    for name, tensors in {"targets": targets or [], "longs": longs}.items():
+    (m, O, I), first = shape, (factors[0] if factors else matrices)[0]
+    for name, tensors in {"targets": targets or [], "matrices": matrices}.items():
         for t in tensors:
             if not t.is_contiguous():
                 raise ArgumentError(f"{name} of an epilogue must be contiguous, got {t.stride()}.")
@@ -318,12 +320,12 @@ def _launch(
             )
         sizes += [K, *left.stride(), *right.stride()]
         blocks.append(_block_size(K, MAX_FACTOR_TERMS))
-    sizes += [0 if e.numel() == 1 else e.stride(0) for e in each]
+    sizes += [0 if e.numel() == 1 else e.stride(0) for e in scalars]
     kernel = _triton_epilogue.kernel(epilogue, targets is None)  # type: ignore[no-untyped-call]
     kernel[(m * tiles,)](
         *(side for pair in factors for side in pair),
-        *longs,
-        *each,
+        *matrices,
+        *scalars,
         *([sums] if targets is None else targets),
         O,
         I,
@@ -332,7 +334,7 @@ def _launch(
         rows,
         cols,
         *blocks,
-        num_warps=2 if len(longs) + len(factors) <= 2 else 4,
+        num_warps=2 if len(matrices) + len(factors) <= 2 else 4,
     )
     return sums
 

@@ -44,22 +44,25 @@ class Update:
     Args:
         epilogue: What is written, in the order of `targets`.
         targets: Indices of the graph's arguments that are changed.
-        longs: Indices of the arguments that are read.
-        start: Index of its first number among the graph's results: the factors, then `each`.
+        matrices: Indices of the arguments that are read.
+        start: Index of its first number among the graph's results: the factors, then `scalars`.
     """
 
     epilogue: Epilogue
     targets: tuple[int, ...]
-    longs: tuple[int, ...]
+    matrices: tuple[int, ...]
     start: int
 
     def __call__(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Change the targets among the graph's arguments, with the results of its call."""
         count, some = self.epilogue.products, list(results[self.start :])
-        factors, each = some[: 2 * count], some[2 * count : 2 * count + len(self.epilogue.tests)]
+        factors, scalars = (
+            some[: 2 * count],
+            some[2 * count : 2 * count + len(self.epilogue.booleans)],
+        )
         pairs = list(zip(factors[::2], factors[1::2], strict=True))
-        longs = [given[k] for k in self.longs]
-        kernels.update([given[k] for k in self.targets], self.epilogue, pairs, longs, each)
+        matrices = [given[k] for k in self.matrices]
+        kernels.update([given[k] for k in self.targets], self.epilogue, pairs, matrices, scalars)
 
 
 _KNOWN: dict[str, Epilogue] = {}  # of the operations below, by key
@@ -67,11 +70,11 @@ _KNOWN: dict[str, Epilogue] = {}  # of the operations below, by key
 
 @torch.library.custom_op("tunefree::sum_products", mutates_args=())
 def sum_products(
-    key: str, factors: list[Tensor], longs: list[Tensor], each: list[Tensor]
+    key: str, factors: list[Tensor], matrices: list[Tensor], scalars: list[Tensor]
 ) -> Tensor:
     """Return the sums (m,) over each client's numbers of an epilogue with one value."""
     pairs = list(zip(factors[::2], factors[1::2], strict=True))
-    return kernels.sum_products(_KNOWN[key], pairs, longs, each)
+    return kernels.sum_products(_KNOWN[key], pairs, matrices, scalars)
 
 
 @sum_products.register_fake
@@ -81,17 +84,17 @@ def _(key: str, factors: list[Tensor], *_: object) -> Tensor:
 
 @torch.library.custom_op("tunefree::write_products", mutates_args=())
 def write_products(
-    key: str, factors: list[Tensor], longs: list[Tensor], each: list[Tensor], low: bool
+    key: str, factors: list[Tensor], matrices: list[Tensor], scalars: list[Tensor], low: bool
 ) -> Tensor:
     """Return the only value (m, o, i) of an epilogue, in bfloat16 with `low`."""
     pairs = list(zip(factors[::2], factors[1::2], strict=True))
     out = _empty_product(factors, low)
-    kernels.update([out], _KNOWN[key], pairs, longs, each)
+    kernels.update([out], _KNOWN[key], pairs, matrices, scalars)
     return out
 
 
 @write_products.register_fake
-def _(key: str, factors: list[Tensor], longs: object, each: object, low: bool) -> Tensor:
+def _(key: str, factors: list[Tensor], matrices: object, scalars: object, low: bool) -> Tensor:
     return _empty_product(factors, low)
 
 
@@ -127,7 +130,7 @@ def take_epilogues(graph: GraphModule, max_terms: int) -> list[Update]:
             continue
         region = region.with_neighbours()
         changed = {target for other in regions for target in other.targets}
-        if changed & region.long_arguments:
+        if changed & region.matrix_arguments:
             continue
         taken |= region.products
         regions.append(region)
@@ -142,10 +145,10 @@ def take_epilogues(graph: GraphModule, max_terms: int) -> list[Update]:
             continue
         found = region.slice([copy.args[1] for copy in region.copies])
         written, read = (
-            tuple(given[node] for node in some) for some in (region.targets, found.longs)
+            tuple(given[node] for node in some) for some in (region.targets, found.matrices)
         )
         made.append(Update(found.epilogue, written, read, len(results)))
-        results += [*found.factors, *(region.keep(e) for e in found.each)]
+        results += [*found.factors, *(region.keep(e) for e in found.scalars)]
     for region in regions:
         for copy in reversed(region.copies):
             graph.graph.erase_node(copy)
@@ -193,8 +196,8 @@ class _Slice:
 
     epilogue: Epilogue
     factors: list[GraphNode]
-    longs: list[GraphNode]
-    each: list[GraphNode]
+    matrices: list[GraphNode]
+    scalars: list[GraphNode]
 
 
 def _find_products(
@@ -235,7 +238,7 @@ class _Region:
     shape: tuple[int, ...]
     products: set[GraphNode] = field(default_factory=set)
     members: set[GraphNode] = field(default_factory=set)  # operations that are taken out
-    longs: set[GraphNode] = field(default_factory=set)  # arguments that are read
+    matrices: set[GraphNode] = field(default_factory=set)  # arguments that are read
     copies: list[GraphNode] = field(default_factory=list)  # what changes arguments
     results: list[GraphNode] = field(default_factory=list)  # of which the graph needs the value
 
@@ -245,9 +248,9 @@ class _Region:
         return [copy.args[0] for copy in self.copies]
 
     @property
-    def long_arguments(self) -> set[GraphNode]:
+    def matrix_arguments(self) -> set[GraphNode]:
         """All arguments that are read or changed."""
-        return self.longs | set(self.targets)
+        return self.matrices | set(self.targets)
 
     def grow(self, end: GraphNode) -> None:
         """Add a product and all that depends on it, or raise `_NotFusibleError`."""
@@ -258,7 +261,7 @@ class _Region:
             for user in node.users:
                 if user.target is aten.copy_.default:
                     self._add_copy(user)
-                elif _is_long_sum(user) or self._is_low(user):
+                elif _is_matrix_sum(user) or self._is_low(user):
                     self._add_result(user)
                 elif user not in self.members:
                     try:
@@ -302,7 +305,7 @@ class _Region:
 
     def _add_operand(self, node: GraphNode) -> list[GraphNode]:
         """Add what an operation reads; return the products that are new, for `grow`."""
-        if node in self.members or node in self.products or node in self.longs:
+        if node in self.members or node in self.products or node in self.matrices:
             return []
         if node in self.ends:
             if known_shape(node) != self.shape:
@@ -316,7 +319,7 @@ class _Region:
                 raise _NotFusibleError
             if not _is_contiguous(node) or known_dtype(node) is not torch.float32:
                 raise _NotFusibleError
-            self.longs.add(node)
+            self.matrices.add(node)
             return []
         self._check_member(node)  # computed again, where others use it too
         found = []
@@ -344,7 +347,7 @@ class _Region:
                 region,
                 products=set(region.products),
                 members=set(region.members),
-                longs=set(region.longs),
+                matrices=set(region.matrices),
                 copies=list(region.copies),
                 results=list(region.results),
             )
@@ -353,7 +356,7 @@ class _Region:
                 wider.complete()
             except _NotFusibleError:
                 continue
-            if region.longs & set(wider.slice([node.args[1]]).longs):
+            if region.matrices & set(wider.slice([node.args[1]]).matrices):
                 region = wider
         return region
 
@@ -371,7 +374,7 @@ class _Region:
             for node in self.graph.graph.nodes:
                 if node.target is not aten.copy_.default or node in self.copies:
                     continue
-                if node.args[0] in self.longs:
+                if node.args[0] in self.matrices:
                     self.add_change(node)
         if len(set(self.targets)) < len(self.copies):
             raise _NotFusibleError
@@ -386,7 +389,7 @@ class _Region:
                     raise _NotFusibleError  # it reads what is changed
             schema = getattr(node.target, "_schema", None)
             changes = schema is not None and schema.is_mutable
-            if changes and storage_node(node.args[0]) in self.long_arguments:
+            if changes and storage_node(node.args[0]) in self.matrix_arguments:
                 raise _NotFusibleError
 
     def slice(self, values: Sequence[GraphNode]) -> _Slice:
@@ -401,23 +404,25 @@ class _Region:
                 todo += [] if self._is_leaf(node) else node.all_input_nodes
         some = sorted(needed, key=self.order.__getitem__)
         products = [n for n in some if n in self.products]
-        longs = [n for n in some if n in self.longs]
-        each = [n for n in some if self._is_leaf(n) and n not in self.products | self.longs]
+        matrices = [n for n in some if n in self.matrices]
+        scalars = [n for n in some if self._is_leaf(n) and n not in self.products | self.matrices]
         inner, here = Graph(), dict[GraphNode, GraphNode]()
-        for node in (*products, *longs, *each):
+        for node in (*products, *matrices, *scalars):
             here[node] = inner.placeholder(f"arg{len(here)}")
         for node in some:
             if node not in here:
                 here[node] = inner.node_copy(node, here.__getitem__)
         inner.output([here[value] for value in values])
-        own = tuple(traced_shape(n)[0] == self.shape[0] for n in longs)
+        per_client = tuple(traced_shape(n)[0] == self.shape[0] for n in matrices)
         whole = GraphModule({}, inner)
         factors = [side for n in products for side in self._factors(n)]
-        tests = tuple(known_dtype(n) is torch.bool for n in each)
-        return _Slice(Epilogue(whole, len(products), own, tests), factors, longs, each)
+        booleans = tuple(known_dtype(n) is torch.bool for n in scalars)
+        return _Slice(
+            Epilogue(whole, len(products), per_client, booleans), factors, matrices, scalars
+        )
 
     def _is_leaf(self, node: GraphNode) -> bool:
-        return node in self.products or node in self.longs or self._is_each(node)
+        return node in self.products or node in self.matrices or self._is_each(node)
 
     def _skip_copies(self, value: GraphNode) -> GraphNode:
         while value.target is aten.copy_.default:
@@ -435,10 +440,10 @@ class _Region:
 
     def replace(self, node: GraphNode) -> None:
         """Compute a result by a call of `sum_products` or `write_products`."""
-        is_sum, is_low = _is_long_sum(node), self._is_low(node)
+        is_sum, is_low = _is_matrix_sum(node), self._is_low(node)
         found = self.slice([node.args[0] if is_sum or is_low else node])
         _KNOWN[found.epilogue.key] = found.epilogue
-        operands = (found.epilogue.key, found.factors, found.longs, found.each)
+        operands = (found.epilogue.key, found.factors, found.matrices, found.scalars)
         own = torch.ops.tunefree
         with self.graph.graph.inserting_before(node):
             if is_sum:
@@ -471,7 +476,7 @@ def _is_contiguous(node: GraphNode) -> bool:
     return found
 
 
-def _is_long_sum(node: GraphNode) -> bool:
+def _is_matrix_sum(node: GraphNode) -> bool:
     """Return whether a node is the sum over all axes of (m, o, i) but the first."""
     if node.target is not aten.sum.dim_IntList or node.kwargs or len(node.args) != 2:
         return False

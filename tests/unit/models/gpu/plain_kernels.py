@@ -35,20 +35,20 @@ def fake_kernels(monkeypatch):
         if low is not None:
             low.copy_(part)
 
-    def evaluate(epilogue, factors, longs, each):
+    def evaluate(epilogue, factors, matrices, scalars):
         products = [torch.bmm(left.float(), right.float()) for left, right in factors]
-        return epilogue(products, longs, each)
+        return epilogue(products, matrices, scalars)
 
-    def update(targets, epilogue, factors, longs, each):
+    def update(targets, epilogue, factors, matrices, scalars):
         calls.append("update")
-        assert all(t.is_contiguous() for t in (*targets, *longs))
-        values = [v.clone() for v in evaluate(epilogue, factors, longs, each)]
+        assert all(t.is_contiguous() for t in (*targets, *matrices))
+        values = [v.clone() for v in evaluate(epilogue, factors, matrices, scalars)]
         for target, value in zip(targets, values, strict=True):
             target.copy_(value)
 
-    def sum_products(epilogue, factors, longs, each):
+    def sum_products(epilogue, factors, matrices, scalars):
         calls.append("sum_products")
-        (value,) = evaluate(epilogue, factors, longs, each)
+        (value,) = evaluate(epilogue, factors, matrices, scalars)
         return value.sum((1, 2))
 
     def channel_sums(x, centre, g=None):

@@ -220,7 +220,7 @@ def test_a_step(shape, monkeypatch):
     fake_kernels(monkeypatch)
     (update,) = check(step, operands(*shape), 1e-5)
     assert update.epilogue.products == 2
-    assert update.epilogue.own == (True, True, False)
+    assert update.epilogue.per_client == (True, True, False)
 
 
 @needs_triton
